@@ -1,0 +1,130 @@
+"""DeBERTa v1, and v2/v3 with shared or separate position projections.
+
+Position projections meet the content projections in the scores, so a head's Q-K basis acts on them, too: the
+position key with the keys, the position query with the queries. The key bias is not free here: position
+queries read it.
+"""
+
+from __future__ import annotations
+
+from cobasin.architectures import Request, declares
+from cobasin.architectures.encoder import SAME_FUNCTION, bert_layer, bert_spaces, masked_lm
+from cobasin.architectures.parts import layer_norm, linear, neurons, require
+from cobasin.symmetry.spec import Space, Spec, ValueBias
+
+HEADS = ("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification")
+QUERY, KEY, VALUE = "(head qk)", "(head qk')", "(head vo)"
+LAYER = "encoder.layer.{layer}"
+ATTENTION = f"{LAYER}.attention"
+
+
+def _embeddings(config) -> dict[str, str]:
+    require(config.hidden_size == getattr(config, "embedding_size", config.hidden_size), "embedding_size != hidden_size")
+    templates = {"embeddings.word_embeddings.weight": "vocab resid", **layer_norm("embeddings.LayerNorm")}
+    if config.position_biased_input:
+        templates["embeddings.position_embeddings.weight"] = "pos resid"
+    if config.type_vocab_size > 0:
+        templates["embeddings.token_type_embeddings.weight"] = "type resid"
+    return templates
+
+
+def _head(request: Request) -> tuple[dict[str, str], dict[str, str]]:
+    config = request.config
+    if request.head == "ForSequenceClassification":
+        return linear("pooler.dense", "pool", "resid") | {"classifier.weight": "label pool'", "classifier.bias": "label"}, {}
+    if request.head == "ForTokenClassification":
+        return linear("classifier", "label", "resid"), {}
+    if request.head == "ForMaskedLM" and config.legacy:
+        p = "cls.predictions"
+        tied = config.tie_word_embeddings
+        return masked_lm(tied, f"{p}.transform.dense", f"{p}.transform.LayerNorm", f"{p}.decoder", f"{p}.bias")
+    if request.head == "ForMaskedLM":  # the new head reads the word embeddings themselves
+        p = "lm_predictions.lm_head"
+        return linear(f"{p}.dense", "resid", "resid") | layer_norm(f"{p}.LayerNorm") | {f"{p}.bias": "vocab"}, {}
+    return {}, {}
+
+
+def _spec(
+    request: Request,
+    projections: dict[str, str],
+    value_bias: str,
+    spaces: dict[str, Space],
+    keys: tuple[str, ...] = (),
+) -> Spec:
+    config = request.config
+    head, ties = _head(request)
+    relative_embeddings = {"encoder.rel_embeddings.weight": "rel resid"} if config.relative_attention else {}
+    return Spec(
+        request.architecture,
+        bert_spaces(request)
+        | {"pool": Space(config.pooler_hidden_size, neurons(config.pooler_hidden_act), part="ffn"), **spaces},
+        _embeddings(config) | relative_embeddings | projections | bert_layer(LAYER) | head,
+        prefix="deberta.",
+        tied=ties,
+        biases=(ValueBias(value_bias, f"{ATTENTION}.output.dense.weight", f"{ATTENTION}.output.dense.bias"),),
+        buffers=(r"embeddings\.position_ids",),
+        function_keys=(
+            "num_attention_heads",
+            "hidden_act",
+            "layer_norm_eps",
+            "relative_attention",
+            "pos_att_type",
+            "position_biased_input",
+            "max_relative_positions",
+            "pooler_hidden_act",
+            *keys,
+            *SAME_FUNCTION,
+        ),
+    )
+
+
+def _relative_positions(config) -> int:
+    limit = getattr(config, "max_relative_positions", -1)
+    return config.max_position_embeddings if limit < 1 else limit
+
+
+@declares("Deberta", "deberta", *HEADS)
+def deberta(request: Request) -> Spec:
+    """DeBERTa v1: query, key and value fused per head, only query and value with a bias."""
+    config = request.config
+    require(not getattr(config, "talking_head", False), "talking_head")
+    own = f"{ATTENTION}.self"
+    projections = {
+        f"{own}.in_proj.weight": "(head (qk + qk' + vo)) resid",
+        f"{own}.q_bias": QUERY,
+        f"{own}.v_bias": VALUE,
+    }
+    if config.relative_attention and "c2p" in config.pos_att_type:
+        projections |= linear(f"{own}.pos_proj", KEY, "resid", bias=False)
+    if config.relative_attention and "p2c" in config.pos_att_type:
+        projections |= linear(f"{own}.pos_q_proj", QUERY, "resid")
+    return _spec(request, projections, f"{own}.v_bias", {"rel": Space(2 * _relative_positions(config))})
+
+
+@declares("DebertaV2", "deberta-v2", *HEADS)
+def deberta_v2(request: Request) -> Spec:
+    """DeBERTa v2 and v3: relative positions are read through the content projections or through their own."""
+    config = request.config
+    own = f"{ATTENTION}.self"
+    projections = (
+        linear(f"{own}.query_proj", QUERY, "resid")
+        | linear(f"{own}.key_proj", KEY, "resid")
+        | linear(f"{own}.value_proj", VALUE, "resid")
+    )
+    if config.relative_attention and not getattr(config, "share_att_key", False):
+        if "c2p" in config.pos_att_type:
+            projections |= linear(f"{own}.pos_key_proj", KEY, "resid")
+        if "p2c" in config.pos_att_type:
+            projections |= linear(f"{own}.pos_query_proj", QUERY, "resid")
+    if config.relative_attention and "layer_norm" in getattr(config, "norm_rel_ebd", "none"):
+        projections |= layer_norm("encoder.LayerNorm")
+    kernel = getattr(config, "conv_kernel_size", 0)
+    if kernel > 0:
+        require(getattr(config, "conv_groups", 1) == 1, "conv_groups > 1")
+        projections |= {"encoder.conv.conv.weight": "resid resid kernel", "encoder.conv.conv.bias": "resid"}
+        projections |= layer_norm("encoder.conv.LayerNorm")
+    buckets = getattr(config, "position_buckets", -1)
+    relative = 2 * (buckets if buckets > 0 else _relative_positions(config))
+    keys = ("position_buckets", "share_att_key", "norm_rel_ebd", "conv_act")
+    spaces = {"rel": Space(relative), "kernel": Space(kernel)}
+    return _spec(request, projections, f"{own}.value_proj.bias", spaces, keys)

@@ -1,0 +1,187 @@
+"""Post-LayerNorm encoders: BERT, RoBERTa, DistilBERT.
+
+The gain of a post-norm sits in the residual stream, so one permutation acts on the stream of the whole model.
+A bare encoder shows its stream as output: there it is fixed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cobasin.architectures import Request, declares
+from cobasin.architectures.parts import LAYER, attention, layer_norm, linear, neurons
+from cobasin.symmetry.groups import Permutation, SignedPermutation
+from cobasin.symmetry.spec import KeyBias, Space, Spec, ValueBias
+
+SAME_FUNCTION = ("is_decoder", "add_cross_attention", "tie_word_embeddings")
+
+
+def stream(size: int, head: str) -> Space:
+    """The residual stream of a post-norm encoder; fixed where it is the output."""
+    return Space(size, None if head == "Model" else Permutation(), part="residual")
+
+
+def masked_lm(tied: bool, dense: str, norm: str, decoder: str, bias: str) -> tuple[dict[str, str], dict[str, str]]:
+    """A masked-LM head (templates, ties): dense, activation, norm, decoder over the vocabulary.
+
+    The decoder repeats the word embedding, so that the head's hidden space is the residual stream itself;
+    untied, it is a space of its own, ``trans``.
+    """
+    hidden = "resid" if tied else "trans"
+    templates = linear(dense, hidden, "resid") | layer_norm(norm, hidden) | {bias: "vocab"}
+    templates |= {f"{decoder}.weight": f"vocab {hidden}", f"{decoder}.bias": "vocab"}
+    ties = {f"{decoder}.bias": bias} if f"{decoder}.bias" != bias else {}
+    return templates, ties | ({f"{decoder}.weight": "embeddings.word_embeddings.weight"} if tied else {})
+
+
+def bert_layer(prefix: str) -> dict[str, str]:
+    """Attention output, FFN and norms of a BERT layer; BERT, RoBERTa and DeBERTa share them."""
+    return (
+        linear(f"{prefix}.attention.output.dense", "resid", "(head vo')")
+        | layer_norm(f"{prefix}.attention.output.LayerNorm")
+        | linear(f"{prefix}.intermediate.dense", "ffn", "resid")
+        | linear(f"{prefix}.output.dense", "resid", "ffn'")
+        | layer_norm(f"{prefix}.output.LayerNorm")
+    )
+
+
+def bert_spaces(request: Request) -> dict[str, Space]:
+    """Spaces of BERT, RoBERTa and DeBERTa."""
+    config = request.config
+    width = getattr(config, "attention_head_size", config.hidden_size // config.num_attention_heads)
+    return attention(config.num_attention_heads, width) | {
+        "layer": Space(config.num_hidden_layers),
+        "resid": stream(config.hidden_size, request.head),
+        "ffn": Space(config.intermediate_size, neurons(config.hidden_act), LAYER, part="ffn"),
+        "vocab": Space(config.vocab_size),
+        "pos": Space(config.max_position_embeddings),
+        "type": Space(config.type_vocab_size),
+        "label": Space(config.num_labels),
+        "trans": Space(config.hidden_size, Permutation(), part="ffn"),
+    }
+
+
+def _bert(request: Request, head: dict[str, str], ties: dict[str, str], prefix: str) -> Spec:
+    layer = "encoder.layer.{layer}"
+    templates = {
+        "embeddings.word_embeddings.weight": "vocab resid",
+        "embeddings.position_embeddings.weight": "pos resid",
+        "embeddings.token_type_embeddings.weight": "type resid",
+        **layer_norm("embeddings.LayerNorm"),
+        **linear(f"{layer}.attention.self.query", "(head qk)", "resid"),
+        **linear(f"{layer}.attention.self.key", "(head qk')", "resid"),
+        **linear(f"{layer}.attention.self.value", "(head vo)", "resid"),
+        **bert_layer(layer),
+        **head,
+    }
+    spaces = bert_spaces(request)
+    if "pooler.dense.weight" in head:
+        # tanh is odd: signs, too; a bare model's pooler is an output
+        spaces["pool"] = Space(request.config.hidden_size, None if request.head == "Model" else SignedPermutation, part="ffn")
+    attention_ = f"{layer}.attention"
+    return Spec(
+        request.architecture,
+        spaces,
+        templates,
+        prefix=prefix,
+        tied=ties,
+        biases=(
+            KeyBias(f"{attention_}.self.key.bias"),
+            ValueBias(
+                f"{attention_}.self.value.bias", f"{attention_}.output.dense.weight", f"{attention_}.output.dense.bias"
+            ),
+        ),
+        buffers=(r"embeddings\.position_ids", r"embeddings\.token_type_ids"),
+        function_keys=("num_attention_heads", "hidden_act", "layer_norm_eps", "position_embedding_type", *SAME_FUNCTION),
+    )
+
+
+@declares("Bert", "bert", "Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification")
+def bert(request: Request) -> Spec:
+    """BERT."""
+    head: dict[str, str] = {}
+    ties: dict[str, str] = {}
+    if request.head == "ForSequenceClassification" or (request.head == "Model" and request.has("pooler.dense.weight")):
+        head |= linear("pooler.dense", "pool", "resid")
+    if request.head == "ForSequenceClassification":
+        head |= linear("classifier", "label", "pool")
+    if request.head == "ForTokenClassification":
+        head |= linear("classifier", "label", "resid")
+    if request.head == "ForMaskedLM":
+        p = "cls.predictions"
+        tied = request.config.tie_word_embeddings
+        head, ties = masked_lm(tied, f"{p}.transform.dense", f"{p}.transform.LayerNorm", f"{p}.decoder", f"{p}.bias")
+    return _bert(request, head, ties, "bert.")
+
+
+@declares("Roberta", "roberta", "Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification")
+def roberta(request: Request) -> Spec:
+    """RoBERTa."""
+    head: dict[str, str] = {}
+    ties: dict[str, str] = {}
+    if request.head == "Model" and request.has("pooler.dense.weight"):
+        head = linear("pooler.dense", "pool", "resid")
+    if request.head == "ForSequenceClassification":
+        head = linear("classifier.dense", "pool", "resid") | linear("classifier.out_proj", "label", "pool")
+    if request.head == "ForTokenClassification":
+        head = linear("classifier", "label", "resid")
+    if request.head == "ForMaskedLM":
+        tied = request.config.tie_word_embeddings
+        head, ties = masked_lm(tied, "lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", "lm_head.bias")
+    spec = _bert(request, head, ties, "roberta.")
+    if "classifier.dense.weight" in head:
+        spec = replace(spec, spaces=spec.spaces | {"pool": Space(request.config.hidden_size, SignedPermutation, part="ffn")})
+    return replace(spec, function_keys=(*spec.function_keys, "pad_token_id"))  # positions are counted from it
+
+
+@declares("DistilBert", "distilbert", "Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification")
+def distilbert(request: Request) -> Spec:
+    """DistilBERT."""
+    config = request.config
+    layer = "transformer.layer.{layer}"
+    spaces = attention(config.n_heads, config.dim // config.n_heads) | {
+        "layer": Space(config.n_layers),
+        "resid": stream(config.dim, request.head),
+        "ffn": Space(config.hidden_dim, neurons(config.activation), LAYER, part="ffn"),
+        "pool": Space(config.dim, neurons("relu"), part="ffn"),
+        "trans": Space(config.dim, Permutation(), part="ffn"),
+        "vocab": Space(config.vocab_size),
+        "pos": Space(config.max_position_embeddings),
+        "label": Space(config.num_labels),
+    }
+    head: dict[str, str] = {}
+    ties: dict[str, str] = {}
+    if request.head == "ForSequenceClassification":
+        head = linear("pre_classifier", "pool", "resid") | {"classifier.weight": "label pool'", "classifier.bias": "label"}
+    if request.head == "ForTokenClassification":
+        head = linear("classifier", "label", "resid")
+    if request.head == "ForMaskedLM":
+        head, ties = masked_lm(
+            config.tie_word_embeddings, "vocab_transform", "vocab_layer_norm", "vocab_projector", "vocab_projector.bias"
+        )
+    return Spec(
+        request.architecture,
+        spaces,
+        {
+            "embeddings.word_embeddings.weight": "vocab resid",
+            "embeddings.position_embeddings.weight": "pos resid",
+            **layer_norm("embeddings.LayerNorm"),
+            **linear(f"{layer}.attention.q_lin", "(head qk)", "resid"),
+            **linear(f"{layer}.attention.k_lin", "(head qk')", "resid"),
+            **linear(f"{layer}.attention.v_lin", "(head vo)", "resid"),
+            **linear(f"{layer}.attention.out_lin", "resid", "(head vo')"),
+            **layer_norm(f"{layer}.sa_layer_norm"),
+            **linear(f"{layer}.ffn.lin1", "ffn", "resid"),
+            **linear(f"{layer}.ffn.lin2", "resid", "ffn'"),
+            **layer_norm(f"{layer}.output_layer_norm"),
+            **head,
+        },
+        prefix="distilbert.",
+        tied=ties,
+        biases=(
+            KeyBias(f"{layer}.attention.k_lin.bias"),
+            ValueBias(f"{layer}.attention.v_lin.bias", f"{layer}.attention.out_lin.weight", f"{layer}.attention.out_lin.bias"),
+        ),
+        buffers=(r"embeddings\.position_ids",),
+        function_keys=("n_heads", "activation", "sinusoidal_pos_embds", *SAME_FUNCTION),
+    )

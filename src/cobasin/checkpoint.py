@@ -1,0 +1,203 @@
+"""A checkpoint: a model's config and its tensors by on-disk name, wherever the model comes from."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from cobasin.errors import InputError
+from cobasin.weight_files import (
+    INDEX_FILE,
+    SINGLE_FILE,
+    Header,
+    describe,
+    one_line,
+    open_weights,
+    read_json,
+)
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
+
+__all__ = ["Checkpoint", "Header", "load"]
+
+_HUB_ID = re.compile(r"\w[\w.-]*/[\w.-]+")
+
+
+class Checkpoint(Mapping[str, Tensor]):
+    """A model's config and its tensors by on-disk name, read lazily.
+
+    `headers` holds every tensor's dtype, shape and shard in file order; `checkpoint[name]` reads (or
+    computes) one tensor through `read`, which must be safe to call from several threads. `architecture` is
+    the name of the model class that the tensors belong to; `folder` is where the model's other files
+    (tokenizer ...) are.
+    """
+
+    def __init__(
+        self,
+        label: str,
+        config: PreTrainedConfig,
+        architecture: str,
+        headers: dict[str, Header],
+        read: Callable[[str], Tensor],
+        folder: Path | None = None,
+    ):
+        self.label = label
+        self.config = config
+        self.architecture = architecture
+        self.headers = headers
+        self.read = read
+        self.folder = folder
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self.headers:
+            raise KeyError(name)
+        return self.read(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.headers)
+
+    def __len__(self) -> int:
+        return len(self.headers)
+
+    def __repr__(self) -> str:
+        return f"Checkpoint({self.label!r}, {self.architecture}, {len(self)} tensors)"
+
+
+def load(
+    model: str | Path | PreTrainedModel | Mapping[str, Tensor],
+    config: PreTrainedConfig | Mapping[str, Any] | None = None,
+) -> Checkpoint:
+    """Open a model as a Checkpoint; of files, only the headers are read.
+
+    `model` is a Hugging Face folder, a hub id "org/name", a `PreTrainedModel` (its tensors under the names
+    that `save_pretrained` gives them, tied duplicates dropped), a state dict by on-disk names together with
+    its `config`, or a Checkpoint, returned as it is. Tensors of safetensors files, and of `.bin` files in
+    torch's zip format, stay memory-mapped; older `.bin` files are read whole. What is read shares its memory
+    with later reads (and with the model or state dict), so it must not be changed in place. Code in a file or
+    a repository is never executed.
+
+    Raises InputError for anything that is missing, damaged, unsafe to read or contradictory.
+    """
+    if isinstance(model, Mapping) and not isinstance(model, Checkpoint):
+        return _from_state_dict(model, config)
+    if config is not None:
+        raise InputError("a config goes with a state dict only; every other kind of model brings its own")
+    if isinstance(model, Checkpoint):
+        return model
+    if isinstance(model, (str, Path)):
+        try:
+            return _from_folder(_find_folder(model), str(model))
+        except OSError as error:
+            raise InputError(f"{model}: cannot be read: {one_line(error)}") from error
+    from transformers import PreTrainedModel
+
+    if isinstance(model, PreTrainedModel):
+        return _from_model(model)
+    raise InputError(
+        f"cannot read a model from {type(model).__name__}; expected a Hugging Face folder, a hub id "
+        f'"org/name", a PreTrainedModel, a state dict with its config, or a Checkpoint'
+    )
+
+
+def _from_folder(folder: Path, label: str) -> Checkpoint:
+    path = folder / "config.json"
+    config = _parse_config(read_json(path), str(path), folder)
+    architecture = _architecture(config, label)
+    headers, read = open_weights(folder)
+    return Checkpoint(label, config, architecture, headers, read, folder)
+
+
+def _from_state_dict(
+    state: Mapping[str, Tensor], config: PreTrainedConfig | Mapping[str, Any] | None
+) -> Checkpoint:
+    label = "state dict"
+    if config is None:
+        raise InputError("a state dict does not say what model it is; pass its config as well")
+    if isinstance(config, Mapping):
+        config = _parse_config(dict(config), label)
+    return _from_memory(label, config, _architecture(config, label), dict(state))
+
+
+def _from_model(model: PreTrainedModel) -> Checkpoint:
+    from transformers.core_model_loading import revert_weight_conversion
+    from transformers.modeling_utils import remove_tied_weights_from_state_dict
+
+    label = f"{type(model).__name__} in memory"
+    ignored = set(model._keys_to_ignore_on_save or ())
+    tensors = {name: tensor for name, tensor in model.state_dict().items() if name not in ignored}
+    # Before save_pretrained's own steps, which fail without data in a less readable way.
+    describe(tensors, SINGLE_FILE, label)
+    try:
+        # What save_pretrained does: one name for tied weights, then names and layouts as on disk.
+        tensors = revert_weight_conversion(model, remove_tied_weights_from_state_dict(tensors, model))
+    except RuntimeError as error:
+        raise InputError(f"{label}: has no form on disk: {one_line(error)}") from error
+    config = copy.deepcopy(model.config)
+    config.dtype = model.dtype
+    return _from_memory(label, config, type(model).__name__, tensors)
+
+
+def _from_memory(
+    label: str, config: PreTrainedConfig, architecture: str, tensors: dict[str, Tensor]
+) -> Checkpoint:
+    headers = describe(tensors, SINGLE_FILE, label)
+    return Checkpoint(label, config, architecture, headers, lambda name: tensors[name].detach().cpu())
+
+
+def _find_folder(model: str | Path) -> Path:
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        return folder
+    if folder.exists():
+        raise InputError(f"{model}: is a file; expected a Hugging Face folder with config.json and weights")
+    if isinstance(model, str) and _HUB_ID.fullmatch(model):
+        return _download(model)
+    raise InputError(f"{model}: no such folder")
+
+
+def _download(hub_id: str) -> Path:
+    from huggingface_hub import snapshot_download
+
+    patterns = ["*.safetensors", "*.json", "*.txt", "*.model"]
+    try:
+        folder = Path(snapshot_download(hub_id, allow_patterns=patterns))
+        if not any((folder / name).exists() for name in (SINGLE_FILE, INDEX_FILE)):
+            # Only now: many repositories hold the same weights in both formats.
+            folder = Path(snapshot_download(hub_id, allow_patterns=[*patterns, "*.bin"]))
+    except Exception as error:  # the hub client, its HTTP client and the file system raise their own kinds
+        reason = one_line(error)
+        raise InputError(f"{hub_id}: no such folder, and not available from the hub: {reason}") from error
+    return folder
+
+
+def _parse_config(content: dict[str, Any], label: str, folder: Path | None = None) -> PreTrainedConfig:
+    from transformers import CONFIG_MAPPING, AutoConfig
+
+    model_type = content.get("model_type")
+    if not isinstance(model_type, str) or model_type not in CONFIG_MAPPING:
+        raise InputError(
+            f"{label}: model_type {model_type!r} is not known to the installed transformers, and model code "
+            f"from a repository is never executed"
+        )
+    try:
+        if folder is None:
+            return CONFIG_MAPPING[model_type].from_dict(content)
+        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # each config class validates in its own way
+        raise InputError(f"{label}: transformers refuses this config: {one_line(error)}") from error
+
+
+def _architecture(config: PreTrainedConfig, label: str) -> str:
+    names = config.architectures
+    if not isinstance(names, list) or not names or not isinstance(names[0], str):
+        raise InputError(
+            f"{label}: the config does not name the model's class; add it to config.json, "
+            f'for example "architectures": ["BertModel"]'
+        )
+    return names[0]

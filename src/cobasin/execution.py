@@ -1,0 +1,36 @@
+"""Run independent jobs: threads on this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import torch
+
+
+def run_jobs(jobs: Sequence[Callable[[], None]]) -> None:
+    """Run every job, several at a time; the first exception ends it all.
+
+    Each worker gets its share of the machine's threads: many small factorisations in parallel beat one that
+    is split.
+    """
+    workers = min(len(jobs), os.cpu_count() or 1)
+    if workers <= 1:
+        for job in jobs:
+            job()
+        return
+    with _threads_per_worker(workers), ThreadPoolExecutor(workers) as pool:
+        for future in [pool.submit(job) for job in jobs]:
+            future.result()
+
+
+@contextmanager
+def _threads_per_worker(workers: int):
+    before = torch.get_num_threads()
+    torch.set_num_threads(max(1, before // workers))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

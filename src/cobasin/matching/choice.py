@@ -1,0 +1,80 @@
+"""What ``--symmetry`` and ``--layers`` ask for, and which groups that leaves free."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from cobasin.errors import InputError
+from cobasin.symmetry.groups import Group, Permutation
+from cobasin.symmetry.spec import Key, Spec
+
+PARTS = ("ffn", "heads", "attention", "scale", "residual")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The parts of the symmetry group to match.
+
+    Attributes:
+        parts: a subset of `PARTS`.
+        paper: match as Zhang et al. (2025) do: plain FFN permutations, the scale solved after the rotation, all
+            biases counted.
+        layers: only these layers; None for all. The residual stream runs through all layers, so it is left
+            alone where layers are chosen.
+    """
+
+    parts: frozenset[str]
+    paper: bool = False
+    layers: frozenset[int] | None = None
+
+    @classmethod
+    def parse(cls, symmetry: str, layers: str | None = None) -> Choice:
+        """From ``"full"``, ``"paper"`` or a list like ``"ffn,heads"``, and layers like ``"0-4,7"``.
+
+        Raises:
+            InputError: for a word or a range that cannot be read.
+        """
+        chosen = None if layers is None else _parse_layers(layers)
+        if symmetry == "paper":
+            return cls(frozenset({"ffn", "attention", "scale"}), True, chosen)
+        words = PARTS if symmetry == "full" else tuple(word.strip() for word in symmetry.split(","))
+        if unknown := [word for word in words if word not in PARTS]:
+            raise InputError(
+                f"symmetry {symmetry!r}: {unknown[0]!r} is unknown; expected full, paper, or a list out of "
+                f"{', '.join(PARTS)}"
+            )
+        return cls(frozenset(words) - (frozenset() if chosen is None else {"residual"}), False, chosen)
+
+    def group(self, declared: Group) -> Group:
+        """A declared group, without the scales and signs that are not asked for."""
+        if self.paper and isinstance(declared, Permutation):
+            return Permutation()
+        return declared if "scale" in self.parts or not declared.scaled else replace(declared, scaled=False)  # type: ignore[type-var]
+
+    def frees(self, spec: Spec, key: Key, folded: bool) -> bool:
+        """Whether this choice leaves an element free."""
+        space = spec.spaces[str(key[0])]
+        if space.part not in self.parts or spec.group(str(key[0]), folded) is None or space.size < 2:
+            return False
+        if self.paper and "layer" not in space.over:
+            return False  # the paper's FFN permutation is that of the transformer's layers
+        if self.layers is None:
+            return True
+        return "layer" in space.over and key[1 + [o for o in space.over if o in spec.index_spaces].index("layer")] in self.layers
+
+    def check(self, spec: Spec) -> None:
+        """Raise InputError where a chosen layer does not exist."""
+        count = spec.spaces["layer"].size
+        if self.layers is not None and max(self.layers) >= count:
+            raise InputError(f"layer {max(self.layers)} does not exist: the model has layers 0 to {count - 1}")
+
+
+def _parse_layers(text: str) -> frozenset[int]:
+    layers: set[int] = set()
+    for item in text.split(","):
+        found = re.fullmatch(r"\s*(\d+)(?:\s*-\s*(\d+))?\s*", item)
+        if not found or (found[2] and int(found[2]) < int(found[1])):
+            raise InputError(f"layers {text!r}: {item!r} is not a number or a range; write them like 0-4,7")
+        layers.update(range(int(found[1]), int(found[2] or found[1]) + 1))
+    return frozenset(layers)

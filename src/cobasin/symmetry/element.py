@@ -1,0 +1,195 @@
+"""A point of the symmetry group of an architecture: what matching finds and what is saved."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from cobasin.errors import InputError
+from cobasin.symmetry.action import Values, act
+from cobasin.symmetry.canonical import Canonical, Form, Gauge, InGauge, State, gauge_of
+from cobasin.symmetry.spec import Key, Spec
+
+FORMAT = "1"
+
+
+@dataclass(frozen=True)
+class Element:
+    """A function-preserving transformation of a model.
+
+    It brings a model into canonical form (see `cobasin.symmetry.canonical`), acts there with one group element
+    per space, and writes the result in the target's gauge.
+
+    Attributes:
+        form: the architecture's spec and the gauge freedoms that are fixed.
+        values: the group elements; a key that is missing acts as the identity.
+        source, target: the gauges of the two ends. None: the gauge of whatever model it is applied to.
+        report: what matching measured.
+    """
+
+    form: Form
+    values: Values
+    source: Gauge | None = None
+    target: Gauge | None = None
+    report: dict = field(default_factory=dict)
+
+    @property
+    def spec(self) -> Spec:
+        """The type of the models it acts on."""
+        return self.form.spec
+
+    def apply(self, state: State) -> State:
+        """The transformed model, tensor by tensor as they are asked for, in float32 or better.
+
+        Args:
+            state: a model's tensors by their names in the spec; tied tensors may be absent.
+        """
+        gauge = gauge_of(self.form, state) if self.target is None else self.target
+        return InGauge(self.form, Moved(self, Canonical(self.form, state)), gauge)
+
+    def inverse(self) -> Element:
+        """The element that undoes this one."""
+        order = {key: self._bases(key) for key in self.values}
+        values = {}
+        for key, value in self.values.items():
+            inverse = self._group(key).inverse(value)
+            values[key] = _reindex(inverse, [self.values[b]["perm"] if b else None for b in order[key]])
+        return replace(self, values=values, source=self.target, target=self.source, report={})
+
+    def compose(self, then: Element) -> Element:
+        """The element that acts like this one and then like ``then``.
+
+        Raises:
+            InputError: for elements of different architectures or different forms.
+        """
+        if self.form != then.form:
+            raise InputError(
+                f"cannot compose an element of {self.spec.architecture} with one of {then.spec.architecture}: "
+                "both must be of one architecture, one configuration and one kind of match"
+            )
+        values = dict(self.values)
+        for key, value in then.values.items():
+            # `then` finds this fibre where our base permutation has put it
+            back = [self.values[b]["perm"].argsort(-1) if b in self.values else None for b in self._bases(key, then)]
+            value = _reindex(value, back)
+            values[key] = self._group(key).compose(values[key], value) if key in values else value
+        return Element(self.form, values, self.source, then.target)
+
+    def save(self, path: str | Path, config: Mapping) -> None:
+        """Write the element as safetensors; ``config`` is the model's configuration, stored to read it back."""
+        tensors = {f"value/{_text(key)}/{part}": t for key, v in self.values.items() for part, t in v.items()}
+        for side, gauge in (("source", self.source), ("target", self.target)):
+            tensors |= {f"{side}/{name}": tensor for name, tensor in (gauge or {}).items()}
+        metadata = {
+            "cobasin": FORMAT,
+            "architecture": self.spec.architecture,
+            "spec_version": str(self.spec.version),
+            "config": json.dumps(dict(config)),
+            "folded": json.dumps(self.form.folded),
+            "biases": json.dumps([[gauge.bias, gauge.block] for gauge in self.form.biases]),
+            "report": json.dumps(self.report),
+        }
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path, metadata)
+
+    @classmethod
+    def sample(cls, form: Form, seed: int = 0, part: str | None = None) -> Element:
+        """A random element of the full group (of one ``part``, if named), in the gauge of the model it meets."""
+        generator = torch.Generator().manual_seed(seed)
+        values = {}
+        for key in form.spec.sites:
+            space = form.spec.spaces[str(key[0])]
+            if part is None or space.part == part:
+                group = form.spec.group(str(key[0]), form.folded)
+                assert group is not None
+                values[key] = group.sample(form.spec.batch(str(key[0])), space.size, generator)
+        return cls(form, values)
+
+    def _group(self, key: Key):
+        group = self.spec.group(str(key[0]), self.form.folded)
+        assert group is not None
+        return group
+
+    def _bases(self, key: Key, of: Element | None = None) -> list[Key | None]:
+        """For every batch axis of an element: the key of the permutation that moves it, None where there is none."""
+        space = self.spec.spaces[str(key[0])]
+        index = dict(zip([o for o in space.over if o in self.spec.index_spaces], key[1:], strict=True))
+        bases: list[Key | None] = []
+        for over in self.spec.batch_axes(str(key[0])):
+            base = self.spec.key(over, index) if self.spec.spaces[over].group is not None else None  # type: ignore[arg-type]
+            bases.append(base if base in self.values else None)
+        return bases
+
+
+class Moved(Mapping[str, Tensor]):
+    """A model in canonical form, moved by the group elements of an `Element`."""
+
+    def __init__(self, element: Element, canonical: State):
+        self.element, self.canonical = element, canonical
+
+    def __getitem__(self, name: str) -> Tensor:
+        element = self.element
+        return act(element.spec, element.values, element.form.folded, name, self.canonical[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.canonical)
+
+    def __len__(self) -> int:
+        return len(self.canonical)
+
+
+def read_element(path: str | Path, declare) -> Element:
+    """Read an element back; ``declare(config, architecture) -> (spec, norms, biases)`` makes its form.
+
+    Raises:
+        InputError: where the file is not an element, or is of another version of the declaration.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"{path}: not a readable element file ({error})") from None
+    if metadata.get("cobasin") != FORMAT:
+        raise InputError(f"{path}: not an element that this version of cobasin wrote (no 'cobasin: {FORMAT}' inside)")
+    form = declare(metadata)
+    if str(form.spec.version) != metadata["spec_version"]:
+        raise InputError(
+            f"{path}: made with version {metadata['spec_version']} of the declaration of {form.spec.architecture}, "
+            f"this cobasin has version {form.spec.version}; match again"
+        )
+    values: Values = {}
+    gauges: dict[str, Gauge] = {"source": {}, "target": {}}
+    for name, tensor in tensors.items():
+        kind, rest = name.split("/", 1)
+        if kind == "value":
+            key, part = rest.rsplit("/", 1)
+            values.setdefault(_key(key), {})[part] = tensor
+        else:
+            gauges[kind][rest] = tensor
+    gauged = bool(form.norms or form.biases)
+    source, target = (gauges[side] if gauged and gauges[side] else None for side in ("source", "target"))
+    return Element(form, values, source, target, json.loads(metadata["report"]))
+
+
+def _text(key: Key) -> str:
+    return ".".join(str(part) for part in key)
+
+
+def _key(text: str) -> Key:
+    space, *index = text.split(".")
+    return (space, *(int(i) for i in index))
+
+
+def _reindex(value, perms: list[Tensor | None]):
+    """Reorder the batch axes of an element: entry i comes from ``perm[i]``, axis by axis."""
+    for axis, perm in enumerate(perms):
+        if perm is not None:
+            value = {part: tensor.index_select(axis, perm) for part, tensor in value.items()}
+    return value

@@ -1,0 +1,69 @@
+"""The contract of a group that acts on a space.
+
+A group element is a dictionary of tensors with leading batch axes, so that all heads of a layer are one
+element. It acts from the right on the last axis of ``x[*batch, m, n]``. A rescaling multiplies axes of charge
++1, divides axes of charge -1 and leaves axes of charge 0 alone (`cobasin.symmetry.types`); without a
+``scale`` entry an element does not rescale.
+
+`project` returns the element closest to carrying the source onto the target, ``argmax <g, M> - |g·A|²/2``
+for the cross-Gram M; `support` its value, half of what it takes off the squared distance (up to a constant).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from cobasin.symmetry.groups.gram import Gram
+
+Value = dict[str, Tensor]
+Batch = tuple[int, ...]
+
+
+class Group(ABC):
+    """The contract of every group. ``batch`` are leading shapes, ``n`` the size of the space."""
+
+    scaled: bool
+    """Whether its elements rescale."""
+    continuous: ClassVar[bool]
+    """Whether its elements form a continuum, so that rounding of the Gram shows in them."""
+
+    @property
+    def charged(self) -> bool:
+        """Whether the charge of an axis makes a difference."""
+        return self.scaled
+
+    @abstractmethod
+    def identity(self, batch: Batch, n: int) -> Value:
+        """The neutral element."""
+
+    @abstractmethod
+    def sample(self, batch: Batch, n: int, generator: torch.Generator) -> Value:
+        """A random element, of every part of the group (scales within a factor of two)."""
+
+    @abstractmethod
+    def act(self, value: Value, x: Tensor, charge: int = 1) -> Tensor:
+        """``x[*batch, m, n]`` moved by the element, in x's dtype."""
+
+    @abstractmethod
+    def inverse(self, value: Value) -> Value:
+        """The inverse element."""
+
+    @abstractmethod
+    def compose(self, first: Value, second: Value) -> Value:
+        """The element that acts like ``first`` and then ``second``."""
+
+    @abstractmethod
+    def project(self, gram: Gram, joint: bool = True) -> Value:
+        """The best element for a cross-Gram; ``joint=False`` solves the scale after the rest, as the paper does."""
+
+    @abstractmethod
+    def support(self, gram: Gram) -> Tensor:
+        """Value of the best element, ``[*batch]``; with a scale, at the scale that aligns the norms."""
+
+    @abstractmethod
+    def describe(self, n: int) -> tuple[str, int]:
+        """Its name at size n and its dimension as a manifold (0 for a finite group)."""

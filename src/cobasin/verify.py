@@ -1,0 +1,173 @@
+"""Do two checkpoints compute the same function?  Both are run on probe inputs in float64 and compared.
+
+A finite set of probes can show that two functions differ; that they are the same it shows as far as the
+probes reach (a vocabulary row that no probe reads is not seen).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cobasin.checkpoint import Checkpoint
+from cobasin.evaluation.running import build, cast_floats, instantiate, model_class, outputs, positions, probe
+
+__all__ = ["Verdict", "instantiate", "outputs", "probe", "verify"]
+
+# transformers computes RMSNorm, rotary angles and parts of the softmax in float32 even in a float64 model.
+FLOAT32_PARTS = 5e-6
+CERTAINLY_DIFFERENT = 1e-4
+# Rounding alone moves the outputs by more than this: they say nothing about the function.
+TOO_NOISY = 0.03
+NOISE_DRAWS = 2
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The comparison of two models on probe inputs.
+
+    Differences are relative, max|y_a - y_b| / max|y_a|, except `absolute_float64`, which has the unit of
+    the outputs. `relative_native` is measured in the arithmetic of the stored dtypes.  `noise_float64` is
+    the change that one rounding of the stored tensors makes, `tolerance` the limit that the float64
+    difference was held against.  What was not measured, or is not finite, is None.  `same` is None where
+    the outputs cannot tell; `reason` says why the verdict is what it is.
+    """
+
+    same: bool | None
+    reason: str
+    relative_float64: float | None = None
+    absolute_float64: float | None = None
+    relative_native: float | None = None
+    noise_float64: float | None = None
+    tolerance: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+
+def verify(a: Checkpoint, b: Checkpoint, tolerance: float | None = None, seed: int = 0) -> Verdict:
+    """Compare the functions of two checkpoints on the same probe inputs.
+
+    With a `tolerance` the relative difference in float64 is held strictly against it.  Without one it is
+    held against the change that rounding the stored tensors once makes, which is measured on `a`: the
+    same up to ten times that, different beyond a hundred times, undecided between.  One float64 model is
+    in memory at a time.
+
+    Raises:
+        InputError: a class that transformers does not have, tensors that do not fill it, an input of
+        unknown kind.
+    """
+    domains = [_domain(c) for c in (a, b)]
+    if domains[0] != domains[1]:
+        return Verdict(False, f"the models take different inputs: {domains[0]} against {domains[1]}")
+    shorter = min(a, b, key=lambda c: positions(c.config))
+    inputs = probe(shorter.config, shorter.architecture, seed)
+    left, right = (outputs(instantiate(c, torch.float64), inputs) for c in (a, b))
+    if left.shape != right.shape:
+        sizes = f"{left.numel()} against {right.numel()}"
+        return Verdict(False, f"the models return different numbers of values for the same inputs: {sizes}")
+    for checkpoint, y in ((a, left), (b, right)):
+        if not y.isfinite().all():
+            return Verdict(None, f"the outputs of {checkpoint.label} are not finite")
+        if not y.any() or (y.numel() > 1 and y.max() == y.min()):
+            return Verdict(None, f"the outputs of {checkpoint.label} are all {y[0].item():g}")
+
+    relative = _relative(left, right)
+    if tolerance is None:
+        noise = _rounding_noise(a, b, inputs, left, seed)
+        same, limit, reason = _judge(relative, noise)
+    else:
+        noise, limit, same = None, tolerance, relative <= tolerance
+        reason = f"relative difference {relative:.1e}, {'within' if same else 'above'} {tolerance:.1e}"
+    return Verdict(
+        same=same,
+        reason=reason,
+        relative_float64=relative,
+        absolute_float64=(left - right).abs().max().item(),
+        relative_native=_native_difference(a, b, inputs),
+        noise_float64=noise,
+        tolerance=limit,
+    )
+
+
+def _judge(relative: float, noise: float | None) -> tuple[bool | None, float, str]:
+    """The verdict from the difference and the rounding noise, the limit of "the same", and the sentence."""
+    if noise is None:
+        limit, found = FLOAT32_PARTS, "rounding of the stored tensors makes outputs that are not finite"
+    else:
+        limit, found = (
+            max(10 * noise, FLOAT32_PARTS),
+            f"rounding of the stored tensors alone makes {noise:.1e}",
+        )
+    reason = f"relative difference {relative:.1e}; {found}"
+    if relative <= FLOAT32_PARTS:
+        return True, limit, reason
+    if noise is None or noise > TOO_NOISY:
+        return None, limit, f"{reason}, too much to tell functions apart"
+    if relative <= limit:
+        return True, limit, reason
+    if relative > max(100 * noise, CERTAINLY_DIFFERENT):
+        return False, limit, reason
+    return None, limit, f"{reason}: too far for rounding, too near for another function"
+
+
+def _rounding_noise(
+    a: Checkpoint, b: Checkpoint, inputs: Mapping[str, Tensor], reference: Tensor, seed: int
+) -> float | None:
+    """The largest relative change of `a`'s float64 outputs under one random rounding of its tensors.
+
+    The step is that of the stored dtype, the coarser one where `a` and `b` are stored differently.  None
+    where the change is not finite.
+    """
+    changes = []
+    for draw in range(NOISE_DRAWS):
+        generator = torch.Generator().manual_seed(seed + 1 + draw)
+        state = {}
+        for name in a:
+            stored = [c.headers[name].dtype for c in (a, b) if name in c.headers]
+            state[name] = cast_floats(a[name], torch.float64)
+            if stored[0].is_floating_point:
+                step = max(torch.finfo(dtype).eps for dtype in stored)
+                u = torch.rand(state[name].shape, generator=generator, dtype=torch.float64) - 0.5
+                state[name] *= 1 + step * u
+        changes.append(_relative(reference, outputs(build(a, state, torch.float64), inputs)))
+    return max(changes) if all(map(math.isfinite, changes)) else None
+
+
+def _relative(reference: Tensor, other: Tensor) -> float:
+    return ((reference - other).abs().max() / reference.abs().max()).item()
+
+
+def _native_difference(a: Checkpoint, b: Checkpoint, inputs: Mapping[str, Tensor]) -> float | None:
+    """The relative difference in the arithmetic of the stored dtypes; None where it is not finite or cannot run."""
+    try:
+        relative = _relative(*(outputs(instantiate(c, _native_dtype(c)), inputs).double() for c in (a, b)))
+    except RuntimeError:
+        # A few classes have float32 written into their code, and a few operations no kernel for short floats.
+        return None
+    return relative if math.isfinite(relative) else None
+
+
+def _native_dtype(checkpoint: Checkpoint) -> torch.dtype:
+    """The floating dtype in which most of the checkpoint's values are stored."""
+    sizes: Counter[torch.dtype] = Counter()
+    for header in checkpoint.headers.values():
+        if header.dtype.is_floating_point:
+            sizes[header.dtype] += math.prod(header.shape)
+    return sizes.most_common(1)[0][0]
+
+
+def _domain(checkpoint: Checkpoint) -> str:
+    """What the model can be applied to."""
+    sizes = {
+        name: getattr(checkpoint.config, name, None) for name in ("vocab_size", "image_size", "num_channels")
+    }
+    known = ", ".join(f"{name} {size}" for name, size in sizes.items() if size is not None)
+    return f"{model_class(checkpoint.architecture).main_input_name} with {known}"

@@ -1,0 +1,191 @@
+"""Opening models from every place they come from, and refusing what is no model."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import BertConfig, MixtralConfig, MixtralForCausalLM
+
+from cobasin.checkpoint import Checkpoint, Header, load
+from model_folders import as_bins, assert_bitwise, load_refusal
+
+
+def edit_json(path, **changes):
+    content = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps({key: value for key, value in content.items() if value is not None}))
+
+
+def test_folder(folder):
+    checkpoint = load(folder)
+    assert_bitwise(checkpoint, load_file(folder / "model.safetensors"))
+    for name, header in checkpoint.headers.items():
+        tensor = checkpoint[name]
+        assert header == Header(tensor.dtype, tuple(tensor.shape), "model.safetensors")
+    assert checkpoint.architecture == "BertForMaskedLM"
+    assert isinstance(checkpoint.config, BertConfig)
+    assert checkpoint.config.hidden_size == 24
+    assert checkpoint.folder == folder
+    assert len(checkpoint) == len(list(checkpoint))
+    assert "BertForMaskedLM" in repr(checkpoint)
+    assert_bitwise(load(str(folder)), load_file(folder / "model.safetensors"))
+
+
+def test_unknown_tensor_is_a_key_error(folder):
+    with pytest.raises(KeyError, match="nope"):
+        load(folder)["nope"]
+
+
+def test_model_in_memory_is_what_save_pretrained_writes(tiny_bert, folder):
+    checkpoint = load(tiny_bert)
+    assert_bitwise(checkpoint, load_file(folder / "model.safetensors"))
+    assert "cls.predictions.decoder.weight" in tiny_bert.state_dict()
+    assert "cls.predictions.decoder.weight" not in checkpoint
+    assert checkpoint.architecture == "BertForMaskedLM"
+    assert checkpoint.folder is None
+    assert checkpoint.config is not tiny_bert.config
+
+
+def test_experts_in_memory_get_their_names_on_disk(tmp_path):
+    config = MixtralConfig(
+        hidden_size=8,
+        intermediate_size=12,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        num_local_experts=3,
+        vocab_size=20,
+    )
+    model = MixtralForCausalLM(config)
+    model.save_pretrained(tmp_path)
+    assert_bitwise(load(model), load_file(tmp_path / "model.safetensors"))
+
+
+def test_model_without_data(tiny_bert):
+    assert "no data (meta device)" in load_refusal(tiny_bert.to("meta"))
+
+
+def test_state_dict(tiny_bert, folder):
+    state = load_file(folder / "model.safetensors")
+    for config in (load(folder).config, json.loads((folder / "config.json").read_text())):
+        checkpoint = load(state, config)
+        assert_bitwise(checkpoint, state)
+        assert checkpoint.architecture == "BertForMaskedLM"
+
+
+def test_state_dict_without_or_with_bad_config(folder):
+    state = load_file(folder / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text())
+    assert "pass its config" in load_refusal(state)
+    assert "model_type None is not known" in load_refusal(state, {"hidden_size": 24})
+    assert "architectures" in load_refusal(state, {**config, "architectures": None})
+    assert "hidden_size" in load_refusal(state, {**config, "hidden_size": "many"})
+    assert "'a' is a int" in load_refusal({"a": 1}, config)
+
+
+def test_checkpoint_is_returned_as_it_is(folder):
+    checkpoint = load(folder)
+    assert load(checkpoint) is checkpoint
+
+
+def test_computed_checkpoint(folder):
+    source = load(folder)
+    doubled = Checkpoint(
+        "x", source.config, source.architecture, source.headers, lambda name: 2 * source[name]
+    )
+    assert torch.equal(doubled["cls.predictions.bias"], 2 * source["cls.predictions.bias"])
+
+
+def test_config_beside_a_folder(folder):
+    assert "a config goes with a state dict only" in load_refusal(folder, load(folder).config)
+
+
+def test_other_objects():
+    message = load_refusal(3)
+    assert "from int" in message
+    assert "Hugging Face folder" in message
+
+
+def test_no_such_folder(tmp_path):
+    assert "no such folder" in load_refusal(tmp_path / "nope")
+    assert "no such folder" in load_refusal(str(tmp_path / "nope"))
+    assert "no such folder" in load_refusal("nope")
+
+
+def test_file_in_place_of_folder(folder):
+    assert "is a file" in load_refusal(folder / "config.json")
+
+
+def test_unreachable_path(tmp_path):
+    assert "cannot be read" in load_refusal(tmp_path / ("x" * 300))
+
+
+def test_hub_id_that_is_not_there(monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    message = load_refusal("some-org/some-model")
+    assert message.startswith("some-org/some-model: no such folder, and not available from the hub")
+
+
+def test_hub_id(folder, monkeypatch):
+    asked = []
+
+    def snapshot_download(hub_id, allow_patterns):
+        asked.append((hub_id, "*.bin" in allow_patterns))
+        return str(folder)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
+    assert load("org/name").folder == folder
+    assert asked == [("org/name", False)]
+    as_bins(folder)
+    assert load("org/name").label == "org/name"
+    assert asked[1:] == [("org/name", False), ("org/name", True)]
+
+
+def test_missing_config(folder):
+    (folder / "config.json").unlink()
+    assert "has no config.json" in load_refusal(folder)
+
+
+@pytest.mark.parametrize("text", ["", "{bad", "\ufeff{}", "[" * 100_000])
+def test_config_that_is_not_json(folder, text):
+    (folder / "config.json").write_text(text)
+    assert "config.json: is not valid JSON" in load_refusal(folder)
+
+
+def test_config_that_is_not_text_or_object(folder):
+    (folder / "config.json").write_bytes(b"\xff\xfe\x00")
+    assert "is not valid JSON" in load_refusal(folder)
+    (folder / "config.json").write_text("[]")
+    assert "holds a list" in load_refusal(folder)
+    (folder / "config.json").unlink()
+    (folder / "config.json").mkdir()
+    assert "cannot be read: [Errno 21] Is a directory" in load_refusal(folder)
+
+
+@pytest.mark.parametrize("model_type", ["nope", None, [1]])
+def test_unknown_model_type(folder, model_type):
+    edit_json(folder / "config.json", model_type=model_type)
+    assert f"model_type {model_type!r} is not known" in load_refusal(folder)
+
+
+def test_code_of_the_repository_is_not_executed(folder, tmp_path):
+    (folder / "evil.py").write_text(f"import os\nos.mkdir({str(tmp_path / 'executed')!r})\n")
+    auto_map = {"AutoConfig": "evil.Config", "AutoModel": "evil.Model"}
+    edit_json(folder / "config.json", auto_map=auto_map)
+    assert load(folder).config.model_type == "bert"
+    edit_json(folder / "config.json", model_type="evil")
+    assert "model code from a repository is never executed" in load_refusal(folder)
+    assert not (tmp_path / "executed").exists()
+
+
+def test_config_that_transformers_refuses(folder):
+    edit_json(folder / "config.json", hidden_size="many")
+    message = load_refusal(folder)
+    assert "transformers refuses this config" in message
+    assert "hidden_size" in message
+
+
+@pytest.mark.parametrize("architectures", [None, []])
+def test_no_architecture(folder, architectures):
+    edit_json(folder / "config.json", architectures=architectures)
+    assert '"architectures": ["BertModel"]' in load_refusal(folder)

@@ -1,0 +1,89 @@
+"""The loss along a line, on losses whose barrier is known, and its picture."""
+
+import pytest
+import torch
+from transformers import BertConfig, BertForSequenceClassification
+
+from cobasin.checkpoint import Checkpoint, load
+from cobasin.errors import InputError
+from cobasin.evaluation.path import LossPath, loss_path
+from cobasin.evaluation.plots import plot_paths
+
+TINY = {
+    "hidden_size": 24,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 1,
+    "intermediate_size": 20,
+    "vocab_size": 40,
+    "max_position_embeddings": 32,
+}
+
+
+def classifier(bias: float, **overrides: int) -> Checkpoint:
+    torch.manual_seed(0)
+    model = BertForSequenceClassification(BertConfig(**{**TINY, **overrides}))
+    torch.nn.init.constant_(model.classifier.bias, bias)
+    return load(model)
+
+
+def bias_of(model) -> float:
+    return model.classifier.bias[0].item()
+
+
+def test_a_convex_loss_has_no_barrier():
+    path = loss_path(classifier(-1.0), classifier(1.0), lambda m: (bias_of(m) ** 2, bias_of(m)), points=5)
+    assert path.alphas == [0.0, 0.25, 0.5, 0.75, 1.0]
+    assert path.loss == [1.0, 0.25, 0.0, 0.25, 1.0]
+    assert path.metric == [-1.0, -0.5, 0.0, 0.5, 1.0]
+    assert path.barrier == 0.0
+    assert path.midpoint == (0.0, 0.0)
+
+
+def test_barrier_is_measured_from_the_line_between_the_ends():
+    # loss 1 - x² + x on [-1, 1]: ends -1 and 1, the line between them is x, so the barrier is 1, at the
+    # middle.
+    path = loss_path(classifier(-1.0), classifier(1.0), lambda m: (1 - bias_of(m) ** 2 + bias_of(m), 0.0))
+    assert len(path.alphas) == 25
+    assert path.barrier == pytest.approx(1.0)
+    assert path.midpoint[0] == pytest.approx(1.0)
+    assert path.to_dict()["barrier"] == path.barrier
+    assert path.to_dict()["midpoint"] == {"loss": path.midpoint[0], "metric": 0.0}
+
+
+def test_models_are_evaluated_in_float32_and_checkpoints_kept():
+    a, b = classifier(0.0), classifier(1.0)
+    seen = []
+
+    def evaluate(model):
+        seen.append((model.dtype, model.training))
+        with torch.no_grad():
+            model.classifier.bias.zero_()
+        return 0.0, 0.0
+
+    loss_path(a, b, evaluate, points=3)
+    assert seen == [(torch.float32, False)] * 3
+    assert (b["classifier.bias"] == 1).all()
+
+
+@pytest.mark.parametrize("points", [1, 2, 24])
+def test_the_midpoint_must_be_a_point(points):
+    with pytest.raises(InputError, match="odd"):
+        loss_path(classifier(0.0), classifier(0.0), lambda m: (0.0, 0.0), points=points)
+
+
+def test_other_names_or_shapes_have_no_line():
+    with pytest.raises(InputError, match=r"layer\.1\."):
+        loss_path(classifier(0.0), classifier(0.0, num_hidden_layers=2), lambda m: (0.0, 0.0))
+    with pytest.raises(InputError, match=r"\[20, 24\].*\[28, 24\]"):
+        loss_path(classifier(0.0), classifier(0.0, intermediate_size=28), lambda m: (0.0, 0.0))
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_picture(tmp_path, count):
+    alphas = [0.0, 0.25, 0.5, 0.75, 1.0]
+    paths = {
+        f"way {i}": LossPath(alphas, [0.1, 1.0 - 0.3 * i, 2.0 - 0.6 * i, 1.0 - 0.3 * i, 0.1], [0.9] * 5)
+        for i in range(count)
+    }
+    plot_paths(paths, tmp_path / "path.png", "A line", "accuracy")
+    assert (tmp_path / "path.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")

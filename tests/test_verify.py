@@ -1,0 +1,249 @@
+"""The verdict on models that are the same function, nearly so, and not; and probes for every kind of model."""
+
+import json
+
+import pytest
+import torch
+import transformers
+from torch import Tensor
+
+from cobasin.checkpoint import Checkpoint, load
+from cobasin.errors import InputError
+from cobasin.verify import instantiate, outputs, probe, verify
+
+SMALL = {"hidden_size": 24, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 20}
+TEXT = {**SMALL, "vocab_size": 40, "max_position_embeddings": 32}
+IMAGE = {**SMALL, "image_size": 8, "patch_size": 2, "num_channels": 1}
+GPT2 = {"n_embd": 24, "n_head": 4, "n_layer": 2, "vocab_size": 40, "n_positions": 32}
+GPT2 |= {"bos_token_id": 1, "eos_token_id": 1}
+LLAMA = {**TEXT, "num_key_value_heads": 2}
+T5 = {"d_model": 24, "d_ff": 20, "d_kv": 6, "num_heads": 4, "num_layers": 2, "vocab_size": 40}
+BART = {"d_model": 24, "vocab_size": 40, "max_position_embeddings": 32}
+BART |= {
+    f"{side}_{what}": 2
+    for side in ("encoder", "decoder")
+    for what in ("layers", "attention_heads", "ffn_dim")
+}
+
+# class, config class, settings, number of output values
+KINDS = [
+    ("BertModel", "BertConfig", TEXT, (28 + 19 + 2) * 24),
+    ("BertForSequenceClassification", "BertConfig", TEXT, 4),
+    ("BertForTokenClassification", "BertConfig", TEXT, (28 + 19) * 2),
+    ("BertForQuestionAnswering", "BertConfig", TEXT, (28 + 19) * 2),
+    ("BertForMultipleChoice", "BertConfig", TEXT, 2),
+    ("RobertaForMaskedLM", "RobertaConfig", {**TEXT, "pad_token_id": 1}, (28 + 19) * 40),
+    ("ViTModel", "ViTConfig", IMAGE, 2 * (17 + 1) * 24),
+    ("ViTForImageClassification", "ViTConfig", IMAGE, 4),
+    ("GPT2Model", "GPT2Config", GPT2, (28 + 19) * 24),
+    ("GPT2LMHeadModel", "GPT2Config", GPT2, (28 + 19) * 40),
+    ("GPT2ForSequenceClassification", "GPT2Config", GPT2, 2),
+    ("GPT2ForSequenceClassification", "GPT2Config", {**GPT2, "pad_token_id": 0}, 4),
+    ("LlamaModel", "LlamaConfig", LLAMA, (28 + 19) * 24),
+    ("LlamaForCausalLM", "LlamaConfig", LLAMA, (28 + 19) * 40),
+    ("LlamaForSequenceClassification", "LlamaConfig", LLAMA, 2),
+    ("MixtralForCausalLM", "MixtralConfig", {**LLAMA, "num_local_experts": 4}, (28 + 19) * 40),
+    ("T5ForConditionalGeneration", "T5Config", T5, 2 * 32 * 40),
+    ("T5EncoderModel", "T5Config", T5, (32 + 22) * 24),
+    ("BartForSequenceClassification", "BartConfig", BART, 6),
+]
+
+
+def make(architecture: str, config: str, settings: dict) -> Checkpoint:
+    torch.manual_seed(0)
+    return load(getattr(transformers, architecture)(getattr(transformers, config)(**settings)))
+
+
+def bert(**overrides) -> Checkpoint:
+    return make("BertForSequenceClassification", "BertConfig", {**TEXT, **overrides})
+
+
+def changed(checkpoint: Checkpoint, dtype: torch.dtype = torch.float32, **tensors: Tensor) -> Checkpoint:
+    """A copy in `dtype`; keywords name tensors with dots written as double underscores."""
+    new = {name.replace("__", "."): tensor for name, tensor in tensors.items()}
+    assert set(new) <= set(checkpoint)
+    state = {name: new.get(name, tensor) for name, tensor in checkpoint.items()}
+    state = {name: t.to(dtype) if t.is_floating_point() else t for name, t in state.items()}
+    return of(checkpoint, state)
+
+
+def of(checkpoint: Checkpoint, state: dict[str, Tensor]) -> Checkpoint:
+    checkpoint.config.architectures = [checkpoint.architecture]
+    return load(state, checkpoint.config)
+
+
+def permuted(checkpoint: Checkpoint, dtype: torch.dtype = torch.float32, rows: int = 20) -> Checkpoint:
+    """The neurons of the second feed-forward block in reverse order; only `rows` rows of its input follow."""
+    layer = "bert__encoder__layer__1__"
+    first, bias, second = (
+        f"{layer}{n}"
+        for n in ("intermediate__dense__weight", "intermediate__dense__bias", "output__dense__weight")
+    )
+    read = {key: checkpoint[key.replace("__", ".")] for key in (first, bias, second)}
+    moved = read[first].flip(0)
+    moved[rows:] = read[first][rows:]
+    return changed(
+        checkpoint, dtype, **{first: moved, bias: read[bias].flip(0), second: read[second].flip(1)}
+    )
+
+
+@pytest.mark.parametrize(("architecture", "config", "settings", "values"), KINDS)
+def test_every_kind_of_model(architecture, config, settings, values):
+    checkpoint = make(architecture, config, settings)
+    inputs = probe(checkpoint.config, architecture)
+    assert all(
+        torch.equal(value, probe(checkpoint.config, architecture)[key]) for key, value in inputs.items()
+    )
+    assert outputs(instantiate(checkpoint, torch.float64), inputs).shape == (values,)
+    verdict = verify(checkpoint, checkpoint)
+    assert verdict.same is True
+    assert verdict.relative_float64 == verdict.absolute_float64 == verdict.relative_native == 0
+    assert verdict.noise_float64 is not None
+    assert 0 < verdict.noise_float64 < 1e-6
+
+
+def test_the_dtype_decides_how_much_rounding_is_forgiven():
+    model = bert()
+    exact, rounded = verify(model, permuted(model)), verify(*(changed(model, torch.bfloat16),) * 2)
+    assert exact.same is True
+    assert exact.relative_float64 < 1e-12
+    assert rounded.noise_float64 > 1e4 * exact.noise_float64
+
+
+def test_matched_in_float32_and_stored_in_bfloat16_is_the_same():
+    model = bert()
+    short = changed(model, torch.bfloat16)
+    assert verify(short, permuted(short, torch.bfloat16)).same is True
+    # The coarser dtype counts, whichever of the two has it.
+    for a, b in ((model, permuted(model, torch.bfloat16)), (permuted(model, torch.bfloat16), model)):
+        verdict = verify(a, b)
+        assert verdict.same is True
+        assert verdict.relative_float64 > 1e-4
+
+
+def test_one_row_left_in_place_is_different():
+    model = bert()
+    verdict = verify(model, permuted(model, rows=19))
+    assert verdict.same is False
+    assert verdict.relative_float64 > 1e-4
+    json.dumps(verdict.to_dict(), allow_nan=False)
+
+
+def test_between_rounding_and_another_function_it_cannot_tell():
+    model = bert()
+    nudged = changed(model, classifier__weight=model["classifier.weight"] * (1 + 2e-5))
+    verdict = verify(model, nudged)
+    assert verdict.same is None
+    assert "too far for rounding" in verdict.reason
+
+
+def test_rounding_that_drowns_the_outputs_cannot_tell():
+    model = bert()
+    # A head whose inputs cancel up to the last bits of bfloat16.
+    cancelling = model["classifier.weight"].clone()
+    cancelling[:] = 0.0
+    cancelling[:, 0] = 1e-3
+    bias = torch.full((2,), 1.0)
+    a = changed(model, torch.bfloat16, classifier__weight=cancelling * 1e-3, classifier__bias=bias * 0)
+    b = changed(a, torch.bfloat16, classifier__weight=-a["classifier.weight"])
+    verdict = verify(a, b)
+    assert verdict.same is not True
+
+
+def test_tolerance_is_strict():
+    model = bert()
+    nudged = changed(model, classifier__weight=model["classifier.weight"] * (1 + 2e-5))
+    assert verify(model, nudged, tolerance=1e-3).same is True
+    verdict = verify(model, nudged, tolerance=1e-6)
+    assert verdict.same is False
+    assert (verdict.tolerance, verdict.noise_float64) == (1e-6, None)
+
+
+def test_other_inputs_or_outputs_are_different_functions():
+    model = bert()
+    assert "different inputs" in verify(model, bert(vocab_size=50)).reason
+    assert "numbers of values" in verify(model, bert(num_labels=3)).reason
+    assert "numbers of values" in verify(model, make("BertModel", "BertConfig", TEXT)).reason
+    assert verify(model, bert(num_labels=3)).same is False
+
+
+def test_a_longer_position_table_is_no_other_function():
+    short, long = bert(max_position_embeddings=16), bert(max_position_embeddings=64)
+    name = "bert.embeddings.position_embeddings.weight"
+    state = {key: short[key] for key in short} | {name: torch.cat([short[name], long[name][16:]])}
+    assert verify(short, of(long, state)).same is True
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_outputs_that_are_not_finite_cannot_tell(value):
+    model = bert()
+    broken = changed(model, classifier__weight=torch.full_like(model["classifier.weight"], value))
+    verdict = verify(model, broken)
+    assert verdict.same is None
+    assert "not finite" in verdict.reason
+
+
+def test_constant_outputs_cannot_tell():
+    model = bert()
+    silent = changed(model, classifier__weight=torch.zeros_like(model["classifier.weight"]))
+    assert verify(silent, silent).same is None
+
+
+def test_names_without_the_prefix_and_integer_buffers():
+    model = make("GPT2LMHeadModel", "GPT2Config", GPT2)
+    state = {name.removeprefix("transformer."): tensor for name, tensor in model.items()}
+    state["h.0.attn.bias"] = torch.ones(1, 1, 32, 32, dtype=torch.uint8)
+    bare = of(model, state)
+    assert "lm_head.weight" not in bare
+    assert verify(model, bare, tolerance=0.0).same is True
+    encoder = bert()
+    positions = {"bert.embeddings.position_ids": torch.arange(32)[None]}
+    assert verify(encoder, of(encoder, dict(encoder) | positions), tolerance=0.0).same is True
+
+
+def test_a_model_on_disk(tmp_path):
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA, tie_word_embeddings=True))
+    model.save_pretrained(tmp_path)
+    assert verify(load(tmp_path), load(model), tolerance=0.0).same is True
+
+
+def test_heads_that_the_class_does_not_have_are_left_unread():
+    whole = make("BertForPreTraining", "BertConfig", TEXT)
+    config = transformers.BertConfig(**TEXT, architectures=["BertForMaskedLM"])
+    model = instantiate(load(dict(whole), config), torch.float32)
+    assert torch.equal(
+        model.bert.embeddings.word_embeddings.weight, whole["bert.embeddings.word_embeddings.weight"]
+    )
+
+
+def test_a_model_owns_its_tensors():
+    checkpoint = bert()
+    before = checkpoint["classifier.weight"].clone()
+    model = instantiate(checkpoint, torch.float32)
+    assert not model.training
+    torch.nn.init.zeros_(model.classifier.weight)
+    assert torch.equal(checkpoint["classifier.weight"], before)
+
+
+def test_tensors_that_do_not_fill_the_class():
+    model = bert()
+    lacking = {name: model[name] for name in model if name != "classifier.bias"}
+    with pytest.raises(InputError, match=r"lacks: classifier\.bias"):
+        verify(model, of(model, lacking))
+    wide = dict(model) | {"classifier.bias": torch.zeros(7)}
+    with pytest.raises(InputError, match=r"classifier\.bias of shape \[2\], the checkpoint has \[7\]"):
+        verify(model, of(model, wide))
+    deep = dict(bert(num_hidden_layers=3))
+    with pytest.raises(InputError, match=r"no place .* bert\.encoder\.layer\.2\.\S+ and 15 more"):
+        verify(model, of(model, deep))
+
+
+def test_classes_and_inputs_that_are_not_known():
+    config = transformers.BertConfig(**TEXT, architectures=["NoSuchModel"])
+    with pytest.raises(InputError, match="NoSuchModel"):
+        verify(*(load(dict(bert()), config),) * 2)
+    with pytest.raises(InputError, match="no probe"):
+        probe(transformers.CLIPConfig(), "CLIPModel")
+    with pytest.raises(InputError, match="input_features"):
+        probe(transformers.WhisperConfig(), "WhisperForConditionalGeneration")

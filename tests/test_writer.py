@@ -1,0 +1,198 @@
+"""What the writer writes: bitwise what it was given, in the shards that were planned."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import BertForMaskedLM, BertModel
+
+from cobasin.checkpoint import Checkpoint, Header, load
+from cobasin.writer import save
+from model_folders import as_bins, assert_bitwise, changed, names
+
+
+def weights(folder):
+    return {name: tensor for path in folder.glob("*.safetensors") for name, tensor in load_file(path).items()}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("size", ["20KB", "1GB"])
+def test_round_trip(tiny_bert, tmp_path, dtype, size):
+    tiny_bert.to(dtype).save_pretrained(tmp_path / "source", max_shard_size=size)
+    save(load(tmp_path / "source"), tmp_path / "out")
+    reloaded = BertForMaskedLM.from_pretrained(tmp_path / "out")
+    assert_bitwise(reloaded.state_dict(), tiny_bert.state_dict())
+    assert names(tmp_path / "out") == names(tmp_path / "source")
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config == json.loads((tmp_path / "source" / "config.json").read_text())
+
+
+def test_shards_stay_as_planned(sharded, tmp_path):
+    save(load(sharded), tmp_path / "out")
+    for path in sharded.glob("*.safetensors"):
+        assert_bitwise(load_file(tmp_path / "out" / path.name), load_file(path))
+    found, expected = (
+        json.loads((path / "model.safetensors.index.json").read_text())
+        for path in (tmp_path / "out", sharded)
+    )
+    assert found["weight_map"] == expected["weight_map"]
+    assert found["metadata"]["total_size"] == expected["metadata"]["total_size"]
+    assert list(load(tmp_path / "out").headers) == list(load(sharded).headers)
+
+
+def test_one_shard_with_a_number_gets_an_index(folder, tmp_path):
+    shard = "model-00001-of-00001.safetensors"
+    source = load(folder)
+    headers = {name: Header(header.dtype, header.shape, shard) for name, header in source.headers.items()}
+    save(changed(source, lambda _, tensor: tensor, headers), tmp_path / "out")
+    assert names(tmp_path / "out") == ["config.json", shard, "model.safetensors.index.json"]
+    BertForMaskedLM.from_pretrained(tmp_path / "out")
+    assert_bitwise(load(tmp_path / "out"), source)
+
+
+def test_computed_tensors_in_another_dtype(tiny_bert, folder, tmp_path):
+    source = load(folder)
+    headers = {
+        name: Header(torch.bfloat16, header.shape, header.shard) for name, header in source.headers.items()
+    }
+    halved = changed(source, lambda _, tensor: (tensor / 2).bfloat16(), headers)
+    save(halved, tmp_path / "out")
+    reloaded = BertForMaskedLM.from_pretrained(tmp_path / "out")
+    expected = {name: (tensor / 2).bfloat16() for name, tensor in tiny_bert.state_dict().items()}
+    assert_bitwise(reloaded.state_dict(), expected)
+    assert source.config.dtype == torch.float32
+
+
+def test_mixed_dtypes_shapes_and_layouts(tiny_bert, tmp_path):
+    tensors = {
+        "bytes": torch.arange(3, dtype=torch.uint8),
+        "flags": torch.tensor([True, False, True]),
+        "half": torch.randn(5).bfloat16(),
+        "scalar": torch.tensor(3),
+        "empty": torch.zeros(0, 4),
+        "transposed": torch.randn(3, 4).T,
+        "view": torch.randn(10)[3:7],
+        "learned": torch.nn.Parameter(torch.randn(2, 2)),
+        "eight": torch.randn(3).to(torch.float8_e5m2),
+        "double": torch.randn(2).double(),
+        'name with "quotes" and é': torch.ones(1),
+    }
+    save(load(tensors, {**tiny_bert.config.to_dict(), "architectures": ["BertModel"]}), tmp_path / "out")
+    assert_bitwise(weights(tmp_path / "out"), {name: tensor.detach() for name, tensor in tensors.items()})
+    path = tmp_path / "out" / "model.safetensors"
+    data = path.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    head = json.loads(data[8 : 8 + length])
+    assert length % 8 == 0
+    assert head.pop("__metadata__") == {"format": "pt"}
+    for name, entry in head.items():
+        assert entry["data_offsets"][0] % tensors[name].dtype.itemsize == 0
+
+
+def test_model_in_memory(tiny_bert, tmp_path):
+    save(load(tiny_bert.bfloat16()), tmp_path / "out")
+    assert_bitwise(BertForMaskedLM.from_pretrained(tmp_path / "out").state_dict(), tiny_bert.state_dict())
+    assert tiny_bert.config.architectures is None
+
+
+def test_architecture_is_the_checkpoints(tiny_bert, tmp_path):
+    source = load(tiny_bert)
+    base = {name.removeprefix("bert."): tensor for name, tensor in source.items() if name.startswith("bert.")}
+    headers = {name: source.headers[f"bert.{name}"] for name in base}
+    save(Checkpoint("base", source.config, "BertModel", headers, base.__getitem__), tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["architectures"] == ["BertModel"]
+    reloaded = BertModel.from_pretrained(tmp_path / "out", add_pooling_layer=False)
+    assert_bitwise(reloaded.state_dict(), base)
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_bin_becomes_safetensors(folder, tmp_path, shards):
+    tensors = load_file(folder / "model.safetensors")
+    as_bins(folder, shards)
+    save(load(folder), tmp_path / "out")
+    sharded = [f"model-{number:05d}-of-00002.safetensors" for number in (1, 2)]
+    files = ["model.safetensors"] if shards == 1 else [*sharded, "model.safetensors.index.json"]
+    assert names(tmp_path / "out") == ["config.json", *files]
+    assert_bitwise(load(tmp_path / "out"), tensors)
+
+
+def test_other_files_are_carried_along(folder, tmp_path):
+    carried = {
+        "tokenizer.json": "{}",
+        "vocab.txt": "a",
+        "generation_config.json": "{}",
+        "1_Pooling/config.json": "{}",
+    }
+    left = [
+        "README.md",
+        ".git/HEAD",
+        ".hidden",
+        "pytorch_model.bin",
+        "onnx/model.onnx",
+        "tf_model.h5",
+        "flax_model.msgpack",
+        "optimizer.pt",
+        "pytorch_model.bin.index.json.bin",
+        "tf_model.h5.index.json",
+    ]
+    for name, text in {**carried, **dict.fromkeys(left, "x")}.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    (folder / "linked.txt").symlink_to(folder / "vocab.txt")
+    save(load(folder), tmp_path / "out")
+    found = {
+        str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*") if path.is_file()
+    }
+    assert found == {*carried, "linked.txt", "config.json", "model.safetensors"}
+    assert not (tmp_path / "out" / "linked.txt").is_symlink()
+    for name, text in carried.items():
+        assert (tmp_path / "out" / name).read_text() == text
+
+
+def test_extra_files(folder, tmp_path):
+    (folder / "notes.txt").write_text("old")
+    files = {
+        "README.md": "A model.",
+        "notes.txt": "new",
+        "element/element.safetensors": lambda path: save_file({"a": torch.ones(2)}, path),
+    }
+    save(load(folder), tmp_path / "out", files=files)
+    assert (tmp_path / "out" / "README.md").read_text() == "A model."
+    assert (tmp_path / "out" / "notes.txt").read_text() == "new"
+    assert load_file(tmp_path / "out" / "element" / "element.safetensors")["a"].tolist() == [1, 1]
+
+
+def test_progress_counts_all_bytes(folder, tmp_path):
+    steps = []
+    source = load(folder)
+    save(source, tmp_path / "out", progress=steps.append)
+    assert len(steps) == len(source)
+    assert sum(steps) == sum(tensor.nbytes for tensor in source.values())
+
+
+def test_parents_are_made(folder, tmp_path):
+    save(load(folder), tmp_path / "a" / "b" / "out")
+    assert names(tmp_path / "a" / "b") == ["out"]
+
+
+def test_empty_output_folder_is_used(folder, tmp_path):
+    (tmp_path / "out").mkdir()
+    save(load(folder), tmp_path / "out")
+    assert (tmp_path / "out" / "config.json").exists()
+
+
+def test_relative_output(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    save(load("bert"), Path("out"))
+    assert names(tmp_path) == ["bert", "out"]
+
+
+@pytest.mark.parametrize(
+    "change", [lambda name, tensor: tensor.double(), lambda name, tensor: tensor[:1]], ids=["dtype", "shape"]
+)
+def test_tensor_that_is_not_as_planned(folder, tmp_path, change):
+    with pytest.raises(RuntimeError, match=r"was planned as .* but came as"):
+        save(changed(load(folder), change), tmp_path / "out")
+    assert names(tmp_path) == ["bert"]

@@ -1,0 +1,280 @@
+"""Output folders are refused before, or complete after: nothing in between, whatever interrupts the run."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from transformers import BertForMaskedLM
+
+from cobasin.checkpoint import load
+from cobasin.errors import InputError
+from cobasin.writer import check_output, save
+from model_folders import assert_bitwise, changed, names, save_refusal
+
+# Writes a doubled copy; `act` is called with the number of the tensor that is about to be read.
+PROGRAM = """
+import os, resource, signal, sys
+from pathlib import Path
+from cobasin.checkpoint import Checkpoint, load
+from cobasin.errors import InputError
+from cobasin.writer import save
+
+source = load(sys.argv[1])
+count = 0
+
+def act(number):
+{act}
+
+def read(name):
+    global count
+    count += 1
+    act(count)
+    return source[name] * 2
+
+{before}
+try:
+    save(Checkpoint("x", source.config, source.architecture, source.headers, read, source.folder),
+         Path(sys.argv[2]), overwrite=len(sys.argv) > 3)
+except InputError as error:
+    print(error)
+    sys.exit(2)
+"""
+
+
+def run(source, out, *, act="pass", before="", overwrite=False):
+    program = PROGRAM.format(act=f"    {act}", before=before)
+    arguments = [str(source), str(out), *(["overwrite"] if overwrite else [])]
+    return subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, InputError, MemoryError])
+def test_nothing_is_left_after_a_failure(folder, tmp_path, failure):
+    def fail(name, tensor):
+        if "layer.1" in name:
+            raise failure
+        return tensor
+
+    with pytest.raises(failure):
+        save(changed(load(folder), fail), tmp_path / "out")
+    assert names(tmp_path) == ["bert"]
+
+
+def test_failure_in_an_extra_file(folder, tmp_path):
+    def full(path):
+        path.write_text("x")
+        raise OSError(28, "No space left on device", str(path))
+
+    message = save_refusal(load(folder), tmp_path / "out", files={"x": full})
+    assert message.startswith(
+        f"{tmp_path / 'out'}: cannot be written: No space left on device; free some space"
+    )
+    assert names(tmp_path) == ["bert"]
+
+
+def test_errors_that_are_not_about_the_output_pass(folder, tmp_path):
+    def damaged(path):
+        raise SafetensorError("header too small")
+
+    with pytest.raises(SafetensorError, match="header too small"):
+        save(load(folder), tmp_path / "out", files={"x": damaged})
+    assert names(tmp_path) == ["bert"]
+
+
+def test_killed_run_leaves_nothing_that_loads(sharded, tmp_path):
+    last = len(load(sharded))
+    killed = run(sharded, tmp_path / "out", act=f"number == {last} and os.kill(os.getpid(), signal.SIGKILL)")
+    assert killed.returncode == -signal.SIGKILL
+    assert not (tmp_path / "out").exists()
+    (partial,) = tmp_path.glob(".out.partial-*")
+    with pytest.raises(InputError, match=r"has no config\.json"):
+        load(partial)
+    with pytest.raises(OSError, match="no file named"):
+        BertForMaskedLM.from_pretrained(partial)
+    save(load(sharded), tmp_path / "out")
+    assert names(tmp_path) == ["out", "sharded"]
+    assert_bitwise(load(tmp_path / "out"), load(sharded))
+
+
+def test_partial_of_a_running_process_is_kept(folder, tmp_path):
+    running, ours = (tmp_path / f".out.partial-{pid}" for pid in (os.getppid(), os.getpid()))
+    other = tmp_path / ".output.partial-999999999"
+    for path in (running, ours, other):
+        path.mkdir()
+        (path / "x").write_text("x")
+    save(load(folder), tmp_path / "out")
+    assert names(tmp_path) == sorted([running.name, other.name, "bert", "out"])
+
+
+def test_partial_of_another_users_process_is_kept(folder, tmp_path, monkeypatch):
+    def refuse(pid, number):
+        raise PermissionError
+
+    monkeypatch.setattr(os, "kill", refuse)
+    (tmp_path / ".out.partial-999999999").mkdir()
+    save(load(folder), tmp_path / "out")
+    assert names(tmp_path) == [".out.partial-999999999", "bert", "out"]
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_old_output_moved_aside_by_a_killed_run(folder, tmp_path, there):
+    aside = tmp_path / ".out.replaced-999999999"
+    aside.mkdir()
+    (aside / "old.txt").write_text("x")
+    if there:
+        (tmp_path / "out").mkdir()
+        save(load(folder), tmp_path / "out")
+    else:
+        assert "is not empty" in save_refusal(load(folder), tmp_path / "out")
+        assert names(tmp_path / "out") == ["old.txt"]
+    assert names(tmp_path) == ["bert", "out"]
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_disk_full(folder, tmp_path, overwrite):
+    if overwrite:
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out" / "old.txt").write_text("x")
+    limit = "resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))"
+    finished = run(folder, tmp_path / "out", before=limit, overwrite=overwrite)
+    assert finished.returncode == 2, finished.stderr
+    assert finished.stdout == (
+        f"{tmp_path / 'out'}: cannot be written: File too large; "
+        f"free some space, raise the limit, or choose a folder on another disk\n"
+    )
+    assert names(tmp_path) == (["bert", "out"] if overwrite else ["bert"])
+    assert not overwrite or names(tmp_path / "out") == ["old.txt"]
+
+
+def test_disk_full_in_a_file_that_safetensors_writes(folder, tmp_path):
+    """safetensors reports the system's errors as its own kind."""
+
+    def full(path):
+        import resource
+
+        old = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, old[1]))
+        try:
+            save_file({"a": torch.ones(1000)}, path)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, old)
+
+    message = save_refusal(load(folder), tmp_path / "out", files={"element.safetensors": full})
+    assert "cannot be written: File too large; free some space" in message
+    assert names(tmp_path) == ["bert"]
+
+
+def test_interrupt(folder, tmp_path):
+    interrupted = run(folder, tmp_path / "out", act="number == 9 and os.kill(os.getpid(), signal.SIGINT)")
+    assert interrupted.returncode == -signal.SIGINT
+    assert "KeyboardInterrupt" in interrupted.stderr
+    assert names(tmp_path) == ["bert"]
+
+
+def test_full_output_folder_is_refused(folder, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine.txt").write_text("x")
+    source = load(folder)
+    assert "is not empty" in save_refusal(source, tmp_path / "out")
+    assert "--overwrite" in save_refusal(source, tmp_path / "out")
+    assert names(tmp_path / "out") == ["mine.txt"]
+    assert names(tmp_path) == ["bert", "out"]
+    save(source, tmp_path / "out", overwrite=True)
+    assert names(tmp_path / "out") == ["config.json", "model.safetensors"]
+    assert names(tmp_path) == ["bert", "out"]
+
+
+def test_overwrite_of_nothing(folder, tmp_path):
+    save(load(folder), tmp_path / "out", overwrite=True)
+    assert names(tmp_path) == ["bert", "out"]
+
+
+def test_overwrite_keeps_the_old_folder_when_it_fails(folder, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine.txt").write_text("x")
+
+    def fail(name, tensor):
+        raise ValueError(name)
+
+    with pytest.raises(ValueError, match="bert"):
+        save(changed(load(folder), fail), tmp_path / "out", overwrite=True)
+    assert names(tmp_path / "out") == ["mine.txt"]
+    assert names(tmp_path) == ["bert", "out"]
+
+
+def test_overwrite_brings_the_old_folder_back_when_the_swap_fails(folder, tmp_path, monkeypatch):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine.txt").write_text("x")
+    rename = Path.rename
+
+    def fail(self, target):
+        if ".partial-" in self.name:
+            raise PermissionError(13, "Permission denied")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", fail)
+    assert "Permission denied" in save_refusal(load(folder), tmp_path / "out", overwrite=True)
+    assert names(tmp_path / "out") == ["mine.txt"]
+    assert names(tmp_path) == ["bert", "out"]
+
+
+def test_output_that_fills_up_during_the_run_is_kept(folder, tmp_path):
+    def interfere(name, tensor):
+        (tmp_path / "out").mkdir(exist_ok=True)
+        (tmp_path / "out" / "theirs.txt").write_text("x")
+        return tensor
+
+    assert "cannot be written: Directory not empty" in save_refusal(
+        changed(load(folder), interfere), tmp_path / "out"
+    )
+    assert names(tmp_path / "out") == ["theirs.txt"]
+    assert names(tmp_path) == ["bert", "out"]
+
+
+def test_output_that_is_a_file(folder, tmp_path):
+    (tmp_path / "out").write_text("x")
+    for overwrite in (False, True):
+        assert "out: is a file" in save_refusal(load(folder), tmp_path / "out", overwrite=overwrite)
+    assert (tmp_path / "out").read_text() == "x"
+    assert f"{tmp_path / 'out'} is a file" in save_refusal(load(folder), tmp_path / "out" / "sub" / "folder")
+
+
+@pytest.mark.parametrize("where", ["bert", "bert/out", "bert/../bert/x/y", "."])
+def test_output_that_overlaps_the_source(folder, tmp_path, where):
+    before = names(folder)
+    message = save_refusal(load(folder), tmp_path / where, overwrite=True)
+    assert f"the input folder {folder}" in message
+    assert names(folder) == before
+    assert names(tmp_path) == ["bert"]
+
+
+def test_output_through_a_link_to_the_source(folder, tmp_path):
+    (tmp_path / "link").symlink_to(folder)
+    assert "lies in the input folder" in save_refusal(load(folder), tmp_path / "link" / "out")
+
+
+def test_check_output(folder, tmp_path):
+    check_output(tmp_path / "new", False)
+    check_output(tmp_path / "new", False, [None, folder])
+    check_output(folder, True)
+    for out, overwrite, inputs, text in [
+        (folder, False, [], "is not empty"),
+        (folder, True, [None, tmp_path / "other", folder], "lies in the input folder"),
+        (tmp_path, True, [folder], "holds the input folder"),
+        (folder / "config.json", True, [], "is a file"),
+        (folder / "config.json" / "x", True, [], "config.json is a file"),
+        (tmp_path / ("x" * 300), True, [], "cannot be written: File name too long"),
+    ]:
+        with pytest.raises(InputError, match=text):
+            check_output(out, overwrite, inputs)
+
+
+def test_check_output_without_permission(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(InputError, match="cannot be written to"):
+        check_output(tmp_path / "out", False)
