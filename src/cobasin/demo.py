@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -49,7 +50,7 @@ LEARNING_RATE = 2e-3
 WEIGHT_DECAY = 0.05
 WARM_UP_STEPS = 50
 
-NAMES = {"none": "no matching", "paper": "paper's matching", "full": "full matching"}
+NAMES = {"none": "unmatched", "paper": "paper's matching", "full": "full matching"}
 
 
 @dataclass(frozen=True)
@@ -64,14 +65,20 @@ class Digits:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one way of matching led to."""
+    """What one way of matching led to; without matching there is neither a report nor a verdict."""
 
     accuracy: float
     loss: float
     path: LossPath
-    distance: float
-    match: dict[str, Any]
+    report: dict[str, Any] | None
     verdict: Verdict | None
+
+
+class Show(Protocol):
+    """Tells the reader what is going on."""
+
+    def __call__(self, doing: str, steps: int = 1) -> None:
+        """Show what is being done, and that the end is `steps` steps nearer."""
 
 
 def run(out: Path, *, epochs: int = EPOCHS, points: int = 25, overwrite: bool = False) -> dict[str, Any]:
@@ -88,23 +95,18 @@ def run(out: Path, *, epochs: int = EPOCHS, points: int = 25, overwrite: bool = 
     writer.check_output(out, overwrite)
     digits = load_digits()
     started = time.perf_counter()
-    with _steps(2 * epochs + len(NAMES) * points) as advance:
+    with _steps(2 * epochs + len(NAMES) * points) as show:
         parents = []
         for seed in (0, 1):
-            model = train(digits, seed, epochs, lambda seed=seed: advance(f"training model {seed}"))
+            model = train(digits, seed, epochs, lambda seed=seed: show(f"training model {seed}"))
             writer.save(api.load(model), out / f"model-{seed}", overwrite=overwrite)
             loss, accuracy = evaluate(model, digits)
             parents.append({"accuracy": accuracy, "loss": loss})
         outcomes = {
-            symmetry: _match_and_merge(
-                out, symmetry, digits, points, overwrite, lambda name=name: advance(f"path, {name}")
-            )
-            for symmetry, name in NAMES.items()
+            symmetry: _match_and_merge(out, symmetry, digits, points, overwrite, show) for symmetry in NAMES
         }
     paths = {NAMES[symmetry]: outcome.path for symmetry, outcome in outcomes.items()}
-    plot_paths(
-        paths, out / "path.png", "From one model of digits to another, in a straight line", "test accuracy"
-    )
+    plot_paths(paths, out / "path.png", "From model 0 to model 1 in a straight line", "test accuracy")
     result = {
         "parents": parents,
         "merged": {symmetry: _as_dict(outcome) for symmetry, outcome in outcomes.items()},
@@ -133,7 +135,7 @@ def load_digits() -> Digits:
     return Digits(ink[0], classes[0], ink[1], classes[1])
 
 
-def train(digits: Digits, seed: int, epochs: int, after_epoch: Any = lambda: None) -> PreTrainedModel:
+def train(digits: Digits, seed: int, epochs: int, after_epoch: Callable[[], None]) -> PreTrainedModel:
     """A small vision transformer; the seed decides its first weights, the images' order and their shifts."""
     from transformers import ViTConfig, ViTForImageClassification
 
@@ -177,27 +179,32 @@ def evaluate(model: PreTrainedModel, digits: Digits) -> tuple[float, float]:
 
 
 def _match_and_merge(
-    out: Path, symmetry: str, digits: Digits, points: int, overwrite: bool, after_point: Any
+    out: Path, symmetry: str, digits: Digits, points: int, overwrite: bool, show: Show
 ) -> Outcome:
     anchor, source = (api.load(out / f"model-{seed}") for seed in (0, 1))
-    element = api.match(source, anchor, symmetry=symmetry)
-    matched, verdict = source, None
+    matched, report, verdict = source, None, None
     if symmetry != "none":
+        element = api.match(
+            source,
+            anchor,
+            symmetry=symmetry,
+            progress=lambda done, _: show(f"{NAMES[symmetry]}, round {done}", 0),
+        )
         folder = out / f"matched-{symmetry}"
         writer.save(api.transform(element, source), folder, overwrite=overwrite)
         # From here on the file is used, so that what is measured is what a reader would load.
-        matched = api.load(folder)
+        matched, report = api.load(folder), element.report
         verdict = verify(source, matched)
-    writer.save(api.average([anchor, matched], [0.5, 0.5]), out / f"merged-{symmetry}", overwrite=overwrite)
+    average = api.merge([anchor, matched], symmetry="none").checkpoint
+    writer.save(average, out / f"merged-{symmetry}", overwrite=overwrite)
     merged = instantiate(api.load(out / f"merged-{symmetry}"), torch.float32)
     loss, accuracy = evaluate(merged, digits)
 
     def evaluate_point(model: PreTrainedModel) -> tuple[float, float]:
-        after_point()
+        show(f"path, {NAMES[symmetry]}")
         return evaluate(model, digits)
 
-    path = loss_path(anchor, matched, evaluate_point, points)
-    return Outcome(accuracy, loss, path, element.report["distance_after"], dict(element.report), verdict)
+    return Outcome(accuracy, loss, loss_path(anchor, matched, evaluate_point, points), report, verdict)
 
 
 def _as_dict(outcome: Outcome) -> dict[str, Any]:
@@ -205,29 +212,30 @@ def _as_dict(outcome: Outcome) -> dict[str, Any]:
         "accuracy": outcome.accuracy,
         "loss": outcome.loss,
         "barrier": outcome.path.barrier,
-        "distance": outcome.distance,
-        "match": outcome.match,
+        "match": outcome.report,
         "verify": outcome.verdict and outcome.verdict.to_dict(),
         "path": outcome.path.to_dict(),
     }
 
 
 def _table(parents: list[dict[str, float]], outcomes: dict[str, Outcome], images: int) -> Table:
-    table = Table(title=f"Two models of handwritten digits and their average, on {images} test images")
-    table.add_column("model")
+    title = f"Two models of handwritten digits and their average, on {images} test images"
+    table = Table(title=title, box=SIMPLE, pad_edge=False, collapse_padding=True)
+    table.add_column("model", no_wrap=True)
     for heading in ("accuracy", "loss", "barrier", "distance"):
         table.add_column(heading, justify="right")
-    table.add_column("function of the matched model")
+    table.add_column("function")
     for seed, scores in enumerate(parents):
         row = f"model {seed}", f"{scores['accuracy']:.1%}", f"{scores['loss']:.3f}"
         table.add_row(*row, "", "", "", end_section=seed == len(parents) - 1)
+    unmatched = next(outcome.report["distance_before"] for outcome in outcomes.values() if outcome.report)
     for symmetry, outcome in outcomes.items():
         table.add_row(
             f"average, {NAMES[symmetry]}",
             f"{outcome.accuracy:.1%}",
             f"{outcome.loss:.3f}",
             f"{outcome.path.barrier:.3f}",
-            f"{outcome.distance:.2f}",
+            f"{outcome.report['distance_after'] if outcome.report else unmatched:.2f}",
             _sentence(outcome.verdict),
         )
     return table
@@ -236,14 +244,14 @@ def _table(parents: list[dict[str, float]], outcomes: dict[str, Outcome], images
 def _sentence(verdict: Verdict | None) -> str:
     if verdict is None:
         return ""
-    judgement = {True: "unchanged", False: "CHANGED", None: "cannot tell"}[verdict.same]
+    judgement = {True: "kept", False: "CHANGED", None: "cannot tell"}[verdict.same]
     return judgement if verdict.relative_float64 is None else f"{judgement} ({verdict.relative_float64:.0e})"
 
 
 @contextmanager
-def _steps(total: int) -> Iterator[Any]:
-    """A progress bar on stderr; yields a function that says what has been done, and moves it by a step."""
+def _steps(total: int) -> Iterator[Show]:
+    """A progress bar on stderr."""
     columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("starting", total=total)
-        yield lambda done: progress.update(task, description=done, advance=1)
+        yield lambda doing, steps=1: progress.update(task, description=doing, advance=steps)

@@ -146,7 +146,7 @@ def _relative(reference: Tensor, other: Tensor) -> float:
 
 
 def _native_difference(a: Checkpoint, b: Checkpoint, inputs: Mapping[str, Tensor]) -> float | None:
-    """The relative difference in the arithmetic of the stored dtypes; None where it is not finite or cannot run."""
+    """The relative difference in the stored dtypes' arithmetic; None if not finite, or if it cannot run."""
     try:
         relative = _relative(*(outputs(instantiate(c, _native_dtype(c)), inputs).double() for c in (a, b)))
     except RuntimeError:

@@ -12,6 +12,7 @@ from cobasin.evaluation.path import LossPath
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 # Okabe and Ito's palette, told apart under every common colour blindness.
 COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -23,60 +24,75 @@ def plot_paths(paths: Mapping[str, LossPath], out: Path, title: str, metric_name
     Raises:
         ValueError: matplotlib does not know the format.
     """
-    # A figure of its own canvas: pyplot would keep global state, and open a window system.
+    # A figure with a canvas of its own: pyplot would keep global state and may ask for a display.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 4.6), layout="constrained")
-    FigureCanvasAgg(figure)
+    canvas = FigureCanvasAgg(figure)
     figure.suptitle(title, fontsize=14)
-    for axes, quantity in zip(figure.subplots(1, 2), ("loss", "metric"), strict=True):
-        _panel(axes, {label: np.array(getattr(path, quantity)) for label, path in paths.items()}, paths)
-        axes.set_title("loss" if quantity == "loss" else metric_name, fontsize=13, loc="left")
+    panels = figure.subplots(1, 2)
+    for axes, quantity, heading in zip(panels, ("loss", "metric"), ("loss", metric_name), strict=True):
+        for i, path in enumerate(paths.values()):
+            axes.plot(
+                path.alphas,
+                getattr(path, quantity),
+                color=_colour(i),
+                linewidth=2.2,
+                marker="o",
+                markersize=3.5,
+            )
+        axes.set_title(heading, fontsize=13, loc="left")
+        axes.set_xlabel("share of the second model", fontsize=12)
+        axes.tick_params(labelsize=11)
+        axes.margins(y=0.12)
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+    # Labels are placed between the curves, so the layout has to be settled first.
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    for axes in panels:
+        _label_curves(canvas, axes, list(paths))
     figure.savefig(out, dpi=150)
 
 
-def _panel(axes: Axes, curves: Mapping[str, np.ndarray], paths: Mapping[str, LossPath]) -> None:
-    low, high = min(map(np.min, curves.values())), max(map(np.max, curves.values()))
-    height = (high - low) or 1.0
-    axes.set_ylim(low - 0.08 * height, high + 0.12 * height)
-    for (label, values), colour in zip(curves.items(), _cycle(len(curves)), strict=True):
-        alphas = np.array(paths[label].alphas)
-        axes.plot(alphas, values, color=colour, linewidth=2.2, marker="o", markersize=3.5)
-        others = [
-            np.interp(alphas, paths[key].alphas, other) for key, other in curves.items() if key != label
-        ]
-        x, y, above = _free_spot(alphas, values, others)
-        axes.annotate(
-            label,
-            (x, y),
-            xytext=(0, 7 if above else -7),
-            textcoords="offset points",
-            ha="center",
-            va="bottom" if above else "top",
-            color=colour,
-            fontsize=12,
-            fontweight="bold",
+def _colour(index: int) -> str:
+    return COLOURS[index % len(COLOURS)]
+
+
+def _label_curves(canvas: FigureCanvasAgg, axes: Axes, labels: list[str]) -> None:
+    """Write each label beside its curve, where it hides no curve and no label and is far from others."""
+    curves = [_dense(axes.transData.transform(line.get_xydata())) for line in axes.lines]
+    frame = axes.get_window_extent().get_points()
+    taken: list[np.ndarray] = []
+    for i, label in enumerate(labels):
+        text = axes.text(
+            0, 0, label, color=_colour(i), fontsize=12, fontweight="bold", ha="center", va="center"
         )
-    axes.set_xlabel("share of the second model", fontsize=12)
-    axes.tick_params(labelsize=11)
-    axes.grid(alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
+        extent = text.get_window_extent(canvas.get_renderer())
+        half = np.array([extent.width, extent.height]) / 2
+        others = np.concatenate([curve for j, curve in enumerate(curves) if j != i] or [np.empty((0, 2))])
+
+        def cost(centre: np.ndarray, half: np.ndarray = half, others: np.ndarray = others) -> float:
+            low, high = centre - half - 2, centre + half + 2
+            hidden = sum(((curve > low) & (curve < high)).all(1).sum() for curve in curves)
+            covered = sum((low < box[1]).all() and (high > box[0]).all() for box in taken)
+            outside = (low < frame[0]).any() or (high > frame[1]).any()
+            # Distances beyond a few letters make no label clearer.
+            gap = np.clip(np.abs(others - centre) - half, 0, None)
+            clear = np.hypot(*gap.T).min(initial=60.0)
+            return 10 * hidden + 1000 * (covered + outside) - clear
+
+        around = np.array([(0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (1, -1), (-1, 1), (-1, -1)]) * (half + 7)
+        # The ends are where the curves meet.
+        inner = curves[i][len(curves[i]) // 8 : -len(curves[i]) // 8]
+        centre = min((point + step for point in inner[::5] for step in around), key=cost)
+        x, y = axes.transData.inverted().transform(centre)
+        text.set_position((float(x), float(y)))
+        taken.append(np.stack([centre - half, centre + half]))
 
 
-def _free_spot(alphas: np.ndarray, values: np.ndarray, others: list[np.ndarray]) -> tuple[float, float, bool]:
-    """Where a curve lies farthest from the others, off the ends, and whether there is more room above."""
-    inner = np.flatnonzero((alphas >= 0.2) & (alphas <= 0.8))
-    if not others:
-        middle = inner[len(inner) // 2]
-        return alphas[middle], values[middle], True
-    gaps = np.stack(others)[:, inner] - values[inner]
-    best = np.abs(gaps).min(axis=0).argmax()
-    above, below = gaps[:, best][gaps[:, best] >= 0], -gaps[:, best][gaps[:, best] < 0]
-    room_above = above.min() if above.size else np.inf
-    room_below = below.min() if below.size else np.inf
-    return alphas[inner[best]], values[inner[best]], bool(room_above >= room_below)
-
-
-def _cycle(count: int) -> list[str]:
-    return [COLOURS[i % len(COLOURS)] for i in range(count)]
+def _dense(points: np.ndarray) -> np.ndarray:
+    """Two hundred points along a polygon [n, 2], evenly spaced along the horizontal axis."""
+    x = np.linspace(points[0, 0], points[-1, 0], 200)
+    return np.stack([x, np.interp(x, points[:, 0], points[:, 1])], 1)

@@ -93,19 +93,22 @@ def probe(config: PreTrainedConfig, architecture: str, seed: int = 0) -> dict[st
     """
     generator = torch.Generator().manual_seed(seed)
     cls = model_class(architecture)
-    if cls.main_input_name == "pixel_values" and not hasattr(config, "text_config"):
-        size = config.image_size
+    size = getattr(config, "image_size", None)
+    if cls.main_input_name == "pixel_values" and size is not None:
         height, width = (size, size) if isinstance(size, int) else size
         return {"pixel_values": torch.randn(2, config.num_channels, height, width, generator=generator)}
     if cls.main_input_name != "input_ids" or hasattr(config, "vision_config"):
         raise InputError(
-            f"{architecture}: no probe for a model that reads {cls.main_input_name} of this kind"
+            f"{architecture}: reads {cls.main_input_name}; probes are text or images of a fixed size"
         )
 
     # RoBERTa's position table has rows for the padding token and those before it, which are no positions.
     length = max(2, min(32, positions(config) - 4))
     pad = getattr(config, "pad_token_id", None)
-    specials = {getattr(config, f"{kind}_token_id", None) for kind in SPECIAL_TOKENS}
+    specials = set()
+    for kind in SPECIAL_TOKENS:
+        named = getattr(config, f"{kind}_token_id", None)
+        specials.update(named if isinstance(named, list) else [named])
     # Vocabularies keep their special tokens in the first rows, whether or not the config names them.
     plain = [i for i in range(5, config.vocab_size) if i not in specials]
     ids = torch.tensor(plain or range(config.vocab_size))
@@ -117,7 +120,8 @@ def probe(config: PreTrainedConfig, architecture: str, seed: int = 0) -> dict[st
     if "decoder_input_ids" in accepted and isinstance(eos := config.eos_token_id, int):
         # Sequence classification with a decoder reads the position of the last end-of-sequence token.
         tokens[torch.arange(2), mask.sum(1) - 1] = eos
-    tokens[mask == 0] = 0 if pad is None else pad
+    # Some configs have -1 for "no padding token".
+    tokens[mask == 0] = max(pad or 0, 0)
     inputs = {"input_ids": tokens, "attention_mask": mask}
     if "decoder_input_ids" in accepted:
         inputs["decoder_input_ids"] = decoder_tokens

@@ -69,19 +69,17 @@ def _terms(
     shared = [left[names.index(s)] for s in batch]
     out = [letter for pair in paired if pair for letter in pair] + shared
     cross = torch.einsum(f"{''.join(left)},{''.join(right)}->{''.join([*out, left[axis], right[axis]])}", a, b)
-    missing = [i for i, pair in enumerate(paired) if pair is None]
-    for i in missing:
-        cross = cross.unsqueeze(2 * i).unsqueeze(2 * i)
+    for i, pair in enumerate(paired):
+        if pair is None:
+            cross = cross.unsqueeze(2 * i).unsqueeze(2 * i)
     if not with_norms:
         return cross, None, None
     norms = []
     for side, (x, letters) in enumerate(((a, left), (b, right))):
         kept = [pair[side] for pair in paired if pair]
         norm = torch.einsum(f"{''.join(letters)}->{''.join([*kept, *shared, letters[axis]])}", x * x)
-        for i, pair in enumerate(paired):  # the other model's axis, or both where the block has none
-            norm = norm.unsqueeze(2 * i + 1 - side)
-            if pair is None:
-                norm = norm.unsqueeze(2 * i)
+        for i, pair in enumerate(paired):
+            # one axis for the other model; two where the block does not have the space at all
+            norm = norm.unsqueeze(2 * i).unsqueeze(2 * i) if pair is None else norm.unsqueeze(2 * i + 1 - side)
         norms.append(norm)
     return cross, norms[0], norms[1]
-

@@ -23,9 +23,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from cobasin.symmetry.spec import BiasGauge, KeyBias, Norm, Spec, ValueBias
+from cobasin.symmetry.spec import BiasGauge, Norm, Spec, ValueBias
+from cobasin.symmetry.state import State
 
-State = Mapping[str, Tensor]
 Gauge = dict[str, Tensor]
 """The free choices of a model: norm gains and offsets, means of writers and readers, free biases."""
 
@@ -286,5 +286,3 @@ def _fill(declared, index: Mapping[str, int]):
 
     return type(declared)(**{name: fill(value) for name, value in vars(declared).items()})
 
-
-__all__ = ["Canonical", "Form", "Gauge", "InGauge", "KeyBias", "foldable_norms", "free_biases", "gauge_of", "obstacles"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -14,8 +14,9 @@ from torch import Tensor
 
 from cobasin.errors import InputError
 from cobasin.symmetry.action import Values, act
-from cobasin.symmetry.canonical import Canonical, Form, Gauge, InGauge, State, gauge_of
+from cobasin.symmetry.canonical import Canonical, Form, Gauge, InGauge, gauge_of
 from cobasin.symmetry.spec import Key, Spec
+from cobasin.symmetry.state import Lazy, State
 
 FORMAT = "1"
 
@@ -52,15 +53,17 @@ class Element:
             state: a model's tensors by their names in the spec; tied tensors may be absent.
         """
         gauge = gauge_of(self.form, state) if self.target is None else self.target
-        return InGauge(self.form, Moved(self, Canonical(self.form, state)), gauge)
+        canonical = Canonical(self.form, state)
+        moved = Lazy(state, lambda name: act(self.spec, self.values, self.form.folded, name, canonical[name]))
+        return InGauge(self.form, moved, gauge)
 
     def inverse(self) -> Element:
         """The element that undoes this one."""
-        order = {key: self._bases(key) for key in self.values}
         values = {}
         for key, value in self.values.items():
             inverse = self._group(key).inverse(value)
-            values[key] = _reindex(inverse, [self.values[b]["perm"] if b else None for b in order[key]])
+            # this one found the fibre before it moved its base; the inverse meets it where the base has put it
+            values[key] = _reindex(inverse, [self.values[b]["perm"] if b else None for b in self._bases(key)])
         return replace(self, values=values, source=self.target, target=self.source, report={})
 
     def compose(self, then: Element) -> Element:
@@ -77,7 +80,7 @@ class Element:
         values = dict(self.values)
         for key, value in then.values.items():
             # `then` finds this fibre where our base permutation has put it
-            back = [self.values[b]["perm"].argsort(-1) if b in self.values else None for b in self._bases(key, then)]
+            back = [self.values[b]["perm"].argsort(-1) if b else None for b in self._bases(key)]
             value = _reindex(value, back)
             values[key] = self._group(key).compose(values[key], value) if key in values else value
         return Element(self.form, values, self.source, then.target)
@@ -116,7 +119,7 @@ class Element:
         assert group is not None
         return group
 
-    def _bases(self, key: Key, of: Element | None = None) -> list[Key | None]:
+    def _bases(self, key: Key) -> list[Key | None]:
         """For every batch axis of an element: the key of the permutation that moves it, None where there is none."""
         space = self.spec.spaces[str(key[0])]
         index = dict(zip([o for o in space.over if o in self.spec.index_spaces], key[1:], strict=True))
@@ -125,23 +128,6 @@ class Element:
             base = self.spec.key(over, index) if self.spec.spaces[over].group is not None else None  # type: ignore[arg-type]
             bases.append(base if base in self.values else None)
         return bases
-
-
-class Moved(Mapping[str, Tensor]):
-    """A model in canonical form, moved by the group elements of an `Element`."""
-
-    def __init__(self, element: Element, canonical: State):
-        self.element, self.canonical = element, canonical
-
-    def __getitem__(self, name: str) -> Tensor:
-        element = self.element
-        return act(element.spec, element.values, element.form.folded, name, self.canonical[name])
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.canonical)
-
-    def __len__(self) -> int:
-        return len(self.canonical)
 
 
 def read_element(path: str | Path, declare) -> Element:

@@ -60,6 +60,10 @@ class Group(ABC):
     def project(self, gram: Gram, joint: bool = True) -> Value:
         """The best element for a cross-Gram; ``joint=False`` solves the scale after the rest, as the paper does."""
 
+    def refine(self, value: Value, gram: Gram) -> Value:
+        """A value no worse than ``value``, at the cost of one exact step; the best one, where that costs no more."""
+        return self.project(gram)
+
     @abstractmethod
     def support(self, gram: Gram) -> Tensor:
         """Value of the best element, ``[*batch]``; with a scale, at the scale that aligns the norms."""

@@ -15,7 +15,7 @@ from cobasin.symmetry.groups.gram import Gram
 from cobasin.symmetry.groups.scale import aligning_scale, best_scale, gain
 
 _ROUNDS = 50  # of the alternation between rotation and scale; it stops when no scale moves any more
-_SETTLED = 1e-12
+_SETTLED = 1e-10
 
 
 class Isometry(Group):
@@ -53,27 +53,30 @@ class Isometry(Group):
     def project(self, gram: Gram, joint: bool = True) -> Value:
         if not self.scaled:
             return self._isometry(gram.total().double())
-        neutral, direct, inverse = (gram.total(charge).double() for charge in (0, 1, -1))
-        norm, inverse_norm = (gram.norms(charge)[0].double().sum(-1) for charge in (1, -1))
-
-        def solve(scale: Tensor, rounds: int) -> tuple[Value, Tensor]:
-            for _ in range(rounds):
-                a = scale[..., None, None]
-                value = self._isometry(neutral + a * direct + inverse / a)
-                p, m = self._inner(value, direct), self._inner(value, inverse)
-                previous, scale = scale, best_scale(*_like(p, p, m, norm, inverse_norm), signed=False)
-                if (scale / previous - 1).abs().max() < _SETTLED:
-                    break
-            score = gain(scale, p, m, norm, inverse_norm) + self._inner(value, neutral)
-            return value | {"scale": scale}, score
-
-        one = torch.ones(neutral.shape[:-2], dtype=torch.float64)
-        value, score = solve(one, _ROUNDS if joint else 1)
+        one = torch.ones(gram.total().shape[:-2], dtype=torch.float64)
+        value, score = self._alternate(gram, one, _ROUNDS if joint else 1)
         if joint:  # a badly scaled gauge has a second basin, near the scale that aligns the norms
-            other, other_score = solve(one * aligning_scale(gram, per_column=False), _ROUNDS)
+            other, other_score = self._alternate(gram, one * aligning_scale(gram, per_column=False), _ROUNDS)
             better = other_score > score
             value = {k: torch.where(better.reshape(better.shape + (1,) * (v.ndim - better.ndim)), other[k], v) for k, v in value.items()}
         return value
+
+    def refine(self, value: Value, gram: Gram) -> Value:
+        return self._alternate(gram, value["scale"], 1)[0] if self.scaled else self.project(gram)
+
+    def _alternate(self, gram: Gram, scale: Tensor, rounds: int) -> tuple[Value, Tensor]:
+        """The best isometry for the scale, then the best scale for the isometry, in turn; value and gain."""
+        neutral, direct, inverse = (gram.total(charge).double() for charge in (0, 1, -1))
+        norm, inverse_norm = (gram.norms(charge)[0].double().sum(-1) for charge in (1, -1))
+        for _ in range(rounds):
+            a = scale[..., None, None]
+            value = self._isometry(neutral + a * direct + inverse / a)
+            p, m = self._inner(value, direct), self._inner(value, inverse)
+            previous, scale = scale, best_scale(*_like(p, p, m, norm, inverse_norm), signed=False)
+            if (scale / previous - 1).abs().max() < _SETTLED:
+                break
+        score = gain(scale, p, m, norm, inverse_norm) + self._inner(value, neutral)
+        return value | {"scale": scale}, score
 
     def support(self, gram: Gram) -> Tensor:
         if not self.scaled:

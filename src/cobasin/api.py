@@ -1,0 +1,217 @@
+"""The verbs, for Python: match, transform, merge."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cobasin.checkpoint import Checkpoint, load
+from cobasin.errors import InputError
+from cobasin.fusion.average import average
+from cobasin.matching.choice import Choice
+from cobasin.matching.state import Match
+from cobasin.matching.weights import ascend
+from cobasin.symmetry.canonical import Form, foldable_norms, free_biases, gauge_of, obstacles
+from cobasin.symmetry.element import Element
+from cobasin.symmetry.state import Lazy, State
+from cobasin.typed import Typed, check_pair
+
+Progress = Callable[[int, float], None]
+
+
+def match(
+    source: Any, anchor: Any, symmetry: str = "full", layers: str | None = None, progress: Progress | None = None
+) -> Element:
+    """Find the function-preserving transformation that brings ``source`` closest to ``anchor``.
+
+    Args:
+        source, anchor: anything `load` takes; of one architecture, configuration and vocabulary.
+        symmetry: ``full``, ``paper``, or a list out of ffn, heads, attention, scale, residual.
+        layers: restrict it to layers, like ``"0-4,7"``; the residual stream is then left alone.
+        progress: called after every round with its number and the squared distance.
+
+    Returns:
+        The element; its ``report`` has the distances before and after, in all and per space, the number of
+        rounds and the seconds taken.
+
+    Raises:
+        InputError: for models that cannot be matched, before any tensor is read; for NaN or infinite values.
+    """
+    pair = Typed.of(load(source)), Typed.of(load(anchor))
+    return _match(*pair, Choice.parse(symmetry, layers), symmetry, progress)[0]
+
+
+def _match(
+    source: Typed, anchor: Typed, choice: Choice, symmetry: str, progress: Progress | None = None
+) -> tuple[Element, Typed]:
+    """The element, and the source as the element acts on it (untied, where that was needed)."""
+    started = time.perf_counter()
+    check_pair(source, anchor)
+    choice.check(source.spec)
+    excluded = source.heads if source.labels != anchor.labels else []
+    before = _distance(source, anchor, excluded)
+    form, source, anchor, notes = _form(source, anchor, choice)
+    if excluded:
+        notes.append("the label sets differ: the task heads were moved along, but not compared")
+    state = Match(form, choice, source, anchor, excluded)
+    first = dict(state.distances)
+    progress_made = ascend(state, progress)
+    ends = gauge_of(form, source), gauge_of(form, anchor)
+    for name in excluded:  # a head keeps its own gauge: the anchor's has other labels
+        ends[1].update({key: value for key, value in ends[0].items() if key.split(":")[0] == name})
+    element = Element(form, state.values, *ends)
+    report = {
+        "symmetry": symmetry,
+        "distance_before": before,
+        "distance_after": _distance(element.apply(source), anchor, excluded),
+        "objective": [math.sqrt(value) for value in progress_made.history],
+        "spaces": {
+            ".".join(map(str, key)): {
+                "before": math.sqrt(sum(first[name] for name in state.tensors_of([key]))),
+                "after": math.sqrt(sum(state.distances[name] for name in state.tensors_of([key]))),
+            }
+            for key in state.groups
+        },
+        "rounds": progress_made.rounds,
+        "seconds": time.perf_counter() - started,
+        "notes": notes,
+    }
+    return replace(element, report=report), source
+
+
+def _form(source: Typed, anchor: Typed, choice: Choice) -> tuple[Form, Typed, Typed, list[str]]:
+    """The canonical form to match in; folding the norms in front of a tied head unties it."""
+    biases = () if choice.paper or "attention" not in choice.parts else free_biases(source.spec, choice.layers)
+    plain = Form(source.spec, (), biases)
+    if "residual" not in choice.parts or not source.spec.norms:
+        return plain, source, anchor, []
+    ends = (source.untied(), anchor.untied()) if source.spec.tied else (source, anchor)
+    form = Form(ends[0].spec, foldable_norms(ends[0].spec), biases)
+    if found := obstacles(form, *ends):
+        note = "; ".join(found)
+        return plain, source, anchor, [f"residual stream matched by permutation only: {note}"]
+    notes = ["the output head is untied from the embedding"] if source.spec.tied else []
+    return form, *ends, notes
+
+
+def _distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor], excluded: Sequence[str] = ()) -> float:
+    """Euclidean distance over all tensors of ``a`` that are not tied; checks that both are finite."""
+    total = 0.0
+    for name in b:
+        if name in excluded or (isinstance(b, Typed) and name in b.spec.tied):
+            continue
+        x, y = a[name], b[name]
+        for side, model in ((x, a), (y, b)):
+            if isinstance(model, Typed) and not torch.isfinite(side).all():
+                raise InputError(
+                    f"{model.checkpoint.label}: {model.disk_names[name]} has NaN or infinite values; "
+                    "the file is damaged or the training diverged"
+                )
+        dtype = torch.promote_types(torch.float32, torch.promote_types(x.dtype, y.dtype))
+        total += float(torch.linalg.vector_norm(x.to(dtype) - y.to(dtype), dtype=torch.float64)) ** 2
+    return math.sqrt(total)
+
+
+def transform(element: Element, source: Any, dtype: torch.dtype | None = None) -> Checkpoint:
+    """The model moved by the element: a checkpoint whose tensors are computed as they are read.
+
+    Args:
+        element: from `match` or `Element.load`.
+        source: anything `load` takes.
+        dtype: of the result; the source's own by default. With float64 the transformation is exact to 1e-12.
+    """
+    typed = Typed.of(load(source))
+    if typed.spec.tied and not element.spec.tied:
+        typed = typed.untied()
+    if typed.spec.architecture != element.spec.architecture or typed.spec.sizes != element.spec.sizes:
+        raise InputError(f"{typed.checkpoint.label} is not of the type that the element acts on")
+    state = typed if dtype is None else Lazy(typed, lambda name: typed[name].to(dtype))
+    return typed.derived(element.apply(state), dtype)
+
+
+@dataclass(frozen=True)
+class Merge:
+    """A merged model and how it came about.
+
+    Attributes:
+        checkpoint: the merged model, computed as it is read.
+        elements: for every model after the first, the element that matched it to the first; None unmatched.
+    """
+
+    checkpoint: Checkpoint
+    elements: list[Element | None]
+
+
+def merge(
+    models: Sequence[Any],
+    weights: Sequence[float] | None = None,
+    symmetry: str = "full",
+    head_from: int | None = None,
+    progress: Progress | None = None,
+) -> Merge:
+    """Match every model to the first, then take the weighted average.
+
+    Args:
+        models: anything `load` takes; of one architecture, configuration and vocabulary. The result has the
+            dtypes, the sharding and the other files of the first (of the one that gives the head, if named).
+        weights: one a model, normalised to sum to one; equal by default.
+        symmetry: as in `match`, or ``none`` to average the models as they are.
+        head_from: index of the model whose task head is taken instead of the average of all.
+        progress: as in `match`.
+
+    Raises:
+        InputError: as in `match`; for weights that do not fit; for task heads of different label sets without
+            ``head_from``.
+    """
+    typed = [Typed.of(load(model)) for model in models]
+    for other in typed[1:]:
+        check_pair(other, typed[0])
+    shares = _shares(weights, len(typed))
+    _check_heads(typed, head_from)
+    choice = None if symmetry == "none" else Choice.parse(symmetry)
+    states: list[State] = list(typed)
+    elements: list[Element | None] = [None] * (len(typed) - 1)
+    for i, other in enumerate(typed[1:], start=1):
+        if choice is not None:
+            elements[i - 1], typed[i] = element, _ = _match(other, typed[0], choice, symmetry, progress)
+            states[i] = element.apply(typed[i])
+    if any(not model.spec.tied for model in typed):
+        untied = [model.untied() if model.spec.tied else model for model in typed]
+        states = [new if state is old else state for new, old, state in zip(untied, typed, states, strict=True)]
+        typed = untied
+    base = typed[head_from or 0]
+    own = set() if head_from is None else set(base.heads)
+
+    def merged(name: str) -> Tensor:
+        if name in own:
+            return states[head_from or 0][name]
+        return average([state[name] for state in states], shares)
+
+    return Merge(base.derived(Lazy(base, merged)), elements)
+
+
+def _shares(weights: Sequence[float] | None, count: int) -> list[float]:
+    """Weights that sum to one."""
+    if count < 2:
+        raise InputError(f"a merge needs two models or more, got {count}")
+    weights = [1.0] * count if weights is None else list(weights)
+    if len(weights) != count:
+        raise InputError(f"{len(weights)} weights for {count} models; give one a model")
+    if not all(map(math.isfinite, weights)) or sum(weights) <= 0:
+        raise InputError(f"weights {weights}: expected finite numbers with a positive sum")
+    return [weight / sum(weights) for weight in weights]
+
+
+def _check_heads(models: Sequence[Typed], head_from: int | None) -> None:
+    different = next((model for model in models if model.labels != models[0].labels), None)
+    if different is not None and head_from is None:
+        raise InputError(
+            f"the task heads of {models[0].checkpoint.label} and {different.checkpoint.label} have different "
+            "labels and cannot be averaged; name the model whose head to take (--head-from MODEL)"
+        )

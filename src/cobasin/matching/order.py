@@ -1,0 +1,78 @@
+"""The order of heads and KV groups, by assignment on the optimum of the nested problem.
+
+Which head is which cannot be read off while each is in its own basis. So every pair of heads gets the value of
+its best basis change (a nuclear norm), and the assignment maximises their sum. Under grouped-query attention
+the query heads of every pair of KV groups are assigned first, then the groups.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from cobasin.matching.state import Match
+from cobasin.symmetry.groups import Gram, Permutation, Value
+from cobasin.symmetry.groups.assignment import assign
+from cobasin.symmetry.spec import Key
+
+
+def propose_order(match: Match, base: Key) -> dict[Key, Value]:
+    """New values for ``base`` and all keys that vary over it, found together.
+
+    Grams of pairs have leading axes ``[P, Q, R, S, ...]``: source and target group, source and target head
+    inside the group (size one where there is no such order), then what else a fibre varies over.
+    """
+    fibres = match.fibres(base)
+    inner = next((key for key in fibres if isinstance(match.groups[key], Permutation)), None)
+    bases = [key for key in fibres if key != inner]
+    pairs = (str(base[0]), str(inner[0])) if inner else (str(base[0]),)
+    family = [base, *fibres]
+    grams = {key: match.gram(key, family, pairs) for key in bases}
+    if not inner:
+        grams = {key: gram.map(*[lambda x: x.unsqueeze(2).unsqueeze(2)] * 2) for key, gram in grams.items()}
+    within = _assign_within(match, grams) if inner else None  # [P, Q, S]: source head of every target head
+    grams = {key: gram.map(*_matched_heads(within)) for key, gram in grams.items()}
+    score = sum(_support(match, key, gram, leading=2) for key, gram in grams.items())
+    elsewhere = [site for site in match.sites(base) if not _carries(match, site, bases)]
+    if elsewhere:  # tensors that know the heads but no basis of theirs, such as a position bias per head
+        score = score + match.gram(base, family, sites=elsewhere).total()
+    perm = assign(score)
+    back = perm.argsort()  # elements act before the order changes, so they are listed in the source's order
+    chosen = torch.arange(len(perm))
+    proposal: dict[Key, Value] = {base: {"perm": perm}}
+    for key, gram in grams.items():
+        picked = gram.map(*[lambda x: x.expand(len(perm), len(perm), *x.shape[2:])[perm, chosen]] * 2)
+        proposal[key] = {
+            part: x.index_select(0, back) for part, x in match.groups[key].project(picked, not match.choice.paper).items()
+        }
+    if inner and within is not None:
+        proposal[inner] = {"perm": within[perm, chosen][back]}
+    return proposal
+
+
+def _support(match: Match, key: Key, gram: Gram, leading: int) -> Tensor:
+    """Value of the best element for every pair, summed over what else the fibre varies over."""
+    support = match.groups[key].support(gram)
+    return support.flatten(leading).sum(-1) if support.ndim > leading else support
+
+
+def _assign_within(match: Match, grams: dict[Key, Gram]) -> Tensor:
+    return assign(sum(_support(match, key, gram, leading=4) for key, gram in grams.items()))  # type: ignore[arg-type]
+
+
+def _matched_heads(within: Tensor | None):
+    """Reduce ``[P, Q, R, S, ...]`` to ``[P, Q, ...]``: the sum over matched heads; norms sum over all heads."""
+
+    def cross(x: Tensor) -> Tensor:
+        if x.shape[2] == 1 or within is None:
+            return x.sum((2, 3))
+        index = within.reshape(*within.shape[:2], 1, -1, *[1] * (x.ndim - 4))
+        return x.gather(2, index.expand(*within.shape[:2], 1, *x.shape[3:])).sum((2, 3))
+
+    return cross, lambda x: x.sum((2, 3))
+
+
+def _carries(match: Match, site, keys: list[Key]) -> bool:
+    """Whether the block at ``site`` has a basis that one of ``keys`` moves."""
+    block = match.spec.entries[site.tensor].layout.blocks[site.block]
+    return any(axis.space == key[0] for axis in block.axes for key in keys)

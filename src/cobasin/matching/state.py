@@ -1,0 +1,122 @@
+"""Where a match stands: the current element, the distance of every tensor, and steps that may only lower it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+from cobasin.matching.choice import Choice
+from cobasin.matching.cross_gram import cross_gram
+from cobasin.symmetry.action import Values, act
+from cobasin.symmetry.canonical import Canonical, Form, State
+from cobasin.symmetry.groups import Gram, Group, Value
+from cobasin.symmetry.spec import Key, Site
+
+# A step is taken unless it raises the squared distance by more than rounding.
+_ROUNDING = 1e-9
+
+
+class Match:
+    """The state of a match of ``source`` to ``anchor``, both given as tensors by spec name.
+
+    Attributes:
+        values: the current group element of every free key.
+        groups: the group that each free key is solved in.
+        distances: squared distance of every tensor, in canonical form; tied tensors and those in ``excluded``
+            do not count.
+    """
+
+    def __init__(self, form: Form, choice: Choice, source: State, anchor: State, excluded: Iterable[str] = ()):
+        self.form, self.spec, self.choice = form, form.spec, choice
+        # a tied tensor repeats another and must not count twice
+        self._uncounted = {*self.spec.tied, *excluded}
+        self.source, self.anchor = Canonical(form, source), Canonical(form, anchor)
+        self.groups: dict[Key, Group] = {}
+        for key in self.spec.sites:
+            if choice.frees(self.spec, key, form.folded) and self.sites(key):
+                group = self.spec.group(str(key[0]), form.folded)
+                assert group is not None
+                self.groups[key] = choice.group(group)
+        # every key is there from the start: threads then only replace entries, never add them
+        self.values: Values = {
+            key: group.identity(self.spec.batch(str(key[0])), self.spec.spaces[str(key[0])].size)
+            for key, group in self.groups.items()
+        }
+        self._keys_of: dict[str, list[Key]] = {}
+        for key in self.groups:
+            for name in self.tensors_of([key]):
+                self._keys_of.setdefault(name, []).append(key)
+        self.tensors = [name for name in self.spec.entries if name not in self._uncounted]
+        self.distances = {name: self.distance(name) for name in self.tensors}
+
+    @property
+    def total(self) -> float:
+        """Squared distance between the moved source and the anchor, in canonical form."""
+        return sum(self.distances.values())
+
+    def sites(self, key: Key) -> list[Site]:
+        """Where a key acts on tensors that count."""
+        return [site for site in self.spec.sites[key] if site.tensor not in self._uncounted]
+
+    def tensors_of(self, keys: Iterable[Key]) -> list[str]:
+        """The tensors that these keys touch."""
+        return list(dict.fromkeys(site.tensor for key in keys for site in self.sites(key)))
+
+    def moved(self, name: str, without: Iterable[Key] = ()) -> Tensor:
+        """A source tensor moved by the current element, some keys left out."""
+        values = {key: self.values[key] for key in self._keys_of.get(name, ()) if key not in without}
+        return act(self.spec, values, self.form.folded, name, self.source[name])
+
+    def distance(self, name: str) -> float:
+        """Squared distance of one tensor."""
+        difference = self.moved(name) - self.anchor[name]
+        return float(torch.linalg.vector_norm(difference, dtype=torch.float64) ** 2)
+
+    def gram(
+        self,
+        key: Key,
+        without: Iterable[Key] = (),
+        pairs: tuple[str, ...] = (),
+        sites: list[Site] | None = None,
+        normalise: bool = False,
+    ) -> Gram:
+        """The cross-Gram of one key, the source moved by all other keys but those in ``without``."""
+        left_out = {key, *without}
+        return cross_gram(
+            self.spec,
+            str(key[0]),
+            self.groups[key],
+            self.sites(key) if sites is None else sites,
+            lambda name: self.moved(name, left_out),
+            self.anchor.__getitem__,
+            pairs,
+            normalise,
+        )
+
+    def fibres(self, base: Key) -> list[Key]:
+        """The free keys whose elements vary over ``base``."""
+        index = dict(zip(self._index_spaces(base), base[1:], strict=True))
+        found = []
+        for key in self.groups:
+            theirs = dict(zip(self._index_spaces(key), key[1:], strict=True))
+            if base[0] in self.spec.batch_axes(str(key[0])) and index.items() <= theirs.items():
+                found.append(key)
+        return found
+
+    def step(self, proposal: Mapping[Key, Value]) -> bool:
+        """Take new values unless they raise the distance; says whether they were taken."""
+        touched = self.tensors_of(proposal)
+        before = sum(self.distances[name] for name in touched)
+        kept = {key: self.values[key] for key in proposal}
+        self.values.update(proposal)
+        after = {name: self.distance(name) for name in touched}
+        if sum(after.values()) > before * (1 + _ROUNDING):
+            self.values.update(kept)
+            return False
+        self.distances.update(after)
+        return True
+
+    def _index_spaces(self, key: Key) -> list[str]:
+        return [over for over in self.spec.spaces[str(key[0])].over if over in self.spec.index_spaces]

@@ -1,0 +1,124 @@
+"""Weight matching: coordinate ascent over the spaces, each step solved exactly by its group.
+
+Fixing all elements but one, the best value of that one maximises a linear functional of its cross-Gram. The
+spaces of different layers do not touch once the residual stream is fixed: they are independent jobs. With a free
+stream the two alternate. A step is taken only if it does not raise the distance, so the objective never rises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from cobasin.execution import run_jobs
+from cobasin.matching.order import propose_order
+from cobasin.matching.state import Match
+from cobasin.symmetry.groups import Permutation
+from cobasin.symmetry.spec import Key
+
+MAX_ROUNDS = 200
+SETTLED = 1e-6  # relative fall of the squared distance in a round
+
+
+@dataclass
+class Progress:
+    """What the ascent did: squared distance in canonical form before and after every round."""
+
+    history: list[float] = field(default_factory=list)
+
+    @property
+    def rounds(self) -> int:
+        """Number of rounds run."""
+        return len(self.history) - 1
+
+
+def ascend(match: Match, report: Callable[[int, float], None] | None = None) -> Progress:
+    """Run the coordinate ascent to a fixed point.
+
+    Args:
+        match: the state; its values and distances are updated.
+        report: called after every round with the number of the round and the squared distance.
+    """
+    progress = Progress([match.total])
+    streams = [key for key in match.groups if match.spec.spaces[str(key[0])].part == "residual"]
+    families = _families(match, streams)
+    for key in streams:
+        _start_stream(match, key)
+    # Nested assignments and joint optima are the dear part: only while they still change an order. In between
+    # every key takes one exact step, which the next round repeats anyway.
+    reorder = True
+    while progress.rounds < MAX_ROUNDS:
+        changed: list[Key] = []
+        # a space that shares no tensor with another one is at its optimum after one round, unless the stream moves
+        due = [family for family in families if streams or progress.rounds == 0 or len(family) > 1]
+        run_jobs([partial(_update_family, match, family, reorder, changed) for family in due])
+        for key in streams:
+            _update(match, key, exactly=True)
+        progress.history.append(match.total)
+        if report:
+            report(progress.rounds, match.total)
+        before, after = progress.history[-2:]
+        settled = after >= before * (1 - SETTLED)
+        if settled and (reorder or not streams):
+            break
+        reorder = bool(changed) or settled
+    return progress
+
+
+def _start_stream(match: Match, key: Key) -> None:
+    """Start the stream from the ends of the model, whose other axes (vocabulary, patches, labels) are fixed.
+
+    Each term counts alike. Without this the ascent starts from the identity and ends in a bad optimum.
+    """
+    sites = []
+    for site in match.sites(key):
+        block = match.spec.entries[site.tensor].layout.blocks[site.block]
+        others = [axis.space for i, axis in enumerate(block.axes) if i != site.axis and axis.space != "1"]
+        if others and all(match.spec.spaces[space].group is None for space in others):
+            sites.append(site)
+    gram = match.gram(key, sites=sites, normalise=True)
+    if gram.cross:
+        match.step({key: match.groups[key].project(gram)})
+
+
+def _update(match: Match, key: Key, exactly: bool) -> None:
+    group, gram = match.groups[key], match.gram(key)
+    if exactly:
+        match.step({key: group.project(gram, joint=not match.choice.paper)})
+    else:
+        match.step({key: group.refine(match.values[key], gram)})
+
+
+def _update_family(match: Match, family: list[Key], reorder: bool, changed: list[Key]) -> None:
+    """One sweep over keys that share tensors: orders with all that varies over them, then each on its own."""
+    done: set[Key] = set()
+    for base in family:
+        fibres = match.fibres(base)
+        if reorder and any(not isinstance(match.groups[key], Permutation) for key in fibres):
+            old = match.values[base]["perm"]
+            if match.step(propose_order(match, base)):
+                done |= {base, *fibres}
+                if not old.equal(match.values[base]["perm"]):
+                    changed.append(base)
+    for key in family:
+        if key not in done:
+            _update(match, key, exactly=reorder)
+
+
+def _families(match: Match, streams: list[Key]) -> list[list[Key]]:
+    """Keys other than the streams, grouped so that keys of different groups share no tensor."""
+    family_of: dict[str, list[Key]] = {}
+    for key in match.groups:
+        if key in streams:
+            continue
+        merged = [key]
+        for name in match.tensors_of([key]):
+            other = family_of.get(name)
+            if other is not None and other is not merged:
+                merged = other + [k for k in merged if k not in other]
+                for tensor in match.tensors_of(merged):
+                    family_of[tensor] = merged
+        for tensor in match.tensors_of(merged):
+            family_of[tensor] = merged
+    return list({id(family): family for family in family_of.values()}.values())

@@ -1,0 +1,160 @@
+"""Checkpoints with their types: tensors by spec name, and the checks that need no tensor."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from cobasin.architectures import declare
+from cobasin.checkpoint import Checkpoint, Header
+from cobasin.errors import InputError
+from cobasin.symmetry.spec import Spec
+
+# two models with the same of these files have the same vocabulary
+_VOCABULARY_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "tokenizer.model", "spiece.model")
+
+
+@dataclass(frozen=True)
+class Typed(Mapping[str, Tensor]):
+    """A checkpoint read by spec names. A tied tensor that the file lacks is read from the one it repeats."""
+
+    checkpoint: Checkpoint
+    spec: Spec
+    ties: Mapping[str, str]
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint) -> Typed:
+        """Type a checkpoint.
+
+        Raises:
+            InputError: for an unknown architecture, or with all tensors that do not fit, in one message.
+        """
+        spec = declare(checkpoint.config, checkpoint.architecture, checkpoint.headers)
+        problems = spec.problems({name: (header.shape, header.dtype) for name, header in checkpoint.headers.items()})
+        if problems:
+            raise InputError(f"{checkpoint.label} does not fit {checkpoint.architecture}: " + "; ".join(problems))
+        return cls(checkpoint, spec, spec.tied)
+
+    def untied(self) -> Typed:
+        """The same model with its head a tensor of its own."""
+        config = copy.deepcopy(self.checkpoint.config)
+        config.tie_word_embeddings = False
+        spec = declare(config, self.checkpoint.architecture, self.checkpoint.headers)
+        headers = dict(self.checkpoint.headers)
+        for name, twin in self.spec.tied.items():
+            if name not in self.disk_names:
+                headers[name] = replace(self.checkpoint.headers[self.disk_names[twin]])
+        label, architecture = self.checkpoint.label, self.checkpoint.architecture
+        disk = {**self.disk_names, **{name: name for name in self.spec.tied if name not in self.disk_names}}
+        spec_names = {on_disk: name for name, on_disk in disk.items()}
+
+        def read(on_disk: str) -> Tensor:
+            name = spec_names.get(on_disk)
+            return self.checkpoint[on_disk] if name is None else self[name]
+
+        return Typed(Checkpoint(label, config, architecture, headers, read, self.checkpoint.folder), spec, {})
+
+    @cached_property
+    def disk_names(self) -> dict[str, str]:
+        """Spec name to on-disk name."""
+        return self.spec.disk_names(self.checkpoint.headers)
+
+    @cached_property
+    def heads(self) -> list[str]:
+        """Tensors that carry the labels of a task."""
+        return [
+            name
+            for name, entry in self.spec.entries.items()
+            if any(axis.space == "label" for block in entry.layout.blocks for axis in block.axes)
+        ]
+
+    @property
+    def labels(self) -> object:
+        """The label set, None for a model without a task head."""
+        return self.checkpoint.config.id2label if self.heads else None
+
+    def header(self, name: str) -> Header:
+        """Header of a tensor by spec name."""
+        return self.checkpoint.headers[self.disk_names.get(name) or self.disk_names[self.ties[name]]]
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self.disk_names and name in self.ties:
+            name = self.ties[name]
+        return self.checkpoint[self.disk_names[name]]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.spec.entries)
+
+    def __len__(self) -> int:
+        return len(self.spec.entries)
+
+    def derived(self, state: Mapping[str, Tensor], dtype: torch.dtype | None = None) -> Checkpoint:
+        """The checkpoint with its tensors taken from ``state`` (by spec name) as they are asked for.
+
+        They are cast to the dtype they have here, or to ``dtype``. Buffers are carried along unchanged.
+        """
+        spec_names = {disk: name for name, disk in self.disk_names.items()}
+        headers = {
+            disk: replace(header, dtype=dtype or header.dtype) if disk in spec_names else header
+            for disk, header in self.checkpoint.headers.items()
+        }
+
+        def read(disk: str) -> Tensor:
+            if disk not in spec_names:
+                return self.checkpoint[disk]
+            return state[spec_names[disk]].to(headers[disk].dtype)
+
+        source = self.checkpoint
+        return Checkpoint(source.label, source.config, source.architecture, headers, read, source.folder)
+
+
+def check_pair(source: Typed, anchor: Typed) -> None:
+    """Check all that headers and configs can tell about a pair, before any tensor is read.
+
+    Raises:
+        InputError: with every difference that makes the two incomparable.
+    """
+    a, b = source.checkpoint, anchor.checkpoint
+    if a.architecture != b.architecture:
+        raise InputError(f"{a.label} is a {a.architecture}, {b.label} is a {b.architecture}: only models of one architecture match")
+    problems = [
+        f"{key} is {getattr(a.config, key, None)!r} in {a.label} and {getattr(b.config, key, None)!r} in {b.label}"
+        for key in dict.fromkeys((*source.spec.function_keys, *anchor.spec.function_keys))
+        if getattr(a.config, key, None) != getattr(b.config, key, None)
+    ]
+    for name, space in source.spec.spaces.items():
+        other = anchor.spec.spaces.get(name)
+        if name != "label" and (other is None or other.size != space.size):
+            problems.append(f"{name} has size {space.size} in {a.label} and {other and other.size} in {b.label}")
+    if not problems:  # files may differ in what no config says, such as a pooler
+        for name in sorted(source.spec.entries.keys() ^ anchor.spec.entries.keys()):
+            problems.append(f"{name} is only in {(a if name in source.spec.entries else b).label}")
+    if a.folder and b.folder:
+        problems += _vocabulary_problems(a.folder, b.folder)
+    if problems:
+        raise InputError(f"{a.label} and {b.label} do not compute comparable functions: " + "; ".join(problems))
+
+
+def _vocabulary_problems(a: Path, b: Path) -> list[str]:
+    for name in _VOCABULARY_FILES:
+        if (a / name).is_file() and (b / name).is_file():
+            same = _vocabulary(a / name) == _vocabulary(b / name)
+            return [] if same else [f"the vocabularies differ ({a / name} and {b / name}): the same id is another token"]
+    return []
+
+
+def _vocabulary(path: Path) -> object:
+    if path.name != "tokenizer.json":
+        return path.read_bytes()
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return content["model"].get("vocab"), content.get("added_tokens")
+    except (ValueError, KeyError, AttributeError, TypeError):
+        raise InputError(f"{path}: not a tokenizer file") from None
