@@ -26,7 +26,11 @@ Progress = Callable[[int, float], None]
 
 
 def match(
-    source: Any, anchor: Any, symmetry: str = "full", layers: str | None = None, progress: Progress | None = None
+    source: Any,
+    anchor: Any,
+    symmetry: str = "full",
+    layers: str | None = None,
+    progress: Progress | None = None,
 ) -> Element:
     """Find the function-preserving transformation that brings ``source`` closest to ``anchor``.
 
@@ -87,7 +91,9 @@ def _match(
 
 def _form(source: Typed, anchor: Typed, choice: Choice) -> tuple[Form, Typed, Typed, list[str]]:
     """The canonical form to match in; folding the norms in front of a tied head unties it."""
-    biases = () if choice.paper or "attention" not in choice.parts else free_biases(source.spec, choice.layers)
+    biases = (
+        () if choice.paper or "attention" not in choice.parts else free_biases(source.spec, choice.layers)
+    )
     plain = Form(source.spec, (), biases)
     if "residual" not in choice.parts or not source.spec.norms:
         return plain, source, anchor, []
@@ -183,7 +189,9 @@ def merge(
             states[i] = element.apply(typed[i])
     if any(not model.spec.tied for model in typed):
         untied = [model.untied() if model.spec.tied else model for model in typed]
-        states = [new if state is old else state for new, old, state in zip(untied, typed, states, strict=True)]
+        states = [
+            new if state is old else state for new, old, state in zip(untied, typed, states, strict=True)
+        ]
         typed = untied
     base = typed[head_from or 0]
     own = set() if head_from is None else set(base.heads)

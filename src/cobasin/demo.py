@@ -24,7 +24,7 @@ from cobasin.errors import InputError
 from cobasin.evaluation.path import LossPath, loss_path
 from cobasin.evaluation.plots import plot_paths
 from cobasin.evaluation.running import instantiate
-from cobasin.verify import Verdict, verify
+from cobasin.verification import Verdict, verify
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -18,7 +18,14 @@ from cobasin.errors import InputError
 from cobasin.symmetry.spec import Spec
 
 # two models with the same of these files have the same vocabulary
-_VOCABULARY_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "tokenizer.model", "spiece.model")
+_VOCABULARY_FILES = (
+    "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+    "spiece.model",
+)
 
 
 @dataclass(frozen=True)
@@ -37,9 +44,13 @@ class Typed(Mapping[str, Tensor]):
             InputError: for an unknown architecture, or with all tensors that do not fit, in one message.
         """
         spec = declare(checkpoint.config, checkpoint.architecture, checkpoint.headers)
-        problems = spec.problems({name: (header.shape, header.dtype) for name, header in checkpoint.headers.items()})
+        problems = spec.problems(
+            {name: (header.shape, header.dtype) for name, header in checkpoint.headers.items()}
+        )
         if problems:
-            raise InputError(f"{checkpoint.label} does not fit {checkpoint.architecture}: " + "; ".join(problems))
+            raise InputError(
+                f"{checkpoint.label} does not fit {checkpoint.architecture}: " + "; ".join(problems)
+            )
         return cls(checkpoint, spec, spec.tied)
 
     def untied(self) -> Typed:
@@ -123,7 +134,9 @@ def check_pair(source: Typed, anchor: Typed) -> None:
     """
     a, b = source.checkpoint, anchor.checkpoint
     if a.architecture != b.architecture:
-        raise InputError(f"{a.label} is a {a.architecture}, {b.label} is a {b.architecture}: only models of one architecture match")
+        raise InputError(
+            f"{a.label} is a {a.architecture}, {b.label} is a {b.architecture}: only models of one architecture match"
+        )
     problems = [
         f"{key} is {getattr(a.config, key, None)!r} in {a.label} and {getattr(b.config, key, None)!r} in {b.label}"
         for key in dict.fromkeys((*source.spec.function_keys, *anchor.spec.function_keys))
@@ -132,21 +145,29 @@ def check_pair(source: Typed, anchor: Typed) -> None:
     for name, space in source.spec.spaces.items():
         other = anchor.spec.spaces.get(name)
         if name != "label" and (other is None or other.size != space.size):
-            problems.append(f"{name} has size {space.size} in {a.label} and {other and other.size} in {b.label}")
+            problems.append(
+                f"{name} has size {space.size} in {a.label} and {other and other.size} in {b.label}"
+            )
     if not problems:  # files may differ in what no config says, such as a pooler
         for name in sorted(source.spec.entries.keys() ^ anchor.spec.entries.keys()):
             problems.append(f"{name} is only in {(a if name in source.spec.entries else b).label}")
     if a.folder and b.folder:
         problems += _vocabulary_problems(a.folder, b.folder)
     if problems:
-        raise InputError(f"{a.label} and {b.label} do not compute comparable functions: " + "; ".join(problems))
+        raise InputError(
+            f"{a.label} and {b.label} do not compute comparable functions: " + "; ".join(problems)
+        )
 
 
 def _vocabulary_problems(a: Path, b: Path) -> list[str]:
     for name in _VOCABULARY_FILES:
         if (a / name).is_file() and (b / name).is_file():
             same = _vocabulary(a / name) == _vocabulary(b / name)
-            return [] if same else [f"the vocabularies differ ({a / name} and {b / name}): the same id is another token"]
+            return (
+                []
+                if same
+                else [f"the vocabularies differ ({a / name} and {b / name}): the same id is another token"]
+            )
     return []
 
 

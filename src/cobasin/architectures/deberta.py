@@ -19,7 +19,10 @@ ATTENTION = f"{LAYER}.attention"
 
 
 def _embeddings(config) -> dict[str, str]:
-    require(config.hidden_size == getattr(config, "embedding_size", config.hidden_size), "embedding_size != hidden_size")
+    require(
+        config.hidden_size == getattr(config, "embedding_size", config.hidden_size),
+        "embedding_size != hidden_size",
+    )
     templates = {"embeddings.word_embeddings.weight": "vocab resid", **layer_norm("embeddings.LayerNorm")}
     if config.position_biased_input:
         templates["embeddings.position_embeddings.weight"] = "pos resid"
@@ -31,16 +34,23 @@ def _embeddings(config) -> dict[str, str]:
 def _head(request: Request) -> tuple[dict[str, str], dict[str, str]]:
     config = request.config
     if request.head == "ForSequenceClassification":
-        return linear("pooler.dense", "pool", "resid") | {"classifier.weight": "label pool'", "classifier.bias": "label"}, {}
+        return linear("pooler.dense", "pool", "resid") | {
+            "classifier.weight": "label pool'",
+            "classifier.bias": "label",
+        }, {}
     if request.head == "ForTokenClassification":
         return linear("classifier", "label", "resid"), {}
     if request.head == "ForMaskedLM" and config.legacy:
         p = "cls.predictions"
         tied = config.tie_word_embeddings
-        return masked_lm(tied, f"{p}.transform.dense", f"{p}.transform.LayerNorm", f"{p}.decoder", f"{p}.bias")
+        return masked_lm(
+            tied, f"{p}.transform.dense", f"{p}.transform.LayerNorm", f"{p}.decoder", f"{p}.bias"
+        )
     if request.head == "ForMaskedLM":  # the new head reads the word embeddings themselves
         p = "lm_predictions.lm_head"
-        return linear(f"{p}.dense", "resid", "resid") | layer_norm(f"{p}.LayerNorm") | {f"{p}.bias": "vocab"}, {}
+        return linear(f"{p}.dense", "resid", "resid") | layer_norm(f"{p}.LayerNorm") | {
+            f"{p}.bias": "vocab"
+        }, {}
     return {}, {}
 
 

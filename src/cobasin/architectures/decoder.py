@@ -7,7 +7,9 @@ from cobasin.architectures.parts import LAYER, attention, conv1d, layer_norm, li
 from cobasin.symmetry.groups import Orthogonal, Permutation, Rotation2, SignedPermutation
 from cobasin.symmetry.spec import KeyBias, Norm, Space, Spec, ValueBias
 
-PADDING_READ = {"ForSequenceClassification": ("pad_token_id",)}  # the last token before the padding is classified
+PADDING_READ = {
+    "ForSequenceClassification": ("pad_token_id",)
+}  # the last token before the padding is classified
 
 
 def _output(request: Request, embedding: str) -> tuple[dict[str, str], dict[str, str]]:
@@ -50,7 +52,9 @@ def gpt2(request: Request) -> Spec:
         | {
             "layer": Space(config.n_layer),
             "resid": _stream(config.n_embd, request.head, Permutation(), Orthogonal(fix_ones=True)),
-            "ffn": Space(config.n_inner or 4 * config.n_embd, neurons(config.activation_function), LAYER, part="ffn"),
+            "ffn": Space(
+                config.n_inner or 4 * config.n_embd, neurons(config.activation_function), LAYER, part="ffn"
+            ),
             "vocab": Space(config.vocab_size),
             "pos": Space(config.n_positions),
             "label": Space(config.num_labels),
@@ -121,7 +125,12 @@ def llama(request: Request) -> Spec:
             "layer": Space(config.num_hidden_layers),
             "resid": _stream(config.hidden_size, request.head, SignedPermutation, Orthogonal()),
             "kv": Space(config.num_key_value_heads, Permutation(), LAYER, part="heads"),
-            "rep": Space(config.num_attention_heads // config.num_key_value_heads, Permutation(), per_group, part="heads"),
+            "rep": Space(
+                config.num_attention_heads // config.num_key_value_heads,
+                Permutation(),
+                per_group,
+                part="heads",
+            ),
             "pair": Space(2, Rotation2(scaled=True), (*per_group, "freq"), part="attention"),
             "freq": Space(width // 2),
             "vo": Space(width, Orthogonal(scaled=True), per_group, part="attention"),
@@ -146,7 +155,9 @@ def llama(request: Request) -> Spec:
         prefix="model.",
         tied=ties,
         norms=() if request.head == "Model" else norms,
-        biases=(ValueBias(f"{own}.v_proj.bias", f"{own}.o_proj.weight", f"{own}.o_proj.bias"),) if biased else (),
+        biases=(ValueBias(f"{own}.v_proj.bias", f"{own}.o_proj.weight", f"{own}.o_proj.bias"),)
+        if biased
+        else (),
         buffers=(r"(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq",),
         function_keys=(
             "num_attention_heads",
@@ -157,6 +168,10 @@ def llama(request: Request) -> Spec:
             "tie_word_embeddings",
             *PADDING_READ.get(request.head, ()),
             # rotary scalings of these types read the length the model was made for
-            *(("max_position_embeddings",) if rope.get("rope_type") in ("dynamic", "longrope", "yarn") else ()),
+            *(
+                ("max_position_embeddings",)
+                if rope.get("rope_type") in ("dynamic", "longrope", "yarn")
+                else ()
+            ),
         ),
     )

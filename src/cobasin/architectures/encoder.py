@@ -21,7 +21,9 @@ def stream(size: int, head: str) -> Space:
     return Space(size, None if head == "Model" else Permutation(), part="residual")
 
 
-def masked_lm(tied: bool, dense: str, norm: str, decoder: str, bias: str) -> tuple[dict[str, str], dict[str, str]]:
+def masked_lm(
+    tied: bool, dense: str, norm: str, decoder: str, bias: str
+) -> tuple[dict[str, str], dict[str, str]]:
     """A masked-LM head (templates, ties): dense, activation, norm, decoder over the vocabulary.
 
     The decoder repeats the word embedding, so that the head's hidden space is the residual stream itself;
@@ -77,7 +79,9 @@ def _bert(request: Request, head: dict[str, str], ties: dict[str, str], prefix: 
     spaces = bert_spaces(request)
     if "pooler.dense.weight" in head:
         # tanh is odd: signs, too; a bare model's pooler is an output
-        spaces["pool"] = Space(request.config.hidden_size, None if request.head == "Model" else SignedPermutation, part="ffn")
+        spaces["pool"] = Space(
+            request.config.hidden_size, None if request.head == "Model" else SignedPermutation, part="ffn"
+        )
     attention_ = f"{layer}.attention"
     return Spec(
         request.architecture,
@@ -88,11 +92,19 @@ def _bert(request: Request, head: dict[str, str], ties: dict[str, str], prefix: 
         biases=(
             KeyBias(f"{attention_}.self.key.bias"),
             ValueBias(
-                f"{attention_}.self.value.bias", f"{attention_}.output.dense.weight", f"{attention_}.output.dense.bias"
+                f"{attention_}.self.value.bias",
+                f"{attention_}.output.dense.weight",
+                f"{attention_}.output.dense.bias",
             ),
         ),
         buffers=(r"embeddings\.position_ids", r"embeddings\.token_type_ids"),
-        function_keys=("num_attention_heads", "hidden_act", "layer_norm_eps", "position_embedding_type", *SAME_FUNCTION),
+        function_keys=(
+            "num_attention_heads",
+            "hidden_act",
+            "layer_norm_eps",
+            "position_embedding_type",
+            *SAME_FUNCTION,
+        ),
     )
 
 
@@ -101,7 +113,9 @@ def bert(request: Request) -> Spec:
     """BERT."""
     head: dict[str, str] = {}
     ties: dict[str, str] = {}
-    if request.head == "ForSequenceClassification" or (request.head == "Model" and request.has("pooler.dense.weight")):
+    if request.head == "ForSequenceClassification" or (
+        request.head == "Model" and request.has("pooler.dense.weight")
+    ):
         head |= linear("pooler.dense", "pool", "resid")
     if request.head == "ForSequenceClassification":
         head |= linear("classifier", "label", "pool")
@@ -110,7 +124,9 @@ def bert(request: Request) -> Spec:
     if request.head == "ForMaskedLM":
         p = "cls.predictions"
         tied = request.config.tie_word_embeddings
-        head, ties = masked_lm(tied, f"{p}.transform.dense", f"{p}.transform.LayerNorm", f"{p}.decoder", f"{p}.bias")
+        head, ties = masked_lm(
+            tied, f"{p}.transform.dense", f"{p}.transform.LayerNorm", f"{p}.decoder", f"{p}.bias"
+        )
     return _bert(request, head, ties, "bert.")
 
 
@@ -130,11 +146,16 @@ def roberta(request: Request) -> Spec:
         head, ties = masked_lm(tied, "lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", "lm_head.bias")
     spec = _bert(request, head, ties, "roberta.")
     if "classifier.dense.weight" in head:
-        spec = replace(spec, spaces=spec.spaces | {"pool": Space(request.config.hidden_size, SignedPermutation, part="ffn")})
+        spec = replace(
+            spec,
+            spaces=spec.spaces | {"pool": Space(request.config.hidden_size, SignedPermutation, part="ffn")},
+        )
     return replace(spec, function_keys=(*spec.function_keys, "pad_token_id"))  # positions are counted from it
 
 
-@declares("DistilBert", "distilbert", "Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification")
+@declares(
+    "DistilBert", "distilbert", "Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification"
+)
 def distilbert(request: Request) -> Spec:
     """DistilBERT."""
     config = request.config
@@ -152,12 +173,19 @@ def distilbert(request: Request) -> Spec:
     head: dict[str, str] = {}
     ties: dict[str, str] = {}
     if request.head == "ForSequenceClassification":
-        head = linear("pre_classifier", "pool", "resid") | {"classifier.weight": "label pool'", "classifier.bias": "label"}
+        head = linear("pre_classifier", "pool", "resid") | {
+            "classifier.weight": "label pool'",
+            "classifier.bias": "label",
+        }
     if request.head == "ForTokenClassification":
         head = linear("classifier", "label", "resid")
     if request.head == "ForMaskedLM":
         head, ties = masked_lm(
-            config.tie_word_embeddings, "vocab_transform", "vocab_layer_norm", "vocab_projector", "vocab_projector.bias"
+            config.tie_word_embeddings,
+            "vocab_transform",
+            "vocab_layer_norm",
+            "vocab_projector",
+            "vocab_projector.bias",
         )
     return Spec(
         request.architecture,
@@ -180,7 +208,11 @@ def distilbert(request: Request) -> Spec:
         tied=ties,
         biases=(
             KeyBias(f"{layer}.attention.k_lin.bias"),
-            ValueBias(f"{layer}.attention.v_lin.bias", f"{layer}.attention.out_lin.weight", f"{layer}.attention.out_lin.bias"),
+            ValueBias(
+                f"{layer}.attention.v_lin.bias",
+                f"{layer}.attention.out_lin.weight",
+                f"{layer}.attention.out_lin.bias",
+            ),
         ),
         buffers=(r"embeddings\.position_ids",),
         function_keys=("n_heads", "activation", "sinusoidal_pos_embds", *SAME_FUNCTION),

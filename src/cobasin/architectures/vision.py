@@ -65,7 +65,11 @@ def vit(request: Request) -> Spec:
                 tuple(f"{name}.weight" for name in projections),
                 f"{layer}.layernorm_before.bias",
             ),
-            Norm(f"{layer}.layernorm_after.weight", (f"{layer}.intermediate.dense.weight",), f"{layer}.layernorm_after.bias"),
+            Norm(
+                f"{layer}.layernorm_after.weight",
+                (f"{layer}.intermediate.dense.weight",),
+                f"{layer}.layernorm_after.bias",
+            ),
             Norm("layernorm.weight", ("classifier.weight",), "layernorm.bias"),
         ),
         biases=(
@@ -74,5 +78,12 @@ def vit(request: Request) -> Spec:
         )
         if biased
         else (),
-        function_keys=("num_attention_heads", "hidden_act", "layer_norm_eps", "image_size", "patch_size", "pooler_act"),
+        function_keys=(
+            "num_attention_heads",
+            "hidden_act",
+            "layer_norm_eps",
+            "image_size",
+            "patch_size",
+            "pooler_act",
+        ),
     )

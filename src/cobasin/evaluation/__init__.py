@@ -1,0 +1,1 @@
+"""Running models: probe inputs, loss along a line, pictures."""

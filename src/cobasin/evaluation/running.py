@@ -49,19 +49,27 @@ def build(checkpoint: Checkpoint, state: dict[str, Tensor], dtype: torch.dtype) 
     Raises:
         InputError: as `instantiate`.
     """
-    with _quiet():
-        model, info = model_class(checkpoint.architecture).from_pretrained(
-            None,
-            config=checkpoint.config,
-            state_dict=state,
-            dtype=dtype,
-            # The fused kernels know no float64.
-            attn_implementation="eager",
-            experts_implementation="eager",
-            ignore_mismatched_sizes=True,
-            output_loading_info=True,
-        )
     where = f"{checkpoint.label}: {checkpoint.architecture}"
+    cls = model_class(checkpoint.architecture)
+    try:
+        with _quiet():
+            model, info = cls.from_pretrained(
+                None,
+                config=checkpoint.config,
+                state_dict=state,
+                dtype=dtype,
+                # the fused kernel of the experts knows no float64
+                experts_implementation="eager",
+                ignore_mismatched_sizes=True,
+                output_loading_info=True,
+            )
+    except RuntimeError as error:
+        if "conversion" not in str(error):
+            raise
+        # Tensors that transformers joins as it loads them, such as those of the experts of a layer.
+        raise InputError(
+            f"{where} is loaded by joining tensors, of which some are missing or too many"
+        ) from error
     for name, found, expected in sorted(info["mismatched_keys"]):
         raise InputError(
             f"{where} expects {name} of shape {list(expected)}, the checkpoint has {list(found)}"

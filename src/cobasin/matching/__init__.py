@@ -1,0 +1,1 @@
+"""Finding the element that brings one model closest to another."""

@@ -61,13 +61,18 @@ class Choice:
             return False  # the paper's FFN permutation is that of the transformer's layers
         if self.layers is None:
             return True
-        return "layer" in space.over and key[1 + [o for o in space.over if o in spec.index_spaces].index("layer")] in self.layers
+        return (
+            "layer" in space.over
+            and key[1 + [o for o in space.over if o in spec.index_spaces].index("layer")] in self.layers
+        )
 
     def check(self, spec: Spec) -> None:
         """Raise InputError where a chosen layer does not exist."""
         count = spec.spaces["layer"].size
         if self.layers is not None and max(self.layers) >= count:
-            raise InputError(f"layer {max(self.layers)} does not exist: the model has layers 0 to {count - 1}")
+            raise InputError(
+                f"layer {max(self.layers)} does not exist: the model has layers 0 to {count - 1}"
+            )
 
 
 def _parse_layers(text: str) -> frozenset[int]:

@@ -43,7 +43,8 @@ def propose_order(match: Match, base: Key) -> dict[Key, Value]:
     for key, gram in grams.items():
         picked = gram.map(*[lambda x: x.expand(len(perm), len(perm), *x.shape[2:])[perm, chosen]] * 2)
         proposal[key] = {
-            part: x.index_select(0, back) for part, x in match.groups[key].project(picked, not match.choice.paper).items()
+            part: x.index_select(0, back)
+            for part, x in match.groups[key].project(picked, not match.choice.paper).items()
         }
     if inner and within is not None:
         proposal[inner] = {"perm": within[perm, chosen][back]}

@@ -28,7 +28,9 @@ class Match:
             do not count.
     """
 
-    def __init__(self, form: Form, choice: Choice, source: State, anchor: State, excluded: Iterable[str] = ()):
+    def __init__(
+        self, form: Form, choice: Choice, source: State, anchor: State, excluded: Iterable[str] = ()
+    ):
         self.form, self.spec, self.choice = form, form.spec, choice
         # a tied tensor repeats another and must not count twice
         self._uncounted = {*self.spec.tied, *excluded}
@@ -105,18 +107,31 @@ class Match:
                 found.append(key)
         return found
 
-    def step(self, proposal: Mapping[Key, Value]) -> bool:
+    def set(self, values: Mapping[Key, Value]) -> None:
+        """Take new values, whatever they do to the distance."""
+        self.values.update(values)
+        self.distances.update({name: self.distance(name) for name in self.tensors_of(values)})
+
+    def step(self, values: Mapping[Key, Value]) -> bool:
         """Take new values unless they raise the distance; says whether they were taken."""
-        touched = self.tensors_of(proposal)
-        before = sum(self.distances[name] for name in touched)
-        kept = {key: self.values[key] for key in proposal}
-        self.values.update(proposal)
-        after = {name: self.distance(name) for name in touched}
-        if sum(after.values()) > before * (1 + _ROUNDING):
-            self.values.update(kept)
-            return False
-        self.distances.update(after)
-        return True
+        touched = self.tensors_of(values)
+        old_values = {key: self.values[key] for key in values}
+        old_distances = {name: self.distances[name] for name in touched}
+        self.set(values)
+        taken = sum(self.distances[name] for name in touched) <= sum(old_distances.values()) * (1 + _ROUNDING)
+        if not taken:
+            self.values.update(old_values)
+            self.distances.update(old_distances)
+        return taken
+
+    def snapshot(self) -> tuple[Values, dict[str, float]]:
+        """What `restore` needs to come back to this state."""
+        return dict(self.values), dict(self.distances)
+
+    def restore(self, snapshot: tuple[Values, dict[str, float]]) -> None:
+        """Come back to a state."""
+        self.values.update(snapshot[0])
+        self.distances.update(snapshot[1])
 
     def _index_spaces(self, key: Key) -> list[str]:
         return [over for over in self.spec.spaces[str(key[0])].over if over in self.spec.index_spaces]

@@ -43,33 +43,59 @@ def ascend(match: Match, report: Callable[[int, float], None] | None = None) -> 
     progress = Progress([match.total])
     streams = [key for key in match.groups if match.spec.spaces[str(key[0])].part == "residual"]
     families = _families(match, streams)
-    for key in streams:
-        _start_stream(match, key)
-    # Nested assignments and joint optima are the dear part: only while they still change an order. In between
-    # every key takes one exact step, which the next round repeats anyway.
-    reorder = True
-    while progress.rounds < MAX_ROUNDS:
-        changed: list[Key] = []
-        # a space that shares no tensor with another one is at its optimum after one round, unless the stream moves
-        due = [family for family in families if streams or progress.rounds == 0 or len(family) > 1]
-        run_jobs([partial(_update_family, match, family, reorder, changed) for family in due])
-        for key in streams:
-            _update(match, key, exactly=True)
+    changed, reorder = _first_round(match, streams, families), True
+    while True:
         progress.history.append(match.total)
         if report:
             report(progress.rounds, match.total)
         before, after = progress.history[-2:]
         settled = after >= before * (1 - SETTLED)
-        if settled and (reorder or not streams):
-            break
+        # a space that shares no tensor with another one is at its optimum after one round, unless a stream moves
+        families = families if streams else [family for family in families if len(family) > 1]
+        if (
+            progress.rounds == MAX_ROUNDS
+            or (settled and (reorder or not streams))
+            or not (families or streams)
+        ):
+            return progress
+        # Nested assignments and joint optima are the dear part: only while they still change an order, and at
+        # the end. In between every key takes one exact step, which the next round repeats anyway.
         reorder = bool(changed) or settled
-    return progress
+        changed = _round(match, streams, families, reorder)
 
 
-def _start_stream(match: Match, key: Key) -> None:
-    """Start the stream from the ends of the model, whose other axes (vocabulary, patches, labels) are fixed.
+def _first_round(match: Match, streams: list[Key], families: list[list[Key]]) -> list[Key]:
+    """The first round from the better of two starts: the identity, and the streams as the model's ends say.
 
-    Each term counts alike. Without this the ascent starts from the identity and ends in a bad optimum.
+    Independent models need the second: from the identity they end in a bad optimum, although a stream turned
+    towards its ends can at first be further away than before. Near copies need the first.
+    """
+    starts = [match.snapshot()]
+    if any([_turn_to_ends(match, key) for key in streams]):
+        starts.append(match.snapshot())
+    outcomes = []
+    for start in starts:
+        match.restore(start)
+        changed = _round(match, streams, families, reorder=True)
+        outcomes.append((match.total, match.snapshot(), changed))
+    _, best, changed = min(outcomes, key=lambda outcome: outcome[0])
+    match.restore(best)
+    return changed
+
+
+def _round(match: Match, streams: list[Key], families: list[list[Key]], reorder: bool) -> list[Key]:
+    """One sweep over all keys; returns the orders that changed."""
+    changed: list[Key] = []
+    run_jobs([partial(_update_family, match, family, reorder, changed) for family in families])
+    for key in streams:
+        _update(match, key, exactly=True)
+    return changed
+
+
+def _turn_to_ends(match: Match, key: Key) -> bool:
+    """Turn a stream so that the ends of the model agree, whose other axes (vocabulary, patches, labels) are fixed.
+
+    Each term counts alike. Says whether there are such ends.
     """
     sites = []
     for site in match.sites(key):
@@ -79,7 +105,8 @@ def _start_stream(match: Match, key: Key) -> None:
             sites.append(site)
     gram = match.gram(key, sites=sites, normalise=True)
     if gram.cross:
-        match.step({key: match.groups[key].project(gram)})
+        match.set({key: match.groups[key].project(gram)})
+    return bool(gram.cross)
 
 
 def _update(match: Match, key: Key, exactly: bool) -> None:

@@ -1,0 +1,1 @@
+"""Types, groups, specs and elements: what a model's symmetry group is and how it acts."""

@@ -15,10 +15,11 @@ from torch import Tensor
 from cobasin.errors import InputError
 from cobasin.symmetry.action import Values, act
 from cobasin.symmetry.canonical import Canonical, Form, Gauge, InGauge, gauge_of
+from cobasin.symmetry.serial import dump, parse
 from cobasin.symmetry.spec import Key, Spec
 from cobasin.symmetry.state import Lazy, State
 
-FORMAT = "1"
+FORMAT = "1"  # of the file
 
 
 @dataclass(frozen=True)
@@ -85,8 +86,16 @@ class Element:
             values[key] = self._group(key).compose(values[key], value) if key in values else value
         return Element(self.form, values, self.source, then.target)
 
-    def save(self, path: str | Path, config: Mapping) -> None:
-        """Write the element as safetensors; ``config`` is the model's configuration, stored to read it back."""
+    def deviation(self) -> dict[str, float]:
+        """For every space, how far its elements are from the group: rounding, if the function is kept."""
+        worst: dict[str, float] = {}
+        for key, value in self.values.items():
+            space = str(key[0])
+            worst[space] = max(worst.get(space, 0.0), self._group(key).deviation(value))
+        return worst
+
+    def save(self, path: str | Path) -> None:
+        """Write the element as safetensors, with the spec it belongs to in the metadata."""
         tensors = {f"value/{_text(key)}/{part}": t for key, v in self.values.items() for part, t in v.items()}
         for side, gauge in (("source", self.source), ("target", self.target)):
             tensors |= {f"{side}/{name}": tensor for name, tensor in (gauge or {}).items()}
@@ -94,12 +103,43 @@ class Element:
             "cobasin": FORMAT,
             "architecture": self.spec.architecture,
             "spec_version": str(self.spec.version),
-            "config": json.dumps(dict(config)),
-            "folded": json.dumps(self.form.folded),
-            "biases": json.dumps([[gauge.bias, gauge.block] for gauge in self.form.biases]),
+            "form": dump(self.form),
             "report": json.dumps(self.report),
         }
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path, metadata)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Element:
+        """Read an element back.
+
+        Raises:
+            InputError: where the file cannot be read or is not an element.
+        """
+        try:
+            with safe_open(path, framework="pt") as file:
+                metadata = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+        except (OSError, SafetensorError) as error:
+            raise InputError(f"{path}: not a readable element file ({error})") from None
+        if metadata.get("cobasin") != FORMAT:
+            raise InputError(
+                f"{path}: not an element of cobasin's format {FORMAT}; elements are made by cobasin match"
+            )
+        values: Values = {}
+        gauges: dict[str, Gauge] = {"source": {}, "target": {}}
+        try:
+            form = parse(metadata["form"])
+            report = json.loads(metadata["report"])
+            for name, tensor in tensors.items():
+                kind, rest = name.split("/", 1)
+                if kind == "value":
+                    key, part = rest.rsplit("/", 1)
+                    values.setdefault(_key(key), {})[part] = tensor
+                else:
+                    gauges[kind][rest] = tensor
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"{path}: a damaged element file ({error!r})") from None
+        return cls(form, values, gauges["source"] or None, gauges["target"] or None, report)
 
     @classmethod
     def sample(cls, form: Form, seed: int = 0, part: str | None = None) -> Element:
@@ -128,40 +168,6 @@ class Element:
             base = self.spec.key(over, index) if self.spec.spaces[over].group is not None else None  # type: ignore[arg-type]
             bases.append(base if base in self.values else None)
         return bases
-
-
-def read_element(path: str | Path, declare) -> Element:
-    """Read an element back; ``declare(config, architecture) -> (spec, norms, biases)`` makes its form.
-
-    Raises:
-        InputError: where the file is not an element, or is of another version of the declaration.
-    """
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-    except (OSError, SafetensorError) as error:
-        raise InputError(f"{path}: not a readable element file ({error})") from None
-    if metadata.get("cobasin") != FORMAT:
-        raise InputError(f"{path}: not an element that this version of cobasin wrote (no 'cobasin: {FORMAT}' inside)")
-    form = declare(metadata)
-    if str(form.spec.version) != metadata["spec_version"]:
-        raise InputError(
-            f"{path}: made with version {metadata['spec_version']} of the declaration of {form.spec.architecture}, "
-            f"this cobasin has version {form.spec.version}; match again"
-        )
-    values: Values = {}
-    gauges: dict[str, Gauge] = {"source": {}, "target": {}}
-    for name, tensor in tensors.items():
-        kind, rest = name.split("/", 1)
-        if kind == "value":
-            key, part = rest.rsplit("/", 1)
-            values.setdefault(_key(key), {})[part] = tensor
-        else:
-            gauges[kind][rest] = tensor
-    gauged = bool(form.norms or form.biases)
-    source, target = (gauges[side] if gauged and gauges[side] else None for side in ("source", "target"))
-    return Element(form, values, source, target, json.loads(metadata["report"]))
 
 
 def _text(key: Key) -> str:

@@ -69,5 +69,9 @@ class Group(ABC):
         """Value of the best element, ``[*batch]``; with a scale, at the scale that aligns the norms."""
 
     @abstractmethod
+    def deviation(self, value: Value) -> float:
+        """How far a value is from being an element, 0 for an exact one and inf for none at all."""
+
+    @abstractmethod
     def describe(self, n: int) -> tuple[str, int]:
         """Its name at size n and its dimension as a manifold (0 for a finite group)."""

@@ -41,6 +41,10 @@ class Isometry(Group):
         """Act with the isometry alone."""
 
     @abstractmethod
+    def _isometry_deviation(self, value: Value) -> float:
+        """`deviation` without the scale."""
+
+    @abstractmethod
     def _inner(self, value: Value, m: Tensor) -> Tensor:
         """``<g, m>``, ``[*batch]``."""
 
@@ -58,7 +62,10 @@ class Isometry(Group):
         if joint:  # a badly scaled gauge has a second basin, near the scale that aligns the norms
             other, other_score = self._alternate(gram, one * aligning_scale(gram, per_column=False), _ROUNDS)
             better = other_score > score
-            value = {k: torch.where(better.reshape(better.shape + (1,) * (v.ndim - better.ndim)), other[k], v) for k, v in value.items()}
+            value = {
+                k: torch.where(better.reshape(better.shape + (1,) * (v.ndim - better.ndim)), other[k], v)
+                for k, v in value.items()
+            }
         return value
 
     def refine(self, value: Value, gram: Gram) -> Value:
@@ -86,6 +93,12 @@ class Isometry(Group):
         nuclear = self._nuclear(gram.total(0) + a * gram.total(1) + gram.total(-1) / a)
         norm, inverse_norm = (gram.norms(charge)[0].double().sum(-1) for charge in (1, -1))
         return nuclear + gain(scale, 0.0, 0.0, norm, inverse_norm)
+
+    def deviation(self, value: Value) -> float:
+        scale = value.get("scale", torch.ones(()))
+        if not (scale.isfinite().all() and (scale > 0).all()):
+            return math.inf
+        return self._isometry_deviation(value)
 
     def sample(self, batch: Batch, n: int, generator: torch.Generator) -> Value:
         value = self._isometry(torch.randn(*batch, n, n, generator=generator, dtype=torch.float64))
@@ -125,6 +138,13 @@ class Orthogonal(Isometry):
 
     def _inner(self, value: Value, m: Tensor) -> Tensor:
         return (value["matrix"] * m).sum((-2, -1))
+
+    def _isometry_deviation(self, value: Value) -> float:
+        q = value["matrix"]
+        deviation = (q.mT @ q - torch.eye(q.shape[-1], dtype=q.dtype)).abs().max()
+        if self.fix_ones:
+            deviation = torch.maximum(deviation, (q.sum(-1) - 1).abs().max())
+        return float(deviation)
 
     def _isometry(self, m: Tensor) -> Value:
         if self.fix_ones:
@@ -167,6 +187,9 @@ class Rotation2(Isometry):
     def _inner(self, value: Value, m: Tensor) -> Tensor:
         along, across = _complex(m)
         return value["angle"].cos() * along + value["angle"].sin() * across
+
+    def _isometry_deviation(self, value: Value) -> float:
+        return 0.0 if value["angle"].isfinite().all() else math.inf
 
     def _isometry(self, m: Tensor) -> Value:
         along, across = _complex(m)

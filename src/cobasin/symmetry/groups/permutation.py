@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -54,7 +55,9 @@ class Permutation(Group):
 
     def inverse(self, value: Value) -> Value:
         perm = value["perm"].argsort(-1)
-        return {"perm": perm} | ({"scale": value["scale"].gather(-1, perm).reciprocal()} if "scale" in value else {})
+        return {"perm": perm} | (
+            {"scale": value["scale"].gather(-1, perm).reciprocal()} if "scale" in value else {}
+        )
 
     def compose(self, first: Value, second: Value) -> Value:
         value = {"perm": first["perm"].gather(-1, second["perm"])}
@@ -78,6 +81,13 @@ class Permutation(Group):
         table = self._pair_gain(gram)
         return _matched(table, assign(table)).sum(-1)
 
+    def deviation(self, value: Value) -> float:
+        perm = value["perm"]
+        bijective = perm.sort(-1).values.equal(torch.arange(perm.shape[-1]).expand(perm.shape))
+        scale = value.get("scale", torch.ones(()))
+        usable = bool(scale.isfinite().all() and (scale != 0).all() and (self.signed or (scale > 0).all()))
+        return 0.0 if bijective and usable else math.inf
+
     def describe(self, n: int) -> tuple[str, int]:
         name = f"S({n})" if not self.charged else f"{'signed ' if self.signed else ''}S({n})"
         return (name + " with scales", n) if self.scaled else (name, 0)
@@ -92,7 +102,11 @@ class Permutation(Group):
         scale = aligning_scale(gram, per_column=True)
         moved = scale * direct + inverse / scale
         norm, inverse_norm = (gram.norms(charge)[0][..., :, None] for charge in (1, -1))
-        return gram.total(0) + (moved.abs() if self.signed else moved) + gain(scale, 0.0, 0.0, norm, inverse_norm)
+        return (
+            gram.total(0)
+            + (moved.abs() if self.signed else moved)
+            + gain(scale, 0.0, 0.0, norm, inverse_norm)
+        )
 
 
 def _matched(table: Tensor, perm: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cobasin.checkpoint import Checkpoint, load
 from cobasin.errors import InputError
-from cobasin.verify import instantiate, outputs, probe, verify
+from cobasin.verification import instantiate, outputs, probe, verify
 
 SMALL = {"hidden_size": 24, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 20}
 TEXT = {**SMALL, "vocab_size": 40, "max_position_embeddings": 32}
@@ -252,6 +252,14 @@ def test_tensors_that_do_not_fill_the_class():
     deep = dict(bert(num_hidden_layers=3))
     with pytest.raises(InputError, match=r"no place .* bert\.encoder\.layer\.2\.\S+ and 15 more"):
         verify(model, of(model, deep))
+
+
+def test_an_expert_that_is_missing():
+    model = make("MixtralForCausalLM", "MixtralConfig", {**LLAMA, "num_local_experts": 4})
+    lacking = {name: model[name] for name in model if ".1.block_sparse_moe.experts.3.w1." not in name}
+    assert len(lacking) == len(model) - 1
+    with pytest.raises(InputError, match="joining tensors"):
+        verify(model, of(model, lacking))
 
 
 def test_classes_and_inputs_that_are_not_known():

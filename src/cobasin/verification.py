@@ -23,6 +23,8 @@ __all__ = ["Verdict", "instantiate", "outputs", "probe", "verify"]
 # transformers computes RMSNorm, rotary angles and parts of the softmax in float32 even in a float64 model.
 FLOAT32_PARTS = 5e-6
 CERTAINLY_DIFFERENT = 1e-4
+# Differences up to the first multiple of the rounding noise are rounding, beyond the second they are not.
+NEAR, FAR = 10, 100
 # Rounding alone moves the outputs by more than this: they say nothing about the function.
 TOO_NOISY = 0.03
 NOISE_DRAWS = 2
@@ -103,7 +105,7 @@ def _judge(relative: float, noise: float | None) -> tuple[bool | None, float, st
         limit, found = FLOAT32_PARTS, "rounding of the stored tensors makes outputs that are not finite"
     else:
         limit, found = (
-            max(10 * noise, FLOAT32_PARTS),
+            max(NEAR * noise, FLOAT32_PARTS),
             f"rounding of the stored tensors alone makes {noise:.1e}",
         )
     reason = f"relative difference {relative:.1e}; {found}"
@@ -113,7 +115,7 @@ def _judge(relative: float, noise: float | None) -> tuple[bool | None, float, st
         return None, limit, f"{reason}, too much to tell functions apart"
     if relative <= limit:
         return True, limit, reason
-    if relative > max(100 * noise, CERTAINLY_DIFFERENT):
+    if relative > max(FAR * noise, CERTAINLY_DIFFERENT):
         return False, limit, reason
     return None, limit, f"{reason}: too far for rounding, too near for another function"
 

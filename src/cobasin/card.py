@@ -1,0 +1,47 @@
+"""Model cards of what cobasin writes."""
+
+from __future__ import annotations
+
+_FRONT = "---\nlibrary_name: transformers\ntags:\n- merge\n- cobasin\n---\n"
+
+
+def matched(report: dict) -> str:
+    """The card of a matched model."""
+    return (
+        f"{_FRONT}# {report['source']}, matched to {report['anchor']}\n\n"
+        f"This model computes the same function as `{report['source']}`. Its weights were transformed by "
+        f"[cobasin](https://pypi.org/project/cobasin/) {report['cobasin']} (`--symmetry {report['symmetry']}`) to lie "
+        f"close to `{report['anchor']}`, so that the two can be averaged. The transformation is in "
+        f"`cobasin.safetensors`, all numbers in `cobasin.json`.\n\n{_numbers(report)}"
+    )
+
+
+def merged(report: dict) -> str:
+    """The card of a merged model."""
+    rows = "".join(
+        f"| `{model}` | {weight:.4g} |\n"
+        for model, weight in zip(report["models"], report["weights"], strict=True)
+    )
+    head = f"The task head is that of `{report['head_from']}`.\n" if report["head_from"] else ""
+    parts = "".join(
+        f"\n## `{one['source']}`, matched to `{report['models'][0]}`\n\nTransformation: `cobasin-{i}.safetensors`\n\n"
+        f"{_numbers(one)}"
+        for i, one in enumerate(report["matches"], start=1)
+    )
+    return (
+        f"{_FRONT}# Merged model\n\nWeighted average by [cobasin](https://pypi.org/project/cobasin/) "
+        f"{report['cobasin']}, matched with `--match {report['match']}`.\n\n"
+        f"| model | weight |\n|---|---|\n{rows}\n{head}{parts}"
+    )
+
+
+def _numbers(report: dict) -> str:
+    verification = report["verification"]
+    function = "not run on probe inputs (large model)" if verification is None else verification["reason"]
+    deviation = max(report["deviation_from_group"].values(), default=0.0)
+    notes = "".join(f"- note: {note}\n" for note in report["notes"])
+    return (
+        f"- distance to the anchor: {report['distance_before']:.6g} before, {report['distance_after']:.6g} after\n"
+        f"- function, in float64: {function}\n"
+        f"- deviation of the transformation from its group: {deviation:.1e}\n{notes}"
+    )

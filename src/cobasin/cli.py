@@ -1,0 +1,179 @@
+"""The command line: the verbs, progress on standard error, exit codes.
+
+Exit codes: 0 done (verify: the same function), 1 verify found different functions, 2 bad input or undecided,
+130 interrupted.
+"""
+
+from __future__ import annotations
+
+import json as jsonlib
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cobasin.errors import InputError
+
+app = typer.Typer(
+    name="cobasin",
+    help="Bring trained transformers into one basin, prove that their function did not change, then merge them.",
+    epilog="Models are Hugging Face folders or hub ids. Every command takes --json for one machine-readable object "
+    "on standard output; progress and messages go to standard error.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+Json = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object on standard output instead of a table.")
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the output folder if it is not empty.")]
+Out = Annotated[Path, typer.Option("--out", help="The folder to write. It appears only when complete.")]
+SYMMETRY = (
+    "'full' (all symmetries of the architecture), 'paper' (Zhang et al. 2025: FFN permutation, attention rotation and "
+    "scale), or a list out of: ffn, heads, attention, scale, residual."
+)
+
+
+@app.command()
+def match(
+    source: Annotated[str, typer.Argument(help="The model to transform.")],
+    anchor: Annotated[str, typer.Argument(help="The model to bring it close to; it is never changed.")],
+    out: Out,
+    symmetry: Annotated[str, typer.Option(help=SYMMETRY)] = "full",
+    layers: Annotated[
+        str | None, typer.Option(help="Only these layers, like 0-4,7; leaves the residual stream alone.")
+    ] = None,
+    overwrite: Overwrite = False,
+    json: Json = False,
+) -> None:
+    """Transform SOURCE, without changing its function, into the equivalent model closest to ANCHOR.
+
+    Writes an ordinary model folder of the same architecture and dtype, with the transformation
+    (cobasin.safetensors) and a report (cobasin.json) beside it. Average it with the anchor with any tool.
+
+    Example: cobasin match ./model-b ./model-a --out ./b-matched
+    """
+    from cobasin import present, workflow
+
+    report = workflow.match_to_folder(source, anchor, out, symmetry, layers, overwrite)
+    _result(report, json, present.match_report)
+
+
+@app.command()
+def merge(
+    models: Annotated[list[str], typer.Argument(help="Two models or more; all are matched to the first.")],
+    out: Out,
+    weights: Annotated[
+        str | None, typer.Option(help="One number a model, like 0.7,0.3; equal by default.")
+    ] = None,
+    match: Annotated[str, typer.Option(help="How to match: 'none', " + SYMMETRY)] = "full",
+    head_from: Annotated[
+        str | None, typer.Option(help="Take the task head of this model instead of the average.")
+    ] = None,
+    overwrite: Overwrite = False,
+    json: Json = False,
+) -> None:
+    """Match every model to the first, average them, and write a folder that from_pretrained loads.
+
+    Example: cobasin merge ./model-a ./model-b --out ./merged
+    """
+    from cobasin import present, workflow
+
+    report = workflow.merge_to_folder(models, out, weights, match, head_from, overwrite)
+    _result(report, json, present.merge_report)
+
+
+@app.command()
+def verify(
+    a: Annotated[str, typer.Argument(metavar="A", help="A model.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="Another model.")],
+    tolerance: Annotated[
+        float | None,
+        typer.Option(
+            help="Largest relative difference in float64; by default measured from the rounding of the files."
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Do A and B compute the same function? Exit code 0: yes, 1: no, 2: cannot tell.
+
+    Both run on probe inputs made for the model type, in the files' dtype and in float64.
+
+    Example: cobasin verify ./model-b ./b-matched
+    """
+    from cobasin import present
+    from cobasin.checkpoint import load
+    from cobasin.verification import verify as verify_
+
+    with present.status("running both models on probe inputs"):
+        verdict = verify_(load(a), load(b), tolerance)
+    _result({"a": a, "b": b, **verdict.to_dict()}, json, present.verdict)
+    raise typer.Exit({True: 0, False: 1, None: 2}[verdict.same])
+
+
+@app.command()
+def inspect(
+    model: Annotated[str | None, typer.Argument(help="The model to look at.")] = None,
+    list_: Annotated[
+        bool, typer.Option("--list", help="List the known architectures and their groups.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Show the type of MODEL: its spaces, their groups, and the dimension of its symmetry group.
+
+    Example: cobasin inspect ./model-a
+    """
+    from cobasin import inspection, present
+
+    if (model is None) != list_:
+        raise InputError("name a model, or ask for the known architectures with --list (one of the two)")
+    if model is None:
+        _result({"architectures": inspection.known_architectures()}, json, present.architectures)
+    else:
+        _result(inspection.inspect(model), json, present.inspection)
+
+
+@app.command()
+def demo(
+    out: Annotated[
+        Path, typer.Option("--out", help="Where to put the models, the picture and the numbers.")
+    ] = Path("demo-out"),
+    json: Json = False,
+) -> None:
+    """Train two small models on real images, match, verify and merge them, and draw what happened.
+
+    Takes a few minutes on two cores and downloads nothing.
+    """
+    from cobasin.demo import run
+
+    result = run(out)
+    if json:
+        print(jsonlib.dumps(result))
+
+
+def _result(report: dict, json: bool, show) -> None:
+    if json:
+        print(jsonlib.dumps(report, allow_nan=False))
+    else:
+        show(report)
+
+
+def _terminate(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def main() -> None:
+    """Run the command line."""
+    signal.signal(signal.SIGTERM, _terminate)  # clean up as after Ctrl-C
+    try:
+        app()
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("interrupted; nothing was written", file=sys.stderr)
+        sys.exit(130)

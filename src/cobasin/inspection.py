@@ -1,0 +1,76 @@
+"""What `cobasin inspect` shows: the type of a model, and the architectures that are known."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Any
+
+from cobasin.architectures import declare, known
+from cobasin.checkpoint import load
+from cobasin.symmetry.spec import Spec
+from cobasin.typed import Typed
+
+
+def inspect(model: Any) -> dict:
+    """Spaces, groups, sizes, and tensors by type, of anything `load` takes.
+
+    ``dimension`` is that of the symmetry group as a manifold: the number of independent continuous directions
+    in which the weights can move without changing the function (with the norms folded, where they can be).
+    """
+    typed = Typed.of(load(model))
+    spec = typed.spec
+    types: Counter[str] = Counter()
+    parameters: Counter[str] = Counter()
+    for entry in (entry for name, entry in spec.entries.items() if name not in spec.tied):
+        types[entry.layout.text] += 1
+        parameters[entry.layout.text] += math.prod(entry.layout.shape)
+    spaces = describe_spaces(spec)
+    return {
+        "model": typed.checkpoint.label,
+        "architecture": spec.architecture,
+        "dtypes": sorted({str(h.dtype).removeprefix("torch.") for h in typed.checkpoint.headers.values()}),
+        "parameters": sum(parameters.values()),
+        "spaces": spaces,
+        "dimension": sum(space["dimension"] for space in spaces),
+        "types": [{"type": t, "tensors": count, "parameters": parameters[t]} for t, count in types.items()],
+    }
+
+
+def describe_spaces(spec: Spec) -> list[dict]:
+    """One row a space that tensors use: size, group (with the norms folded, if they can be), copies, dimension."""
+    used = {axis.space for entry in spec.entries.values() for b in entry.layout.blocks for axis in b.axes}
+    elements: Counter[str] = Counter()
+    for key in spec.sites:
+        elements[str(key[0])] += math.prod(spec.batch(str(key[0])))
+    rows = []
+    for name, space in spec.spaces.items():
+        if name not in used:
+            continue
+        group = spec.group(name, folded=bool(spec.norms))
+        text, dimension = group.describe(space.size) if group else ("fixed", 0)
+        rows.append(
+            {
+                "space": name,
+                "size": space.size,
+                "group": text,
+                "generic_group": space.group.describe(space.size)[0] if space.group else "fixed",
+                "over": list(space.over),
+                "elements": elements[name],
+                "dimension": dimension * elements[name],
+                "part": space.part,
+            }
+        )
+    return rows
+
+
+def known_architectures() -> list[dict]:
+    """Every declared class with the group of every space, at the sizes of Transformers' default configuration."""
+    from transformers import AutoConfig
+
+    rows = []
+    for architecture, model_type in known().items():
+        spec = declare(AutoConfig.for_model(model_type), architecture)
+        groups = {row["space"]: row["group"] for row in describe_spaces(spec) if row["group"] != "fixed"}
+        rows.append({"architecture": architecture, "model_type": model_type, "groups": groups})
+    return rows
