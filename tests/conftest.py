@@ -4,6 +4,9 @@ import pytest
 import torch
 from transformers import BertConfig, BertForMaskedLM
 
+# Tests run side by side on tiny tensors: more threads only spin against each other.
+torch.set_num_threads(1)
+
 
 @pytest.fixture
 def tiny_bert():

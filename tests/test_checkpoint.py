@@ -90,9 +90,7 @@ def test_checkpoint_is_returned_as_it_is(folder):
 
 def test_computed_checkpoint(folder):
     source = load(folder)
-    doubled = Checkpoint(
-        "x", source.config, source.architecture, source.headers, lambda name: 2 * source[name]
-    )
+    doubled = Checkpoint("x", source.config, source.architecture, source.headers, lambda name: 2 * source[name])
     assert torch.equal(doubled["cls.predictions.bias"], 2 * source["cls.predictions.bias"])
 
 

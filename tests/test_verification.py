@@ -19,11 +19,7 @@ GPT2 |= {"bos_token_id": 1, "eos_token_id": 1}
 LLAMA = {**TEXT, "num_key_value_heads": 2}
 T5 = {"d_model": 24, "d_ff": 20, "d_kv": 6, "num_heads": 4, "num_layers": 2, "vocab_size": 40}
 BART = {"d_model": 24, "vocab_size": 40, "max_position_embeddings": 32}
-BART |= {
-    f"{side}_{what}": 2
-    for side in ("encoder", "decoder")
-    for what in ("layers", "attention_heads", "ffn_dim")
-}
+BART |= {f"{side}_{what}": 2 for side in ("encoder", "decoder") for what in ("layers", "attention_heads", "ffn_dim")}
 
 # class, config class, settings, number of output values
 KINDS = [
@@ -82,24 +78,19 @@ def permuted(checkpoint: Checkpoint, dtype: torch.dtype = torch.float32, rows: i
     """The neurons of the second feed-forward block in reverse order; only `rows` rows of its input follow."""
     layer = "bert__encoder__layer__1__"
     first, bias, second = (
-        f"{layer}{n}"
-        for n in ("intermediate__dense__weight", "intermediate__dense__bias", "output__dense__weight")
+        f"{layer}{n}" for n in ("intermediate__dense__weight", "intermediate__dense__bias", "output__dense__weight")
     )
     read = {key: checkpoint[key.replace("__", ".")] for key in (first, bias, second)}
     moved = read[first].flip(0)
     moved[rows:] = read[first][rows:]
-    return changed(
-        checkpoint, dtype, **{first: moved, bias: read[bias].flip(0), second: read[second].flip(1)}
-    )
+    return changed(checkpoint, dtype, **{first: moved, bias: read[bias].flip(0), second: read[second].flip(1)})
 
 
 @pytest.mark.parametrize(("architecture", "config", "settings", "values"), KINDS)
 def test_every_kind_of_model(architecture, config, settings, values):
     checkpoint = make(architecture, config, settings)
     inputs = probe(checkpoint.config, architecture)
-    assert all(
-        torch.equal(value, probe(checkpoint.config, architecture)[key]) for key, value in inputs.items()
-    )
+    assert all(torch.equal(value, probe(checkpoint.config, architecture)[key]) for key, value in inputs.items())
     assert outputs(instantiate(checkpoint, torch.float64), inputs).shape == (values,)
     verdict = verify(checkpoint, checkpoint)
     assert verdict.same is True
@@ -227,9 +218,7 @@ def test_heads_that_the_class_does_not_have_are_left_unread():
     whole = make("BertForPreTraining", "BertConfig", TEXT)
     config = transformers.BertConfig(**TEXT, architectures=["BertForMaskedLM"])
     model = instantiate(load(dict(whole), config), torch.float32)
-    assert torch.equal(
-        model.bert.embeddings.word_embeddings.weight, whole["bert.embeddings.word_embeddings.weight"]
-    )
+    assert torch.equal(model.bert.embeddings.word_embeddings.weight, whole["bert.embeddings.word_embeddings.weight"])
 
 
 def test_a_model_owns_its_tensors():

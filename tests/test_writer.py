@@ -34,8 +34,7 @@ def test_shards_stay_as_planned(sharded, tmp_path):
     for path in sharded.glob("*.safetensors"):
         assert_bitwise(load_file(tmp_path / "out" / path.name), load_file(path))
     found, expected = (
-        json.loads((path / "model.safetensors.index.json").read_text())
-        for path in (tmp_path / "out", sharded)
+        json.loads((path / "model.safetensors.index.json").read_text()) for path in (tmp_path / "out", sharded)
     )
     assert found["weight_map"] == expected["weight_map"]
     assert found["metadata"]["total_size"] == expected["metadata"]["total_size"]
@@ -54,9 +53,7 @@ def test_one_shard_with_a_number_gets_an_index(folder, tmp_path):
 
 def test_computed_tensors_in_another_dtype(tiny_bert, folder, tmp_path):
     source = load(folder)
-    headers = {
-        name: Header(torch.bfloat16, header.shape, header.shard) for name, header in source.headers.items()
-    }
+    headers = {name: Header(torch.bfloat16, header.shape, header.shard) for name, header in source.headers.items()}
     halved = changed(source, lambda _, tensor: (tensor / 2).bfloat16(), headers)
     save(halved, tmp_path / "out")
     reloaded = BertForMaskedLM.from_pretrained(tmp_path / "out")
@@ -142,9 +139,7 @@ def test_other_files_are_carried_along(folder, tmp_path):
         (folder / name).write_text(text)
     (folder / "linked.txt").symlink_to(folder / "vocab.txt")
     save(load(folder), tmp_path / "out")
-    found = {
-        str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*") if path.is_file()
-    }
+    found = {str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*") if path.is_file()}
     assert found == {*carried, "linked.txt", "config.json", "model.safetensors"}
     assert not (tmp_path / "out" / "linked.txt").is_symlink()
     for name, text in carried.items():

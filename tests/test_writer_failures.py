@@ -71,9 +71,7 @@ def test_failure_in_an_extra_file(folder, tmp_path):
         raise OSError(28, "No space left on device", str(path))
 
     message = save_refusal(load(folder), tmp_path / "out", files={"x": full})
-    assert message.startswith(
-        f"{tmp_path / 'out'}: cannot be written: No space left on device; free some space"
-    )
+    assert message.startswith(f"{tmp_path / 'out'}: cannot be written: No space left on device; free some space")
     assert names(tmp_path) == ["bert"]
 
 
@@ -229,9 +227,7 @@ def test_output_that_fills_up_during_the_run_is_kept(folder, tmp_path):
         (tmp_path / "out" / "theirs.txt").write_text("x")
         return tensor
 
-    assert "cannot be written: Directory not empty" in save_refusal(
-        changed(load(folder), interfere), tmp_path / "out"
-    )
+    assert "cannot be written: Directory not empty" in save_refusal(changed(load(folder), interfere), tmp_path / "out")
     assert names(tmp_path / "out") == ["theirs.txt"]
     assert names(tmp_path) == ["bert", "out"]
 

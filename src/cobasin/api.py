@@ -59,8 +59,8 @@ def _match(
     check_pair(source, anchor)
     choice.check(source.spec)
     excluded = source.heads if source.labels != anchor.labels else []
-    before = _distance(source, anchor, excluded)
     form, source, anchor, notes = _form(source, anchor, choice)
+    before = _distance(source, anchor, excluded)
     if excluded:
         notes.append("the label sets differ: the task heads were moved along, but not compared")
     state = Match(form, choice, source, anchor, excluded)
@@ -91,9 +91,7 @@ def _match(
 
 def _form(source: Typed, anchor: Typed, choice: Choice) -> tuple[Form, Typed, Typed, list[str]]:
     """The canonical form to match in; folding the norms in front of a tied head unties it."""
-    biases = (
-        () if choice.paper or "attention" not in choice.parts else free_biases(source.spec, choice.layers)
-    )
+    biases = () if choice.paper or "attention" not in choice.parts else free_biases(source.spec, choice.layers)
     plain = Form(source.spec, (), biases)
     if "residual" not in choice.parts or not source.spec.norms:
         return plain, source, anchor, []
@@ -189,9 +187,7 @@ def merge(
             states[i] = element.apply(typed[i])
     if any(not model.spec.tied for model in typed):
         untied = [model.untied() if model.spec.tied else model for model in typed]
-        states = [
-            new if state is old else state for new, old, state in zip(untied, typed, states, strict=True)
-        ]
+        states = [new if state is old else state for new, old, state in zip(untied, typed, states, strict=True)]
         typed = untied
     base = typed[head_from or 0]
     own = set() if head_from is None else set(base.heads)

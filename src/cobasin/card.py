@@ -19,8 +19,7 @@ def matched(report: dict) -> str:
 def merged(report: dict) -> str:
     """The card of a merged model."""
     rows = "".join(
-        f"| `{model}` | {weight:.4g} |\n"
-        for model, weight in zip(report["models"], report["weights"], strict=True)
+        f"| `{model}` | {weight:.4g} |\n" for model, weight in zip(report["models"], report["weights"], strict=True)
     )
     head = f"The task head is that of `{report['head_from']}`.\n" if report["head_from"] else ""
     parts = "".join(

@@ -113,9 +113,7 @@ def _from_folder(folder: Path, label: str) -> Checkpoint:
     return Checkpoint(label, config, architecture, headers, read, folder)
 
 
-def _from_state_dict(
-    state: Mapping[str, Tensor], config: PreTrainedConfig | Mapping[str, Any] | None
-) -> Checkpoint:
+def _from_state_dict(state: Mapping[str, Tensor], config: PreTrainedConfig | Mapping[str, Any] | None) -> Checkpoint:
     label = "state dict"
     if config is None:
         raise InputError("a state dict does not say what model it is; pass its config as well")
@@ -143,9 +141,7 @@ def _from_model(model: PreTrainedModel) -> Checkpoint:
     return _from_memory(label, config, type(model).__name__, tensors)
 
 
-def _from_memory(
-    label: str, config: PreTrainedConfig, architecture: str, tensors: dict[str, Tensor]
-) -> Checkpoint:
+def _from_memory(label: str, config: PreTrainedConfig, architecture: str, tensors: dict[str, Tensor]) -> Checkpoint:
     headers = describe(tensors, SINGLE_FILE, label)
     return Checkpoint(label, config, architecture, headers, lambda name: tensors[name].detach().cpu())
 

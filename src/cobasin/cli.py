@@ -7,6 +7,8 @@ Exit codes: 0 done (verify: the same function), 1 verify found different functio
 from __future__ import annotations
 
 import json as jsonlib
+import math
+import os
 import signal
 import sys
 from pathlib import Path
@@ -15,6 +17,8 @@ from typing import Annotated
 import typer
 
 from cobasin.errors import InputError
+
+INTERRUPTED = 130
 
 app = typer.Typer(
     name="cobasin",
@@ -27,9 +31,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-Json = Annotated[
-    bool, typer.Option("--json", help="Print one JSON object on standard output instead of a table.")
-]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output instead of a table.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the output folder if it is not empty.")]
 Out = Annotated[Path, typer.Option("--out", help="The folder to write. It appears only when complete.")]
 SYMMETRY = (
@@ -67,9 +69,7 @@ def match(
 def merge(
     models: Annotated[list[str], typer.Argument(help="Two models or more; all are matched to the first.")],
     out: Out,
-    weights: Annotated[
-        str | None, typer.Option(help="One number a model, like 0.7,0.3; equal by default.")
-    ] = None,
+    weights: Annotated[str | None, typer.Option(help="One number a model, like 0.7,0.3; equal by default.")] = None,
     match: Annotated[str, typer.Option(help="How to match: 'none', " + SYMMETRY)] = "full",
     head_from: Annotated[
         str | None, typer.Option(help="Take the task head of this model instead of the average.")
@@ -109,6 +109,8 @@ def verify(
     from cobasin.checkpoint import load
     from cobasin.verification import verify as verify_
 
+    if tolerance is not None and not (math.isfinite(tolerance) and tolerance >= 0):
+        raise InputError(f"tolerance {tolerance}: expected a finite number that is not negative")
     with present.status("running both models on probe inputs"):
         verdict = verify_(load(a), load(b), tolerance)
     _result({"a": a, "b": b, **verdict.to_dict()}, json, present.verdict)
@@ -118,9 +120,7 @@ def verify(
 @app.command()
 def inspect(
     model: Annotated[str | None, typer.Argument(help="The model to look at.")] = None,
-    list_: Annotated[
-        bool, typer.Option("--list", help="List the known architectures and their groups.")
-    ] = False,
+    list_: Annotated[bool, typer.Option("--list", help="List the known architectures and their groups.")] = False,
     json: Json = False,
 ) -> None:
     """Show the type of MODEL: its spaces, their groups, and the dimension of its symmetry group.
@@ -139,14 +139,14 @@ def inspect(
 
 @app.command()
 def demo(
-    out: Annotated[
-        Path, typer.Option("--out", help="Where to put the models, the picture and the numbers.")
-    ] = Path("demo-out"),
+    out: Annotated[Path, typer.Option(help="Where to put the models, the picture and the numbers.")] = Path("demo-out"),
     json: Json = False,
 ) -> None:
     """Train two small models on real images, match, verify and merge them, and draw what happened.
 
     Takes a few minutes on two cores and downloads nothing.
+
+    Example: cobasin demo --out ./demo
     """
     from cobasin.demo import run
 
@@ -168,12 +168,14 @@ def _terminate(*_: object) -> None:
 
 def main() -> None:
     """Run the command line."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # its warnings would bury the line of an error
     signal.signal(signal.SIGTERM, _terminate)  # clean up as after Ctrl-C
     try:
         app()
     except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print("error:", " ".join(str(error).splitlines()), file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
-        print("interrupted; nothing was written", file=sys.stderr)
-        sys.exit(130)
+    except SystemExit as end:
+        if end.code == INTERRUPTED:  # what typer makes of a KeyboardInterrupt
+            print("interrupted; no unfinished output was left behind", file=sys.stderr)
+        raise

@@ -102,9 +102,7 @@ def run(out: Path, *, epochs: int = EPOCHS, points: int = 25, overwrite: bool = 
             writer.save(api.load(model), out / f"model-{seed}", overwrite=overwrite)
             loss, accuracy = evaluate(model, digits)
             parents.append({"accuracy": accuracy, "loss": loss})
-        outcomes = {
-            symmetry: _match_and_merge(out, symmetry, digits, points, overwrite, show) for symmetry in NAMES
-        }
+        outcomes = {symmetry: _match_and_merge(out, symmetry, digits, points, overwrite, show) for symmetry in NAMES}
     paths = {NAMES[symmetry]: outcome.path for symmetry, outcome in outcomes.items()}
     plot_paths(paths, out / "path.png", "From model 0 to model 1 in a straight line", "test accuracy")
     result = {
@@ -178,9 +176,7 @@ def evaluate(model: PreTrainedModel, digits: Digits) -> tuple[float, float]:
     return cross_entropy(logits, digits.test_labels).item(), correct.double().mean().item()
 
 
-def _match_and_merge(
-    out: Path, symmetry: str, digits: Digits, points: int, overwrite: bool, show: Show
-) -> Outcome:
+def _match_and_merge(out: Path, symmetry: str, digits: Digits, points: int, overwrite: bool, show: Show) -> Outcome:
     anchor, source = (api.load(out / f"model-{seed}") for seed in (0, 1))
     matched, report, verdict = source, None, None
     if symmetry != "none":

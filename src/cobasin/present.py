@@ -8,23 +8,25 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
-_errors = Console(stderr=True)
-_output = Console()
+# paths may hold what rich takes for markup or emoji, and are not to be broken where the output is a pipe
+_errors = Console(stderr=True, markup=False, emoji=False)
+_output = Console(markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager
 def status(text: str) -> Iterator[None]:
     """A spinner while something runs."""
-    with _errors.status(text):
+    with _errors.status(Text(text)):
         yield
 
 
 @contextmanager
 def rounds(text: str) -> Iterator[Callable[[int, float], None]]:
     """A spinner with the round and the distance of a match."""
-    with _errors.status(text) as spinner:
-        yield lambda number, squared: spinner.update(f"{text}: round {number}, distance {squared**0.5:.6g}")
+    with _errors.status(Text(text)) as spinner:
+        yield lambda number, squared: spinner.update(Text(f"{text}: round {number}, distance {squared**0.5:.6g}"))
 
 
 @contextmanager
@@ -32,31 +34,31 @@ def bar(text: str, total: int) -> Iterator[Callable[[int], None]]:
     """A bar over a number of bytes."""
     columns = (
         SpinnerColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         DownloadColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=_errors, transient=True) as progress:
+    with Progress(*columns, console=_errors, transient=True, disable=not _errors.is_terminal) as progress:
         task = progress.add_task(text, total=total)
         yield lambda size: progress.advance(task, size)
 
 
 def match_report(report: dict) -> None:
     """The table of `cobasin match`."""
-    _output.print(f"matched {report['source']} to {report['anchor']} ({report['symmetry']})", highlight=False)
+    _output.print(f"matched {report['source']} to {report['anchor']} ({report['symmetry']})")
     _distances(report)
-    _output.print(f"written to {report['out']}", highlight=False)
+    _output.print(f"written to {report['out']}")
 
 
 def merge_report(report: dict) -> None:
     """The table of `cobasin merge`."""
     shares = ", ".join(f"{w:.3g} x {m}" for w, m in zip(report["weights"], report["models"], strict=True))
-    _output.print(f"average of {shares}", highlight=False)
+    _output.print(f"average of {shares}")
     for one in report["matches"]:
-        _output.print(f"\n{one['source']} matched ({one['symmetry']})", highlight=False)
+        _output.print(f"\n{one['source']} matched ({one['symmetry']})")
         _distances(one)
-    _output.print(f"written to {report['out']}", highlight=False)
+    _output.print(f"written to {report['out']}")
 
 
 def _distances(report: dict) -> None:
@@ -68,27 +70,24 @@ def _distances(report: dict) -> None:
         sums[1] += row["after"] ** 2
     for space, (before, after) in merged.items():
         table.add_row(space, f"{before**0.5:.6g}", f"{after**0.5:.6g}")
-    _output.print(table)
+    _output.print(table, soft_wrap=False)
     _output.print(
         f"distance of the files {report['distance_before']:.6g} -> {report['distance_after']:.6g}, "
         f"{report['rounds']} rounds, {report['seconds']:.1f} s",
-        highlight=False,
     )
     for note in report["notes"]:
-        _output.print(f"note: {note}", highlight=False)
+        _output.print(f"note: {note}")
     verification = report["verification"]
     if verification is None:
-        _output.print(
-            "function: not run on probe inputs (large model); check with cobasin verify", highlight=False
-        )
+        _output.print("function: not run on probe inputs (large model); check with cobasin verify")
     else:
-        _output.print(f"function in float64: {verification['reason']}", highlight=False)
+        _output.print(f"function in float64: {verification['reason']}")
 
 
 def verdict(report: dict) -> None:
     """The answer of `cobasin verify`."""
     answer = {True: "same function", False: "different functions", None: "cannot tell"}[report["same"]]
-    _output.print(f"{answer}: {report['reason']}", highlight=False)
+    _output.print(f"{answer}: {report['reason']}")
     table = Table("difference of the outputs", "")
     for key, text in (
         ("relative_float64", "relative, float64"),
@@ -100,29 +99,25 @@ def verdict(report: dict) -> None:
         if report.get(key) is not None:
             table.add_row(text, f"{report[key]:.3g}")
     if table.row_count:
-        _output.print(table)
+        _output.print(table, soft_wrap=False)
 
 
 def inspection(report: dict) -> None:
     """The tables of `cobasin inspect`."""
-    _output.print(
-        f"{report['model']}: {report['architecture']}, {report['parameters']:,} parameters, {', '.join(report['dtypes'])}",
-        highlight=False,
-    )
+    dtypes = ", ".join(report["dtypes"])
+    _output.print(f"{report['model']}: {report['architecture']}, {report['parameters']:,} parameters, {dtypes}")
     table = Table("space", "size", "group", "one for every", "elements", "dimension", "--symmetry")
     for row in report["spaces"]:
         free = row["group"] != "fixed"
         each = " ".join(row["over"]) if free else ""
         numbers = (str(row["elements"]), f"{row['dimension']:,}") if free else ("", "")
-        table.add_row(
-            row["space"], str(row["size"]), row["group"], each, *numbers, row["part"] if free else ""
-        )
-    _output.print(table)
-    _output.print(f"dimension of the symmetry group: {report['dimension']:,}", highlight=False)
+        table.add_row(row["space"], str(row["size"]), row["group"], each, *numbers, row["part"] if free else "")
+    _output.print(table, soft_wrap=False)
+    _output.print(f"dimension of the symmetry group: {report['dimension']:,}")
     table = Table("type", "tensors", "parameters")
     for row in report["types"]:
         table.add_row(row["type"], str(row["tensors"]), f"{row['parameters']:,}")
-    _output.print(table)
+    _output.print(table, soft_wrap=False)
 
 
 def architectures(report: dict) -> None:
@@ -131,4 +126,4 @@ def architectures(report: dict) -> None:
     for row in report["architectures"]:
         groups = "\n".join(f"{space}: {group}" for space, group in row["groups"].items())
         table.add_row(row["architecture"], row["model_type"], groups)
-    _output.print(table)
+    _output.print(table, soft_wrap=False)

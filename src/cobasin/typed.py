@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from cobasin.architectures import declare
+from cobasin.architectures import declare, known
 from cobasin.checkpoint import Checkpoint, Header
 from cobasin.errors import InputError
 from cobasin.symmetry.spec import Spec
@@ -41,16 +41,27 @@ class Typed(Mapping[str, Tensor]):
         """Type a checkpoint.
 
         Raises:
-            InputError: for an unknown architecture, or with all tensors that do not fit, in one message.
+            InputError: for an unknown architecture, a config that cannot be that architecture's, or with all
+                tensors that do not fit, in one message.
         """
-        spec = declare(checkpoint.config, checkpoint.architecture, checkpoint.headers)
-        problems = spec.problems(
-            {name: (header.shape, header.dtype) for name, header in checkpoint.headers.items()}
-        )
-        if problems:
+        config, architecture, label = checkpoint.config, checkpoint.architecture, checkpoint.label
+        expected = known().get(architecture, config.model_type)
+        if config.model_type != expected:
             raise InputError(
-                f"{checkpoint.label} does not fit {checkpoint.architecture}: " + "; ".join(problems)
+                f"{label}: the config is of model_type {config.model_type!r}, but {architecture} is of {expected!r}"
             )
+        try:
+            spec = declare(config, architecture, checkpoint.headers)
+        except (ArithmeticError, TypeError) as error:  # transformers lets some impossible sizes pass
+            raise InputError(f"{label}: the config is not that of a {architecture}: {error}") from error
+        problems = spec.problems({name: (header.shape, header.dtype) for name, header in checkpoint.headers.items()})
+        first: dict[str, str] = {}
+        for disk in checkpoint.headers:
+            for name in spec.disk_names([disk]):
+                if first.setdefault(name, disk) != disk:
+                    problems.append(f"{first[name]} and {disk} are the same tensor under two names")
+        if problems:
+            raise InputError(f"{label} does not fit {architecture}: " + "; ".join(problems))
         return cls(checkpoint, spec, spec.tied)
 
     def untied(self) -> Typed:
@@ -98,7 +109,30 @@ class Typed(Mapping[str, Tensor]):
     def __getitem__(self, name: str) -> Tensor:
         if name not in self.disk_names and name in self.ties:
             name = self.ties[name]
-        return self.checkpoint[self.disk_names[name]]
+        tensor = self.checkpoint[self.disk_names[name]]
+        if name not in self._checked:
+            self._check(name, tensor)
+            self._checked.add(name)
+        return tensor
+
+    @cached_property
+    def _checked(self) -> set[str]:
+        return set()
+
+    def _check(self, name: str, tensor: Tensor) -> None:
+        """Refuse, on first sight, what only the values can tell."""
+        label, disk = self.checkpoint.label, self.disk_names
+        if not torch.isfinite(tensor).all():
+            raise InputError(
+                f"{label}: {disk[name]} has NaN or infinite values; the file is damaged or the training diverged"
+            )
+        for tied, twin in self.ties.items():
+            # versions of transformers differ in what they load
+            if twin == name and tied in disk and not torch.equal(self.checkpoint[disk[tied]], tensor):
+                raise InputError(
+                    f"{label}: the config ties {disk[tied]} to {disk[name]}, but their values differ; "
+                    "remove the first from the file, or set tie_word_embeddings to false in config.json"
+                )
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.spec.entries)
@@ -120,7 +154,10 @@ class Typed(Mapping[str, Tensor]):
         def read(disk: str) -> Tensor:
             if disk not in spec_names:
                 return self.checkpoint[disk]
-            return state[spec_names[disk]].to(headers[disk].dtype)
+            tensor = state[spec_names[disk]].to(headers[disk].dtype)
+            if not torch.isfinite(tensor).all():
+                raise InputError(f"{disk} does not fit {tensor.dtype}: its largest values become infinite")
+            return tensor
 
         source = self.checkpoint
         return Checkpoint(source.label, source.config, source.architecture, headers, read, source.folder)
@@ -138,25 +175,29 @@ def check_pair(source: Typed, anchor: Typed) -> None:
             f"{a.label} is a {a.architecture}, {b.label} is a {b.architecture}: only models of one architecture match"
         )
     problems = [
-        f"{key} is {getattr(a.config, key, None)!r} in {a.label} and {getattr(b.config, key, None)!r} in {b.label}"
+        f"{key} is {_setting(a, key)!r} in {a.label} and {_setting(b, key)!r} in {b.label}"
         for key in dict.fromkeys((*source.spec.function_keys, *anchor.spec.function_keys))
-        if getattr(a.config, key, None) != getattr(b.config, key, None)
+        if _setting(a, key) != _setting(b, key)
     ]
     for name, space in source.spec.spaces.items():
         other = anchor.spec.spaces.get(name)
         if name != "label" and (other is None or other.size != space.size):
-            problems.append(
-                f"{name} has size {space.size} in {a.label} and {other and other.size} in {b.label}"
-            )
+            problems.append(f"{name} has size {space.size} in {a.label} and {other and other.size} in {b.label}")
     if not problems:  # files may differ in what no config says, such as a pooler
         for name in sorted(source.spec.entries.keys() ^ anchor.spec.entries.keys()):
             problems.append(f"{name} is only in {(a if name in source.spec.entries else b).label}")
     if a.folder and b.folder:
         problems += _vocabulary_problems(a.folder, b.folder)
     if problems:
-        raise InputError(
-            f"{a.label} and {b.label} do not compute comparable functions: " + "; ".join(problems)
-        )
+        raise InputError(f"{a.label} and {b.label} do not compute comparable functions: " + "; ".join(problems))
+
+
+def _setting(checkpoint: Checkpoint, key: str) -> object:
+    """What the config says; of a rotary embedding without the old name of its type, which some files repeat."""
+    value = getattr(checkpoint.config, key, None)
+    if isinstance(value, dict) and "rope_type" in value:
+        return {name: entry for name, entry in value.items() if name != "type"}
+    return value
 
 
 def _vocabulary_problems(a: Path, b: Path) -> list[str]:
@@ -164,18 +205,18 @@ def _vocabulary_problems(a: Path, b: Path) -> list[str]:
         if (a / name).is_file() and (b / name).is_file():
             same = _vocabulary(a / name) == _vocabulary(b / name)
             return (
-                []
-                if same
-                else [f"the vocabularies differ ({a / name} and {b / name}): the same id is another token"]
+                [] if same else [f"the vocabularies differ ({a / name} and {b / name}): the same id is another token"]
             )
     return []
 
 
 def _vocabulary(path: Path) -> object:
-    if path.name != "tokenizer.json":
-        return path.read_bytes()
     try:
+        if path.name != "tokenizer.json":
+            return path.read_bytes()
         content = json.loads(path.read_text(encoding="utf-8"))
         return content["model"].get("vocab"), content.get("added_tokens")
     except (ValueError, KeyError, AttributeError, TypeError):
         raise InputError(f"{path}: not a tokenizer file") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error

@@ -168,8 +168,6 @@ def _native_dtype(checkpoint: Checkpoint) -> torch.dtype:
 
 def _domain(checkpoint: Checkpoint) -> str:
     """What the model can be applied to."""
-    sizes = {
-        name: getattr(checkpoint.config, name, None) for name in ("vocab_size", "image_size", "num_channels")
-    }
+    sizes = {name: getattr(checkpoint.config, name, None) for name in ("vocab_size", "image_size", "num_channels")}
     known = ", ".join(f"{name} {size}" for name, size in sizes.items() if size is not None)
     return f"{model_class(checkpoint.architecture).main_input_name} with {known}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -20,9 +21,7 @@ from cobasin.writer import check_output, save
 VERIFIED_PARAMETERS = 100_000_000
 
 
-def match_to_folder(
-    source: str, anchor: str, out: Path, symmetry: str, layers: str | None, overwrite: bool
-) -> dict:
+def match_to_folder(source: str, anchor: str, out: Path, symmetry: str, layers: str | None, overwrite: bool) -> dict:
     """Match, write the matched model with its element and report; returns the report."""
     models = load(source), load(anchor)
     check_output(out, overwrite, [model.folder for model in models])
@@ -47,19 +46,12 @@ def merge_to_folder(
     models: list[str], out: Path, weights: str | None, symmetry: str, head_from: str | None, overwrite: bool
 ) -> dict:
     """Match, average and write; returns the report."""
-    if head_from is not None and head_from not in models:
-        raise InputError(f"--head-from {head_from}: is not one of the models to merge")
-    shares = None if weights is None else _numbers(weights)
+    head = None if head_from is None else _position(head_from, models)
+    shares = [1.0] * len(models) if weights is None else _numbers(weights)
     loaded = [load(model) for model in models]
     check_output(out, overwrite, [model.folder for model in loaded])
     with present.rounds(f"matching to {models[0]}") as progress:
-        merged = merge(
-            loaded,
-            shares,
-            symmetry,
-            None if head_from is None else models.index(head_from),
-            progress=progress,
-        )
+        merged = merge(loaded, shares, symmetry, head, progress=progress)
     matches = [
         {"source": name, **element.report, **_evidence(element, model)}
         for name, model, element in zip(models[1:], loaded[1:], merged.elements, strict=True)
@@ -68,13 +60,16 @@ def merge_to_folder(
     report = {
         "cobasin": __version__,
         "models": models,
-        "weights": shares or [1 / len(models)] * len(models),
+        "weights": [share / sum(shares) for share in shares],
         "match": symmetry,
-        "head_from": head_from,
+        "head_from": None if head is None else models[head],
         "out": str(out),
         "matches": matches,
     }
-    files = {"cobasin.json": json.dumps(report, indent=2), "README.md": card.merged(report)}
+    files: dict[str, Callable[[Path], None] | str] = {
+        "cobasin.json": json.dumps(report, indent=2),
+        "README.md": card.merged(report),
+    }
     for i, element in enumerate(merged.elements, start=1):
         if element is not None:
             files[f"cobasin-{i}.safetensors"] = element.save
@@ -83,7 +78,7 @@ def merge_to_folder(
 
 
 def _evidence(element: Element, source: Checkpoint) -> dict:
-    """What shows that the function is kept: the group's own equations, and logits in float64 for all but large models."""
+    """What shows that the function is kept: the group's own equations; for all but large models logits in float64."""
     evidence: dict = {"deviation_from_group": element.deviation()}
     parameters = sum(math.prod(header.shape) for header in source.headers.values())
     if parameters > VERIFIED_PARAMETERS:
@@ -91,9 +86,7 @@ def _evidence(element: Element, source: Checkpoint) -> dict:
     with present.status("verifying the function in float64"):
         verdict = verify(source, transform(element, source, torch.float64))
     if verdict.same is False:
-        raise RuntimeError(
-            f"the matched model computes another function ({verdict.reason}): a wrong declaration?"
-        )
+        raise RuntimeError(f"the matched model computes another function ({verdict.reason}): a wrong declaration?")
     return evidence | {"verification": verdict.to_dict()}
 
 
@@ -101,6 +94,14 @@ def _save(checkpoint: Checkpoint, out: Path, overwrite: bool, files: dict) -> No
     size = sum(math.prod(header.shape) * header.dtype.itemsize for header in checkpoint.headers.values())
     with present.bar(f"writing {out}", size) as progress:
         save(checkpoint, out, files=files, overwrite=overwrite, progress=progress)
+
+
+def _position(model: str, models: list[str]) -> int:
+    """Which of the models it is; a folder may be written in several ways, like ./a and a/."""
+    paths = [Path(one) for one in models]
+    if Path(model) not in paths:
+        raise InputError(f"--head-from {model}: expected one of the models to merge: {', '.join(models)}")
+    return paths.index(Path(model))
 
 
 def _numbers(text: str) -> list[float]:

@@ -149,9 +149,7 @@ def _write_weights(checkpoint: Checkpoint, folder: Path, progress: Progress) -> 
     plan: dict[str, list[str]] = {}
     for name, header in checkpoint.headers.items():
         plan.setdefault(_safetensors_name(header.shard), []).append(name)
-    total_size = sum(
-        _write_shard(checkpoint, names, folder / shard, progress) for shard, names in plan.items()
-    )
+    total_size = sum(_write_shard(checkpoint, names, folder / shard, progress) for shard, names in plan.items())
     if list(plan) != [SINGLE_FILE]:
         weight_map = {name: shard for shard, names in plan.items() for name in names}
         index = {"metadata": {"total_size": total_size}, "weight_map": weight_map}

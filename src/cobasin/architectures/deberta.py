@@ -10,7 +10,7 @@ from __future__ import annotations
 from cobasin.architectures import Request, declares
 from cobasin.architectures.encoder import SAME_FUNCTION, bert_layer, bert_spaces, masked_lm
 from cobasin.architectures.parts import layer_norm, linear, neurons, require
-from cobasin.symmetry.spec import Space, Spec, ValueBias
+from cobasin.symmetry.spec import KeyBias, Space, Spec, ValueBias
 
 HEADS = ("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification")
 QUERY, KEY, VALUE = "(head qk)", "(head qk')", "(head vo)"
@@ -43,14 +43,10 @@ def _head(request: Request) -> tuple[dict[str, str], dict[str, str]]:
     if request.head == "ForMaskedLM" and config.legacy:
         p = "cls.predictions"
         tied = config.tie_word_embeddings
-        return masked_lm(
-            tied, f"{p}.transform.dense", f"{p}.transform.LayerNorm", f"{p}.decoder", f"{p}.bias"
-        )
+        return masked_lm(tied, f"{p}.transform.dense", f"{p}.transform.LayerNorm", f"{p}.decoder", f"{p}.bias")
     if request.head == "ForMaskedLM":  # the new head reads the word embeddings themselves
         p = "lm_predictions.lm_head"
-        return linear(f"{p}.dense", "resid", "resid") | layer_norm(f"{p}.LayerNorm") | {
-            f"{p}.bias": "vocab"
-        }, {}
+        return linear(f"{p}.dense", "resid", "resid") | layer_norm(f"{p}.LayerNorm") | {f"{p}.bias": "vocab"}, {}
     return {}, {}
 
 
@@ -60,6 +56,7 @@ def _spec(
     value_bias: str,
     spaces: dict[str, Space],
     keys: tuple[str, ...] = (),
+    key_biases: tuple[KeyBias, ...] = (),
 ) -> Spec:
     config = request.config
     head, ties = _head(request)
@@ -71,7 +68,10 @@ def _spec(
         _embeddings(config) | relative_embeddings | projections | bert_layer(LAYER) | head,
         prefix="deberta.",
         tied=ties,
-        biases=(ValueBias(value_bias, f"{ATTENTION}.output.dense.weight", f"{ATTENTION}.output.dense.bias"),),
+        biases=(
+            *key_biases,
+            ValueBias(value_bias, f"{ATTENTION}.output.dense.weight", f"{ATTENTION}.output.dense.bias"),
+        ),
         buffers=(r"embeddings\.position_ids",),
         function_keys=(
             "num_attention_heads",
@@ -121,9 +121,11 @@ def deberta_v2(request: Request) -> Spec:
         | linear(f"{own}.key_proj", KEY, "resid")
         | linear(f"{own}.value_proj", VALUE, "resid")
     )
+    key_biases = ()
     if config.relative_attention and not getattr(config, "share_att_key", False):
         if "c2p" in config.pos_att_type:
             projections |= linear(f"{own}.pos_key_proj", KEY, "resid")
+            key_biases = (KeyBias(f"{own}.pos_key_proj.bias"),)  # the same for all positions of a query
         if "p2c" in config.pos_att_type:
             projections |= linear(f"{own}.pos_query_proj", QUERY, "resid")
     if config.relative_attention and "layer_norm" in getattr(config, "norm_rel_ebd", "none"):
@@ -137,4 +139,4 @@ def deberta_v2(request: Request) -> Spec:
     relative = 2 * (buckets if buckets > 0 else _relative_positions(config))
     keys = ("position_buckets", "share_att_key", "norm_rel_ebd", "conv_act")
     spaces = {"rel": Space(relative), "kernel": Space(kernel)}
-    return _spec(request, projections, f"{own}.value_proj.bias", spaces, keys)
+    return _spec(request, projections, f"{own}.value_proj.bias", spaces, keys, key_biases)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from cobasin.architectures import Request, declares
-from cobasin.architectures.parts import LAYER, attention, conv1d, layer_norm, linear, neurons, require
+from cobasin.architectures.parts import LAYER, attention, conv1d, labels, layer_norm, linear, neurons, require
 from cobasin.symmetry.groups import Orthogonal, Permutation, Rotation2, SignedPermutation
 from cobasin.symmetry.spec import KeyBias, Norm, Space, Spec, ValueBias
 
-PADDING_READ = {
-    "ForSequenceClassification": ("pad_token_id",)
-}  # the last token before the padding is classified
+PADDING_READ = {"ForSequenceClassification": ("pad_token_id",)}  # the last token before the padding is classified
 
 
 def _output(request: Request, embedding: str) -> tuple[dict[str, str], dict[str, str]]:
@@ -52,12 +50,10 @@ def gpt2(request: Request) -> Spec:
         | {
             "layer": Space(config.n_layer),
             "resid": _stream(config.n_embd, request.head, Permutation(), Orthogonal(fix_ones=True)),
-            "ffn": Space(
-                config.n_inner or 4 * config.n_embd, neurons(config.activation_function), LAYER, part="ffn"
-            ),
+            "ffn": Space(config.n_inner or 4 * config.n_embd, neurons(config.activation_function), LAYER, part="ffn"),
             "vocab": Space(config.vocab_size),
             "pos": Space(config.n_positions),
-            "label": Space(config.num_labels),
+            "label": labels(config),
         },
         {
             "wte.weight": "vocab resid",
@@ -136,7 +132,7 @@ def llama(request: Request) -> Spec:
             "vo": Space(width, Orthogonal(scaled=True), per_group, part="attention"),
             "ffn": Space(config.intermediate_size, Permutation(signed=True, scaled=True), LAYER, part="ffn"),
             "vocab": Space(config.vocab_size),
-            "label": Space(config.num_labels),
+            "label": labels(config),
         },
         {
             "embed_tokens.weight": "vocab resid",
@@ -155,9 +151,7 @@ def llama(request: Request) -> Spec:
         prefix="model.",
         tied=ties,
         norms=() if request.head == "Model" else norms,
-        biases=(ValueBias(f"{own}.v_proj.bias", f"{own}.o_proj.weight", f"{own}.o_proj.bias"),)
-        if biased
-        else (),
+        biases=(ValueBias(f"{own}.v_proj.bias", f"{own}.o_proj.weight", f"{own}.o_proj.bias"),) if biased else (),
         buffers=(r"(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq",),
         function_keys=(
             "num_attention_heads",
@@ -168,10 +162,6 @@ def llama(request: Request) -> Spec:
             "tie_word_embeddings",
             *PADDING_READ.get(request.head, ()),
             # rotary scalings of these types read the length the model was made for
-            *(
-                ("max_position_embeddings",)
-                if rope.get("rope_type") in ("dynamic", "longrope", "yarn")
-                else ()
-            ),
+            *(("max_position_embeddings",) if rope.get("rope_type") in ("dynamic", "longrope", "yarn") else ()),
         ),
     )

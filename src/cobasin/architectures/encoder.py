@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cobasin.architectures import Request, declares
-from cobasin.architectures.parts import LAYER, attention, layer_norm, linear, neurons
+from cobasin.architectures.parts import LAYER, attention, labels, layer_norm, linear, neurons
 from cobasin.symmetry.groups import Permutation, SignedPermutation
 from cobasin.symmetry.spec import KeyBias, Space, Spec, ValueBias
 
@@ -21,9 +21,7 @@ def stream(size: int, head: str) -> Space:
     return Space(size, None if head == "Model" else Permutation(), part="residual")
 
 
-def masked_lm(
-    tied: bool, dense: str, norm: str, decoder: str, bias: str
-) -> tuple[dict[str, str], dict[str, str]]:
+def masked_lm(tied: bool, dense: str, norm: str, decoder: str, bias: str) -> tuple[dict[str, str], dict[str, str]]:
     """A masked-LM head (templates, ties): dense, activation, norm, decoder over the vocabulary.
 
     The decoder repeats the word embedding, so that the head's hidden space is the residual stream itself;
@@ -32,8 +30,10 @@ def masked_lm(
     hidden = "resid" if tied else "trans"
     templates = linear(dense, hidden, "resid") | layer_norm(norm, hidden) | {bias: "vocab"}
     templates |= {f"{decoder}.weight": f"vocab {hidden}", f"{decoder}.bias": "vocab"}
-    ties = {f"{decoder}.bias": bias} if f"{decoder}.bias" != bias else {}
-    return templates, ties | ({f"{decoder}.weight": "embeddings.word_embeddings.weight"} if tied else {})
+    if not tied:
+        return templates, {}
+    ties = {f"{decoder}.weight": "embeddings.word_embeddings.weight", f"{decoder}.bias": bias}
+    return templates, {name: twin for name, twin in ties.items() if name != twin}
 
 
 def bert_layer(prefix: str) -> dict[str, str]:
@@ -58,7 +58,7 @@ def bert_spaces(request: Request) -> dict[str, Space]:
         "vocab": Space(config.vocab_size),
         "pos": Space(config.max_position_embeddings),
         "type": Space(config.type_vocab_size),
-        "label": Space(config.num_labels),
+        "label": labels(config),
         "trans": Space(config.hidden_size, Permutation(), part="ffn"),
     }
 
@@ -113,9 +113,7 @@ def bert(request: Request) -> Spec:
     """BERT."""
     head: dict[str, str] = {}
     ties: dict[str, str] = {}
-    if request.head == "ForSequenceClassification" or (
-        request.head == "Model" and request.has("pooler.dense.weight")
-    ):
+    if request.head == "ForSequenceClassification" or (request.head == "Model" and request.has("pooler.dense.weight")):
         head |= linear("pooler.dense", "pool", "resid")
     if request.head == "ForSequenceClassification":
         head |= linear("classifier", "label", "pool")
@@ -124,9 +122,7 @@ def bert(request: Request) -> Spec:
     if request.head == "ForMaskedLM":
         p = "cls.predictions"
         tied = request.config.tie_word_embeddings
-        head, ties = masked_lm(
-            tied, f"{p}.transform.dense", f"{p}.transform.LayerNorm", f"{p}.decoder", f"{p}.bias"
-        )
+        head, ties = masked_lm(tied, f"{p}.transform.dense", f"{p}.transform.LayerNorm", f"{p}.decoder", f"{p}.bias")
     return _bert(request, head, ties, "bert.")
 
 
@@ -148,14 +144,12 @@ def roberta(request: Request) -> Spec:
     if "classifier.dense.weight" in head:
         spec = replace(
             spec,
-            spaces=spec.spaces | {"pool": Space(request.config.hidden_size, SignedPermutation, part="ffn")},
+            spaces={**spec.spaces, "pool": Space(request.config.hidden_size, SignedPermutation, part="ffn")},
         )
     return replace(spec, function_keys=(*spec.function_keys, "pad_token_id"))  # positions are counted from it
 
 
-@declares(
-    "DistilBert", "distilbert", "Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification"
-)
+@declares("DistilBert", "distilbert", "Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification")
 def distilbert(request: Request) -> Spec:
     """DistilBERT."""
     config = request.config
@@ -168,7 +162,7 @@ def distilbert(request: Request) -> Spec:
         "trans": Space(config.dim, Permutation(), part="ffn"),
         "vocab": Space(config.vocab_size),
         "pos": Space(config.max_position_embeddings),
-        "label": Space(config.num_labels),
+        "label": labels(config),
     }
     head: dict[str, str] = {}
     ties: dict[str, str] = {}

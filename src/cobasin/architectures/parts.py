@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from cobasin.errors import InputError
 from cobasin.symmetry.groups import Orthogonal, Permutation, SignedPermutation
 from cobasin.symmetry.spec import Space
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 LAYER = ("layer",)
 
@@ -37,6 +42,11 @@ def attention(heads: int, width: int) -> dict[str, Space]:
         "qk": Space(width, Orthogonal(scaled=True), ("layer", "head"), part="attention"),
         "vo": Space(width, Orthogonal(scaled=True), ("layer", "head"), part="attention"),
     }
+
+
+def labels(config: PreTrainedConfig) -> Space:
+    """The labels of a task head."""
+    return Space(config.num_labels or 0)
 
 
 def require(condition: bool, what: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cobasin.architectures import Request, declares
-from cobasin.architectures.parts import LAYER, attention, layer_norm, linear, neurons
+from cobasin.architectures.parts import LAYER, attention, labels, layer_norm, linear, neurons
 from cobasin.symmetry.groups import Orthogonal, Permutation
 from cobasin.symmetry.spec import KeyBias, Norm, Space, Spec, ValueBias
 
@@ -30,7 +30,7 @@ def vit(request: Request) -> Spec:
         "patch": Space(config.patch_size),
         "pos": Space(patches + 1),
         "pool": Space(config.pooler_output_size),
-        "label": Space(config.num_labels),
+        "label": labels(config),
     }
     if not bare:
         head = linear("classifier", "label", "resid")

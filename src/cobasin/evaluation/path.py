@@ -65,20 +65,14 @@ def loss_path(
         InputError: `points` is even or below three, or the checkpoints differ in names or shapes.
     """
     if points < 3 or points % 2 == 0:
-        raise InputError(
-            f"{points} points on the path: expected an odd number from 3, so that the midpoint is one"
-        )
+        raise InputError(f"{points} points on the path: expected an odd number from 3, so that the midpoint is one")
     if lonely := sorted(set(a) ^ set(b)):
         owner = a if lonely[0] in a else b
-        raise InputError(
-            f"only {owner.label} has {lonely[0]}: no straight line between {a.label} and {b.label}"
-        )
+        raise InputError(f"only {owner.label} has {lonely[0]}: no straight line between {a.label} and {b.label}")
     for name in a:
         left, right = list(a.headers[name].shape), list(b.headers[name].shape)
         if left != right:
-            raise InputError(
-                f"{name} has shape {left} in {a.label} and {right} in {b.label}: no line between them"
-            )
+            raise InputError(f"{name} has shape {left} in {a.label} and {right} in {b.label}: no line between them")
 
     alphas = [i / (points - 1) for i in range(points)]
     results = [evaluate(_between(a, b, alpha)) for alpha in alphas]

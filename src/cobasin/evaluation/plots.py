@@ -66,9 +66,7 @@ def _label_curves(canvas: FigureCanvasAgg, axes: Axes, labels: list[str]) -> Non
     frame = axes.get_window_extent().get_points()
     taken: list[np.ndarray] = []
     for i, label in enumerate(labels):
-        text = axes.text(
-            0, 0, label, color=_colour(i), fontsize=12, fontweight="bold", ha="center", va="center"
-        )
+        text = axes.text(0, 0, label, color=_colour(i), fontsize=12, fontweight="bold", ha="center", va="center")
         extent = text.get_window_extent(canvas.get_renderer())
         half = np.array([extent.width, extent.height]) / 2
         others = np.concatenate([curve for j, curve in enumerate(curves) if j != i] or [np.empty((0, 2))])

@@ -67,13 +67,9 @@ def build(checkpoint: Checkpoint, state: dict[str, Tensor], dtype: torch.dtype) 
         if "conversion" not in str(error):
             raise
         # Tensors that transformers joins as it loads them, such as those of the experts of a layer.
-        raise InputError(
-            f"{where} is loaded by joining tensors, of which some are missing or too many"
-        ) from error
+        raise InputError(f"{where} is loaded by joining tensors, of which some are missing or too many") from error
     for name, found, expected in sorted(info["mismatched_keys"]):
-        raise InputError(
-            f"{where} expects {name} of shape {list(expected)}, the checkpoint has {list(found)}"
-        )
+        raise InputError(f"{where} expects {name} of shape {list(expected)}, the checkpoint has {list(found)}")
     if info["missing_keys"]:
         raise InputError(f"{where} needs tensors that the checkpoint lacks: {_some(info['missing_keys'])}")
     # A name that differs from a tensor of the class in its numbers only is a layer too many; any other
@@ -106,9 +102,7 @@ def probe(config: PreTrainedConfig, architecture: str, seed: int = 0) -> dict[st
         height, width = (size, size) if isinstance(size, int) else size
         return {"pixel_values": torch.randn(2, config.num_channels, height, width, generator=generator)}
     if cls.main_input_name != "input_ids" or hasattr(config, "vision_config"):
-        raise InputError(
-            f"{architecture}: reads {cls.main_input_name}; probes are text or images of a fixed size"
-        )
+        raise InputError(f"{architecture}: reads {cls.main_input_name}; probes are text or images of a fixed size")
 
     # RoBERTa's position table has rows for the padding token and those before it, which are no positions.
     length = max(2, min(32, positions(config) - 4))

@@ -55,7 +55,7 @@ class Choice:
     def frees(self, spec: Spec, key: Key, folded: bool) -> bool:
         """Whether this choice leaves an element free."""
         space = spec.spaces[str(key[0])]
-        if space.part not in self.parts or spec.group(str(key[0]), folded) is None or space.size < 2:
+        if space.part not in self.parts or spec.group(str(key[0]), folded) is None:
             return False
         if self.paper and "layer" not in space.over:
             return False  # the paper's FFN permutation is that of the transformer's layers
@@ -70,9 +70,7 @@ class Choice:
         """Raise InputError where a chosen layer does not exist."""
         count = spec.spaces["layer"].size
         if self.layers is not None and max(self.layers) >= count:
-            raise InputError(
-                f"layer {max(self.layers)} does not exist: the model has layers 0 to {count - 1}"
-            )
+            raise InputError(f"layer {max(self.layers)} does not exist: the model has layers 0 to {count - 1}")
 
 
 def _parse_layers(text: str) -> frozenset[int]:

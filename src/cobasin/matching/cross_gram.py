@@ -74,9 +74,7 @@ def _terms(
     paired = [(left[names.index(s)], right[names.index(s)]) if s in names else None for s in pairs]
     shared = [left[names.index(s)] for s in batch]
     out = [letter for pair in paired if pair for letter in pair] + shared
-    cross = torch.einsum(
-        f"{''.join(left)},{''.join(right)}->{''.join([*out, left[axis], right[axis]])}", a, b
-    )
+    cross = torch.einsum(f"{''.join(left)},{''.join(right)}->{''.join([*out, left[axis], right[axis]])}", a, b)
     for i, pair in enumerate(paired):
         if pair is None:
             cross = cross.unsqueeze(2 * i).unsqueeze(2 * i)
@@ -88,8 +86,6 @@ def _terms(
         norm = torch.einsum(f"{''.join(letters)}->{''.join([*kept, *shared, letters[axis]])}", x * x)
         for i, pair in enumerate(paired):
             # one axis for the other model; two where the block does not have the space at all
-            norm = (
-                norm.unsqueeze(2 * i).unsqueeze(2 * i) if pair is None else norm.unsqueeze(2 * i + 1 - side)
-            )
+            norm = norm.unsqueeze(2 * i).unsqueeze(2 * i) if pair is None else norm.unsqueeze(2 * i + 1 - side)
         norms.append(norm)
     return cross, norms[0], norms[1]

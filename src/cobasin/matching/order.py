@@ -30,9 +30,11 @@ def propose_order(match: Match, base: Key) -> dict[Key, Value]:
     grams = {key: match.gram(key, family, pairs) for key in bases}
     if not inner:
         grams = {key: gram.map(*[lambda x: x.unsqueeze(2).unsqueeze(2)] * 2) for key, gram in grams.items()}
-    within = _assign_within(match, grams) if inner else None  # [P, Q, S]: source head of every target head
+    within = (
+        assign(_total_support(match, grams, leading=4)) if inner else None
+    )  # [P, Q, S]: source head of every target head
     grams = {key: gram.map(*_matched_heads(within)) for key, gram in grams.items()}
-    score = sum(_support(match, key, gram, leading=2) for key, gram in grams.items())
+    score = _total_support(match, grams, leading=2)
     elsewhere = [site for site in match.sites(base) if not _carries(match, site, bases)]
     if elsewhere:  # tensors that know the heads but no basis of theirs, such as a position bias per head
         score = score + match.gram(base, family, sites=elsewhere).total()
@@ -51,14 +53,12 @@ def propose_order(match: Match, base: Key) -> dict[Key, Value]:
     return proposal
 
 
-def _support(match: Match, key: Key, gram: Gram, leading: int) -> Tensor:
-    """Value of the best element for every pair, summed over what else the fibre varies over."""
-    support = match.groups[key].support(gram)
-    return support.flatten(leading).sum(-1) if support.ndim > leading else support
-
-
-def _assign_within(match: Match, grams: dict[Key, Gram]) -> Tensor:
-    return assign(sum(_support(match, key, gram, leading=4) for key, gram in grams.items()))  # type: ignore[arg-type]
+def _total_support(match: Match, grams: dict[Key, Gram], leading: int) -> Tensor:
+    """Value of the best elements for every pair, summed over the keys and over what else they vary over."""
+    supports = [match.groups[key].support(gram) for key, gram in grams.items()]
+    return torch.stack(
+        [support.flatten(leading).sum(-1) if support.ndim > leading else support for support in supports]
+    ).sum(0)
 
 
 def _matched_heads(within: Tensor | None):

@@ -24,16 +24,14 @@ class Match:
     Attributes:
         values: the current group element of every free key.
         groups: the group that each free key is solved in.
-        distances: squared distance of every tensor, in canonical form; tied tensors and those in ``excluded``
-            do not count.
+        distances: squared distance of every tensor, in canonical form; tied tensors, folded norms and
+            those in ``excluded`` do not count.
     """
 
-    def __init__(
-        self, form: Form, choice: Choice, source: State, anchor: State, excluded: Iterable[str] = ()
-    ):
+    def __init__(self, form: Form, choice: Choice, source: State, anchor: State, excluded: Iterable[str] = ()):
         self.form, self.spec, self.choice = form, form.spec, choice
-        # a tied tensor repeats another and must not count twice
-        self._uncounted = {*self.spec.tied, *excluded}
+        # a tied tensor repeats another and must not count twice; a folded norm is the same in both models
+        self._uncounted = {*self.spec.tied, *form.norm_parameters, *excluded}
         self.source, self.anchor = Canonical(form, source), Canonical(form, anchor)
         self.groups: dict[Key, Group] = {}
         for key in self.spec.sites:

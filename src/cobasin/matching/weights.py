@@ -19,6 +19,7 @@ from cobasin.symmetry.spec import Key
 
 MAX_ROUNDS = 200
 SETTLED = 1e-6  # relative fall of the squared distance in a round
+EXACT = 1e-24  # of the squared distance at the start: nothing but rounding is left
 
 
 @dataclass
@@ -49,14 +50,10 @@ def ascend(match: Match, report: Callable[[int, float], None] | None = None) -> 
         if report:
             report(progress.rounds, match.total)
         before, after = progress.history[-2:]
-        settled = after >= before * (1 - SETTLED)
+        settled = after >= before * (1 - SETTLED) or after <= EXACT * progress.history[0]
         # a space that shares no tensor with another one is at its optimum after one round, unless a stream moves
         families = families if streams else [family for family in families if len(family) > 1]
-        if (
-            progress.rounds == MAX_ROUNDS
-            or (settled and (reorder or not streams))
-            or not (families or streams)
-        ):
+        if progress.rounds == MAX_ROUNDS or (settled and (reorder or not streams)) or not (families or streams):
             return progress
         # Nested assignments and joint optima are the dear part: only while they still change an order, and at
         # the end. In between every key takes one exact step, which the next round repeats anyway.

@@ -25,8 +25,7 @@ def act(spec: Spec, values: Mapping[Key, Value], folded: bool, name: str, tensor
         [
             (i, key)
             for i in spec.acting_order(block.axes)
-            if block.axes[i].space in spec.spaces
-            and (key := spec.key(block.axes[i].space, entry.index)) in values
+            if block.axes[i].space in spec.spaces and (key := spec.key(block.axes[i].space, entry.index)) in values
         ]
         for block in entry.layout.blocks
     ]

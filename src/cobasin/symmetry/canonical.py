@@ -106,9 +106,7 @@ class Form:
         bias_block = self.spec.entries[gauge.bias].layout.blocks[gauge.block]
         letters = {axis.space: chr(ord("a") + i) for i, axis in enumerate(weight_block.axes)}
         left, right = ("".join(letters[axis.space] for axis in b.axes) for b in (weight_block, bias_block))
-        return torch.einsum(
-            f"{left},{right}->{letters['resid']}", weight_block.view(weight), bias_block.view(bias)
-        )
+        return torch.einsum(f"{left},{right}->{letters['resid']}", weight_block.view(weight), bias_block.view(bias))
 
     def with_block(self, name: str, block: int, tensor: Tensor, value: Tensor | float) -> Tensor:
         """A copy of ``tensor`` with one block overwritten."""
@@ -167,9 +165,7 @@ class Canonical(_Lazy):
                 folded = folded - folded.mean(axis, keepdim=True)
             if form.carries_offset(name):
                 assert norm.bias is not None
-                folded = folded + (tensor * form.along_stream(name, self._read(norm.bias))).mean(
-                    axis, keepdim=True
-                )
+                folded = folded + (tensor * form.along_stream(name, self._read(norm.bias))).mean(axis, keepdim=True)
             return folded
         if name in form.reader_biases:
             weight = form.reader_biases[name]
@@ -211,9 +207,7 @@ class InGauge(_Lazy):
             tensor = tensor - (moved - moved.mean() if name in form.centred_writers else moved)
         for gauge in form.biases:
             if gauge.bias == name:
-                tensor = form.with_block(
-                    name, gauge.block, tensor, self._gauge(f"{name}:{gauge.block}", tensor)
-                )
+                tensor = form.with_block(name, gauge.block, tensor, self._gauge(f"{name}:{gauge.block}", tensor))
         return tensor
 
     def _gauge(self, name: str, like: Tensor) -> Tensor:
@@ -262,13 +256,8 @@ def obstacles(form: Form, source: State, anchor: State) -> list[str]:
         elif norm.bias and any(form.carries_offset(reader) for reader in norm.readers):
             ratio = anchor[norm.bias].double() / gain
             needed = ratio.any() or source[norm.bias].any()
-            if (
-                needed
-                and ratio.sum().abs() < _SMALLEST_OFFSET * ratio.norm() + torch.finfo(torch.float64).tiny
-            ):
-                found.append(
-                    f"{norm.bias} of the anchor sums to zero over its gains, and the head has no bias"
-                )
+            if needed and ratio.sum().abs() < _SMALLEST_OFFSET * ratio.norm() + torch.finfo(torch.float64).tiny:
+                found.append(f"{norm.bias} of the anchor sums to zero over its gains, and the head has no bias")
     return found
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -122,9 +121,7 @@ class Element:
         except (OSError, SafetensorError) as error:
             raise InputError(f"{path}: not a readable element file ({error})") from None
         if metadata.get("cobasin") != FORMAT:
-            raise InputError(
-                f"{path}: not an element of cobasin's format {FORMAT}; elements are made by cobasin match"
-            )
+            raise InputError(f"{path}: not an element of cobasin's format {FORMAT}; elements are made by cobasin match")
         values: Values = {}
         gauges: dict[str, Gauge] = {"source": {}, "target": {}}
         try:

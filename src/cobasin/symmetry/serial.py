@@ -10,9 +10,7 @@ from cobasin.symmetry.canonical import Form
 from cobasin.symmetry.groups import Orthogonal, Permutation, Rotation2
 from cobasin.symmetry.spec import KeyBias, Norm, Space, Spec, ValueBias
 
-_CLASSES = {
-    c.__name__: c for c in (Form, Spec, Space, Norm, KeyBias, ValueBias, Permutation, Orthogonal, Rotation2)
-}
+_CLASSES = {c.__name__: c for c in (Form, Spec, Space, Norm, KeyBias, ValueBias, Permutation, Orthogonal, Rotation2)}
 _CLASS = "__class__"
 
 

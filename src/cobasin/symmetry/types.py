@@ -20,7 +20,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 from torch import Tensor
 
@@ -57,7 +57,7 @@ class Sum:
 Node = Axis | Product | Sum
 
 
-@lru_cache(maxsize=None)
+@cache
 def parse(text: str) -> tuple[Node, ...]:
     """Parse a type into one node per tensor axis.
 

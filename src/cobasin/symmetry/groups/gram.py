@@ -23,9 +23,7 @@ class Gram:
     source: dict[int, Tensor] = field(default_factory=dict)
     target: dict[int, Tensor] = field(default_factory=dict)
 
-    def add(
-        self, charge: int, cross: Tensor, source: Tensor | None = None, target: Tensor | None = None
-    ) -> None:
+    def add(self, charge: int, cross: Tensor, source: Tensor | None = None, target: Tensor | None = None) -> None:
         """Accumulate one tensor's term; norms are needed by groups with a scale only."""
         for terms, term in ((self.cross, cross), (self.source, source), (self.target, target)):
             if term is not None:

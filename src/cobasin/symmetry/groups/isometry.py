@@ -75,13 +75,19 @@ class Isometry(Group):
         """The best isometry for the scale, then the best scale for the isometry, in turn; value and gain."""
         neutral, direct, inverse = (gram.total(charge).double() for charge in (0, 1, -1))
         norm, inverse_norm = (gram.norms(charge)[0].double().sum(-1) for charge in (1, -1))
-        for _ in range(rounds):
+
+        def step(scale: Tensor) -> tuple[Value, Tensor, Tensor, Tensor]:
             a = scale[..., None, None]
             value = self._isometry(neutral + a * direct + inverse / a)
             p, m = self._inner(value, direct), self._inner(value, inverse)
-            previous, scale = scale, best_scale(*_like(p, p, m, norm, inverse_norm), signed=False)
+            norms = (norm.expand(p.shape), inverse_norm.expand(p.shape))
+            return value, p, m, best_scale(p, m, *norms, signed=False)
+
+        previous, (value, p, m, scale) = scale, step(scale)
+        for _ in range(rounds - 1):
             if (scale / previous - 1).abs().max() < _SETTLED:
                 break
+            previous, (value, p, m, scale) = scale, step(scale)
         score = gain(scale, p, m, norm, inverse_norm) + self._inner(value, neutral)
         return value | {"scale": scale}, score
 
@@ -202,10 +208,6 @@ class Rotation2(Isometry):
 def _complex(m: Tensor) -> tuple[Tensor, Tensor]:
     """Real and imaginary part of the cross-Gram read as a complex number."""
     return m[..., 0, 0] + m[..., 1, 1], m[..., 0, 1] - m[..., 1, 0]
-
-
-def _like(reference: Tensor, *numbers: Tensor) -> list[Tensor]:
-    return [number.expand(reference.shape) for number in numbers]
 
 
 def _inverse_scale(value: Value) -> Value:

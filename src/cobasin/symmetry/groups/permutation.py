@@ -44,20 +44,15 @@ class Permutation(Group):
 
     def act(self, value: Value, x: Tensor, charge: int = 1) -> Tensor:
         perm = value["perm"]
-        # one permutation for all rows: an index, not a gather of every entry
-        if perm.ndim == 1:
-            x = x.index_select(-1, perm)
-        else:
-            x = x.gather(-1, perm[..., None, :].expand(x.shape))
+        # one permutation for all rows is an index, not a gather of every entry
+        x = x.index_select(-1, perm) if perm.ndim == 1 else x.gather(-1, perm[..., None, :].expand(x.shape))
         if "scale" in value and charge:
             x = x * value["scale"][..., None, :].pow(charge).to(x.dtype)
         return x
 
     def inverse(self, value: Value) -> Value:
         perm = value["perm"].argsort(-1)
-        return {"perm": perm} | (
-            {"scale": value["scale"].gather(-1, perm).reciprocal()} if "scale" in value else {}
-        )
+        return {"perm": perm} | ({"scale": value["scale"].gather(-1, perm).reciprocal()} if "scale" in value else {})
 
     def compose(self, first: Value, second: Value) -> Value:
         value = {"perm": first["perm"].gather(-1, second["perm"])}
@@ -102,11 +97,7 @@ class Permutation(Group):
         scale = aligning_scale(gram, per_column=True)
         moved = scale * direct + inverse / scale
         norm, inverse_norm = (gram.norms(charge)[0][..., :, None] for charge in (1, -1))
-        return (
-            gram.total(0)
-            + (moved.abs() if self.signed else moved)
-            + gain(scale, 0.0, 0.0, norm, inverse_norm)
-        )
+        return gram.total(0) + (moved.abs() if self.signed else moved) + gain(scale, 0.0, 0.0, norm, inverse_norm)
 
 
 def _matched(table: Tensor, perm: Tensor) -> Tensor:

@@ -8,9 +8,7 @@ from torch import Tensor
 from cobasin.symmetry.groups.gram import Gram
 
 
-def gain(
-    a: Tensor, direct: Tensor | float, inverse: Tensor | float, norm: Tensor, inverse_norm: Tensor
-) -> Tensor:
+def gain(a: Tensor, direct: Tensor | float, inverse: Tensor | float, norm: Tensor, inverse_norm: Tensor) -> Tensor:
     """What scale ``a`` gains: half the fall of the squared distance, ``a·p + m/a - (a²·|A₊|² + |A₋|²/a²)/2``."""
     return a * direct + inverse / a - (a.square() * norm + inverse_norm / a.square()) / 2
 
@@ -64,6 +62,4 @@ def aligning_scale(gram: Gram, per_column: bool) -> Tensor:
             norm.sum(-1) for norm in (source, source_inverse, target, target_inverse)
         )
     top, bottom = target * source_inverse, source * target_inverse
-    return torch.where(
-        (top > 0) & (bottom > 0), top / bottom.clamp_min(torch.finfo(top.dtype).tiny), 1.0
-    ).pow(0.25)
+    return torch.where((top > 0) & (bottom > 0), top / bottom.clamp_min(torch.finfo(top.dtype).tiny), 1.0).pow(0.25)

@@ -1,0 +1,28 @@
+# Two commands on a fresh machine: `make demo` and `make test`. Each creates .venv first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test lint types
+
+demo: $(VENV)/ready
+	$(BIN)/cobasin demo --out demo-out --overwrite
+
+# One thread a worker: tests run side by side on tiny tensors.
+test: $(VENV)/ready
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2
+
+lint: $(VENV)/ready
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks
+
+types: $(VENV)/ready
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+# pip finds the CPU build by the exact version of torch; a range would take the build with CUDA.
+$(VENV)/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/pip install --quiet --constraint constraints.txt torch
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[demo]' --group dev
+	touch $@

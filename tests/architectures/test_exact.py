@@ -1,0 +1,151 @@
+"""Every declared architecture: the group it declares keeps the function, and nothing but the group does."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from cobasin import api
+from cobasin.architectures import known
+from cobasin.checkpoint import Checkpoint, load
+from cobasin.evaluation.running import build, instantiate, outputs, probe
+from cobasin.symmetry.canonical import Form, foldable_norms, free_biases, gauge_of
+from cobasin.symmetry.element import Element
+from cobasin.symmetry.spec import KeyBias
+from cobasin.typed import Typed
+from cobasin.writer import save
+from tiny_models import CASES, FLOAT32_PARTS, checkpoint, model, tolerance
+
+
+def run(given: Checkpoint) -> torch.Tensor:
+    return outputs(instantiate(given, torch.float64), probe(given.config, given.architecture))
+
+
+def change(given: Checkpoint, reference: torch.Tensor) -> float:
+    return float((run(given) - reference).abs().max() / reference.abs().max())
+
+
+def forms(typed: Typed) -> list[tuple[Typed, Form]]:
+    """The plain form, and the folded one where there is one."""
+    found = [(typed, Form(typed.spec, (), ()))]
+    if typed.spec.norms:
+        untied = typed.untied() if typed.spec.tied else typed
+        found.append((untied, Form(untied.spec, foldable_norms(untied.spec), free_biases(untied.spec, None))))
+    return found
+
+
+def test_every_declared_class_has_a_case():
+    assert {case.split("/")[1] for case in CASES} == set(known())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_random_elements_keep_the_function(case):
+    typed = Typed.of(checkpoint(case))
+    reference = run(typed.checkpoint)
+    for seed, (of, form) in enumerate(forms(typed)):
+        generator = torch.Generator().manual_seed(seed)
+        # any gauge will do, so take one that is no model's
+        gauge = {
+            name: value + 0.3 * torch.randn(value.shape, generator=generator, dtype=value.dtype)
+            for name, value in gauge_of(form, of).items()
+        }
+        element = dataclasses.replace(Element.sample(form, seed), target=gauge)
+        moved = element.apply(of)
+        assert max(float((moved[name] - of[name]).abs().max()) for name in of) > 0.5
+        assert change(of.derived(moved), reference) < tolerance(case)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_tensor_matters(case):
+    """Leave one tensor out of a random element: the function changes, unless the softmax cancels that tensor."""
+    typed = Typed.of(checkpoint(case))
+    spec = typed.spec
+    moved = Element.sample(Form(spec), 1).apply(typed)
+    reference = run(typed.checkpoint)
+    cancelled = {name for gauge in spec.biases if isinstance(gauge, KeyBias) for name, _ in spec.expand(gauge.bias)}
+    whole = {name for name in cancelled if len(spec.entries[name].layout.blocks) == 1}
+    silent = set()
+    for template in spec.templates:
+        name, _ = next(iter(spec.expand(template)))  # the first layer stands for all
+        if name in spec.tied or torch.equal(moved[name], typed[name]):
+            continue
+        state = {other: typed[other] if other == name else moved[other] for other in typed}
+        if change(typed.derived(state), reference) < 1e-4:
+            silent.add(name)
+    assert silent == {name for name in whole if name in {next(iter(spec.expand(t)))[0] for t in spec.templates}}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_matched_pair_keeps_the_function(case):
+    source, anchor = checkpoint(case, 1), checkpoint(case, 2)
+    element = api.match(source, anchor)
+    assert change(api.transform(element, source), run(source)) < tolerance(case)
+    assert element.report["objective"][-1] < element.report["objective"][0]
+    assert max(element.deviation().values()) < 1e-12
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("case", CASES)
+def test_files_in_every_dtype(case, dtype, tmp_path):
+    """A random element written in the file's dtype, as one file and sharded, loaded by stock Transformers."""
+    source = model(case, dtype=dtype)
+    source.save_pretrained(tmp_path / "source", max_shard_size="10KB" if dtype == torch.float32 else "5GB")
+    given = load(tmp_path / "source")
+    typed = Typed.of(given)
+    of, form = forms(typed)[-1]
+    save(of.derived(Element.sample(form, 3).apply(of)), tmp_path / "moved")
+    written = load(tmp_path / "moved")
+    assert {h.shard for h in written.headers.values()} == {h.shard for h in given.headers.values()}
+    inputs = probe(given.config, given.architecture)
+    reloaded = type(source).from_pretrained(tmp_path / "moved", dtype=torch.float64).eval()
+    reference = run(given)
+    error = float((outputs(reloaded, inputs) - reference).abs().max() / reference.abs().max())
+    assert error < 300 * torch.finfo(dtype).eps
+    wrong = dict(of.derived(Element.sample(form, 3).apply(of)))
+    name = next(name for name in wrong if "dense.weight" in name or "mlp" in name or "ffn" in name)
+    wrong[name] = of.checkpoint[name]
+    broken = outputs(build(written, {n: t.double() for n, t in wrong.items()}, torch.float64), inputs)
+    assert float((broken - reference).abs().max() / reference.abs().max()) > 3 * error
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.startswith("bert/") and c.endswith("Model")])
+def test_bare_encoder_without_pooler(case, tmp_path):
+    model(case, pooler=False).save_pretrained(tmp_path / "a")
+    model(case, 1, pooler=False).save_pretrained(tmp_path / "b")
+    source = load(tmp_path / "a")
+    assert not any("pooler" in name for name in source)
+    matched = api.transform(api.match(source, tmp_path / "b"), source)
+    cls = type(model(case))
+    inputs = probe(source.config, source.architecture)
+    save(matched, tmp_path / "out")
+    states = [
+        cls.from_pretrained(tmp_path / name, dtype=torch.float64, add_pooling_layer=False).eval()(**inputs)[0]
+        for name in ("a", "out")
+    ]
+    assert float((states[0] - states[1]).abs().max()) < 1e-9
+
+
+def test_reflection_breaks_rope():
+    """The wrong group under a rotary embedding: O(2) instead of SO(2)."""
+    typed = Typed.of(checkpoint("llama-gqa/LlamaForCausalLM"))
+    reference = run(typed.checkpoint)
+    state = dict(typed)
+    for name, pair in (("q_proj", (8, 2, 3)), ("k_proj", (4, 2, 3))):
+        weight = state[f"layers.0.self_attn.{name}.weight"].clone()
+        weight.view(pair[0] // 2 if name == "q_proj" else 2, -1, 2, 3, 24)[:, :, 1] *= -1
+        state[f"layers.0.self_attn.{name}.weight"] = weight
+    assert change(typed.derived(state), reference) > 1e-3
+
+
+def test_separate_position_projections_left_alone_break_deberta():
+    case = "deberta-v2-separate/DebertaV2ForMaskedLM"
+    typed = Typed.of(checkpoint(case))
+    moved = Element.sample(Form(typed.spec), 0, part="attention").apply(typed)
+    state = {name: typed[name] if "pos_" in name else moved[name] for name in typed}
+    reference = run(typed.checkpoint)
+    assert change(typed.derived(dict(moved)), reference) < 1e-9
+    assert change(typed.derived(state), reference) > 1e-2
+
+
+def test_float32_parts_are_known():
+    assert all(any(case.startswith(part) for case in CASES) for part in FLOAT32_PARTS)

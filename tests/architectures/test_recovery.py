@@ -1,0 +1,42 @@
+"""A scrambled copy is brought back to the original, on every declared architecture."""
+
+import pytest
+import torch
+
+from cobasin import api
+from cobasin.symmetry.canonical import Form, foldable_norms
+from cobasin.symmetry.element import Element
+from cobasin.typed import Typed
+from tiny_models import CASES, checkpoint
+
+
+def scramble(typed: Typed, seed: int):
+    """A copy moved by a random element of the full group: folded where the head is not tied."""
+    folded = typed.spec.norms and not typed.spec.tied
+    form = Form(typed.spec, foldable_norms(typed.spec) if folded else ())
+    return typed.derived(Element.sample(form, seed).apply(typed))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_planted_element_is_recovered(case):
+    original = checkpoint(case)
+    scrambled = scramble(Typed.of(original), 5)
+    report = api.match(scrambled, original).report
+    assert report["distance_before"] > 1
+    assert report["distance_after"] < 1e-6 * report["distance_before"]
+
+
+@pytest.mark.parametrize(
+    "case", ["bert/BertForMaskedLM", "llama-gqa/LlamaForCausalLM", "vit/ViTForImageClassification"]
+)
+def test_paper_symmetry_does_not_recover(case):
+    original = checkpoint(case)
+    report = api.match(scramble(Typed.of(original), 5), original, symmetry="paper").report
+    assert report["distance_after"] > 0.1 * report["distance_before"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_recovered_to_the_rounding_of_the_dtype(dtype):
+    original = checkpoint("llama-gqa/LlamaForCausalLM", dtype=dtype)
+    report = api.match(scramble(Typed.of(original), 5), original).report
+    assert report["distance_after"] < 10 * torch.finfo(dtype).eps * report["distance_before"]

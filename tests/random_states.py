@@ -1,0 +1,91 @@
+"""Random tiny models as tensors by spec name, float64, without building a model."""
+
+import torch
+from transformers import BertConfig, GPT2Config, LlamaConfig, ViTConfig
+
+from cobasin.architectures import declare
+from cobasin.symmetry.canonical import Form, foldable_norms, free_biases
+
+CONFIGS = {
+    "bert": (
+        "BertForMaskedLM",
+        lambda: BertConfig(
+            hidden_size=12,
+            num_attention_heads=3,
+            num_hidden_layers=2,
+            intermediate_size=10,
+            vocab_size=20,
+            max_position_embeddings=6,
+        ),
+    ),
+    "vit": (
+        "ViTForImageClassification",
+        lambda: ViTConfig(
+            hidden_size=12,
+            num_attention_heads=3,
+            num_hidden_layers=2,
+            intermediate_size=10,
+            image_size=8,
+            patch_size=4,
+        ),
+    ),
+    "gpt2": (
+        "GPT2LMHeadModel",
+        lambda: GPT2Config(
+            n_embd=12,
+            n_head=3,
+            n_layer=2,
+            vocab_size=20,
+            n_positions=6,
+            n_inner=10,
+            tie_word_embeddings=False,
+        ),
+    ),
+    "llama": ("LlamaForCausalLM", lambda: llama_config()),
+    "llama with biases": ("LlamaForCausalLM", lambda: llama_config(attention_bias=True, mlp_bias=True)),
+    "llama mqa": ("LlamaForCausalLM", lambda: llama_config(num_key_value_heads=1)),
+}
+
+
+def llama_config(**changes):
+    return LlamaConfig(
+        **dict(
+            hidden_size=16,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=6,
+            num_hidden_layers=2,
+            intermediate_size=10,
+            vocab_size=20,
+            tie_word_embeddings=False,
+        )
+        | changes
+    )
+
+
+def spec_of(family):
+    architecture, config = CONFIGS[family]
+    return declare(config(), architecture)
+
+
+def form_of(family, folded=True):
+    """A family's spec with all norms folded and all free biases moved."""
+    spec = spec_of(family)
+    return Form(spec, foldable_norms(spec) if folded else (), free_biases(spec, None))
+
+
+def random_state(spec, seed=0):
+    """A model with normal tensors and norm gains around one."""
+    generator = torch.Generator().manual_seed(seed)
+    state = {}
+    for name, entry in spec.entries.items():
+        if name not in spec.tied:
+            tensor = torch.randn(entry.layout.shape, generator=generator, dtype=torch.float64)
+            gain = len(tensor.shape) == 1 and name.endswith("weight")
+            state[name] = 1 + 0.2 * tensor if gain else 0.5 * tensor
+    return state | {name: state[twin] for name, twin in spec.tied.items()}
+
+
+def distance(a, b):
+    """Euclidean distance over all tensors of ``b``."""
+    return sum(float((a[name] - b[name]).square().sum()) for name in b) ** 0.5
