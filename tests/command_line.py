@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from unittest.mock import patch
 
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 
 import cobasin.checkpoint
@@ -83,7 +84,7 @@ def refused_by_both(source, anchor, *texts, unread=True):
     for verb, first, second in (("match", source, anchor), ("merge", anchor, source)):
         line = refused(folder, verb, first, second, "--out", folder / "out", unread=unread)
         for text in texts:
-            assert text in line
+            assert text in line, line
 
 
 def snapshot(folder):
@@ -142,6 +143,13 @@ def edit_tensors(folder, change):
 
 def tensors_of(folder):
     """The tensors of all weight files of a folder."""
-    return {
-        name: tensor for path in folder.glob("model*.safetensors") for name, tensor in load_file(path).items()
-    }
+    return {name: tensor for path in folder.glob("model*.safetensors") for name, tensor in load_file(path).items()}
+
+
+def stock(folder, **options):
+    """The model as stock Transformers loads it, with no tensor missing or left over."""
+    config = json.loads((folder / "config.json").read_text())
+    cls = getattr(transformers, config["architectures"][0])
+    loaded, info = cls.from_pretrained(folder, output_loading_info=True, **options)
+    assert not any(info.values()), info
+    return loaded.eval()

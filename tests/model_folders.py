@@ -1,6 +1,7 @@
 """What the tests of reading and writing model folders share."""
 
 import json
+import os
 
 import pytest
 import torch
@@ -9,6 +10,16 @@ from safetensors.torch import load_file
 from cobasin.checkpoint import Checkpoint, load
 from cobasin.errors import InputError
 from cobasin.writer import save
+
+
+class Exploit:
+    """Pickles to a call that leaves a file behind when it is executed."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
 
 
 def load_refusal(model, config=None):

@@ -4,6 +4,7 @@ import torch
 from transformers import BertConfig, GPT2Config, LlamaConfig, ViTConfig
 
 from cobasin.architectures import declare
+from cobasin.checkpoint import load
 from cobasin.symmetry.canonical import Form, foldable_norms, free_biases
 
 CONFIGS = {
@@ -89,3 +90,11 @@ def random_state(spec, seed=0):
 def distance(a, b):
     """Euclidean distance over all tensors of ``b``."""
     return sum(float((a[name] - b[name]).square().sum()) for name in b) ** 0.5
+
+
+def checkpoint(family, state):
+    """The state as a checkpoint in memory."""
+    architecture, make = CONFIGS[family]
+    config = make()
+    config.architectures = [architecture]
+    return load({name: state[name] for name in state if name not in spec_of(family).tied}, config)

@@ -1,7 +1,6 @@
 """Reading weights lazily, and refusing what is damaged, unsafe or contradictory."""
 
 import json
-import os
 import pickle
 import resource
 import struct
@@ -12,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from cobasin.checkpoint import Header, load
-from model_folders import as_bins, assert_bitwise, load_refusal
+from model_folders import Exploit, as_bins, assert_bitwise, load_refusal
 
 
 def edit_index(folder, change):
@@ -20,16 +19,6 @@ def edit_index(folder, change):
     index = json.loads(path.read_text())
     change(index["weight_map"])
     path.write_text(json.dumps(index))
-
-
-class Exploit:
-    """Pickles to a call that leaves a file behind when it is executed."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return os.mkdir, (str(self.path),)
 
 
 def test_shards(sharded, tiny_bert):

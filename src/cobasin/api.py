@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from cobasin.matching.state import Match
 from cobasin.matching.weights import ascend
 from cobasin.symmetry.canonical import Form, foldable_norms, free_biases, gauge_of, obstacles
 from cobasin.symmetry.element import Element
-from cobasin.symmetry.state import Lazy, State
+from cobasin.symmetry.state import Lazy, State, squared_distance
 from cobasin.typed import Typed, check_pair
 
 Progress = Callable[[int, float], None]
@@ -65,7 +65,9 @@ def _match(
         notes.append("the label sets differ: the task heads were moved along, but not compared")
     state = Match(form, choice, source, anchor, excluded)
     first = dict(state.distances)
-    progress_made = ascend(state, progress)
+    clock, cpu = time.perf_counter(), time.process_time()
+    ascent = ascend(state, progress)
+    clock, cpu = time.perf_counter() - clock, time.process_time() - cpu
     ends = gauge_of(form, source), gauge_of(form, anchor)
     for name in excluded:  # a head keeps its own gauge: the anchor's has other labels
         ends[1].update({key: value for key, value in ends[0].items() if key.split(":")[0] == name})
@@ -74,7 +76,7 @@ def _match(
         "symmetry": symmetry,
         "distance_before": before,
         "distance_after": _distance(element.apply(source), anchor, excluded),
-        "objective": [math.sqrt(value) for value in progress_made.history],
+        "objective": [math.sqrt(value) for value in ascent.history],
         "spaces": {
             ".".join(map(str, key)): {
                 "before": math.sqrt(sum(first[name] for name in state.tensors_of([key]))),
@@ -82,7 +84,9 @@ def _match(
             }
             for key in state.groups
         },
-        "rounds": progress_made.rounds,
+        "rounds": ascent.rounds,
+        "ascent_seconds": clock,
+        "ascent_cpu_seconds": cpu,
         "seconds": time.perf_counter() - started,
         "notes": notes,
     }
@@ -104,22 +108,10 @@ def _form(source: Typed, anchor: Typed, choice: Choice) -> tuple[Form, Typed, Ty
     return form, *ends, notes
 
 
-def _distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor], excluded: Sequence[str] = ()) -> float:
-    """Euclidean distance over all tensors of ``a`` that are not tied; checks that both are finite."""
-    total = 0.0
-    for name in b:
-        if name in excluded or (isinstance(b, Typed) and name in b.spec.tied):
-            continue
-        x, y = a[name], b[name]
-        for side, model in ((x, a), (y, b)):
-            if isinstance(model, Typed) and not torch.isfinite(side).all():
-                raise InputError(
-                    f"{model.checkpoint.label}: {model.disk_names[name]} has NaN or infinite values; "
-                    "the file is damaged or the training diverged"
-                )
-        dtype = torch.promote_types(torch.float32, torch.promote_types(x.dtype, y.dtype))
-        total += float(torch.linalg.vector_norm(x.to(dtype) - y.to(dtype), dtype=torch.float64)) ** 2
-    return math.sqrt(total)
+def _distance(a: State, b: Typed, excluded: Sequence[str] = ()) -> float:
+    """Euclidean distance over all tensors that are neither tied nor excluded."""
+    counted = (name for name in b if name not in b.spec.tied and name not in excluded)
+    return math.sqrt(sum(squared_distance(a[name], b[name]) for name in counted))
 
 
 def transform(element: Element, source: Any, dtype: torch.dtype | None = None) -> Checkpoint:

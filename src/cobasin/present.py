@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
-# paths may hold what rich takes for markup or emoji, and are not to be broken where the output is a pipe
+# Paths may hold what rich takes for markup or emoji. Neither they nor tables are to be broken in a pipe, where rich
+# knows no width.
 _errors = Console(stderr=True, markup=False, emoji=False)
-_output = Console(markup=False, emoji=False, highlight=False, soft_wrap=True)
+_output = Console(
+    markup=False, emoji=False, highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 200
+)
 
 
 @contextmanager
@@ -122,7 +126,8 @@ def inspection(report: dict) -> None:
 
 def architectures(report: dict) -> None:
     """The table of `cobasin inspect --list`."""
-    table = Table("architecture", "model_type", "groups (at the default configuration)", show_lines=True)
+    name = Column("architecture", overflow="fold")
+    table = Table(name, "model_type", "groups", title="groups at the default configuration", show_lines=True)
     for row in report["architectures"]:
         groups = "\n".join(f"{space}: {group}" for space, group in row["groups"].items())
         table.add_row(row["architecture"], row["model_type"], groups)

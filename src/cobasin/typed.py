@@ -52,6 +52,8 @@ class Typed(Mapping[str, Tensor]):
             )
         try:
             spec = declare(config, architecture, checkpoint.headers)
+        except InputError as error:
+            raise InputError(f"{label}: {error}") from error
         except (ArithmeticError, TypeError) as error:  # transformers lets some impossible sizes pass
             raise InputError(f"{label}: the config is not that of a {architecture}: {error}") from error
         problems = spec.problems({name: (header.shape, header.dtype) for name, header in checkpoint.headers.items()})
@@ -122,7 +124,7 @@ class Typed(Mapping[str, Tensor]):
     def _check(self, name: str, tensor: Tensor) -> None:
         """Refuse, on first sight, what only the values can tell."""
         label, disk = self.checkpoint.label, self.disk_names
-        if not torch.isfinite(tensor).all():
+        if not all(end.isfinite() for end in torch.aminmax(tensor)):  # one pass, and NaN shows in both ends
             raise InputError(
                 f"{label}: {disk[name]} has NaN or infinite values; the file is damaged or the training diverged"
             )
@@ -151,15 +153,19 @@ class Typed(Mapping[str, Tensor]):
             for disk, header in self.checkpoint.headers.items()
         }
 
+        source = self.checkpoint
+
         def read(disk: str) -> Tensor:
             if disk not in spec_names:
                 return self.checkpoint[disk]
             tensor = state[spec_names[disk]].to(headers[disk].dtype)
-            if not torch.isfinite(tensor).all():
-                raise InputError(f"{disk} does not fit {tensor.dtype}: its largest values become infinite")
+            if not all(end.isfinite() for end in torch.aminmax(tensor)):  # one pass, and NaN shows in both ends
+                raise InputError(
+                    f"{source.label}: {disk}, transformed, does not fit {tensor.dtype}: its largest values become "
+                    "infinite; convert the models to bfloat16 or float32 first"
+                )
             return tensor
 
-        source = self.checkpoint
         return Checkpoint(source.label, source.config, source.architecture, headers, read, source.folder)
 
 

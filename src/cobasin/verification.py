@@ -24,10 +24,10 @@ __all__ = ["Verdict", "instantiate", "outputs", "probe", "verify"]
 FLOAT32_PARTS = 5e-6
 CERTAINLY_DIFFERENT = 1e-4
 # Differences up to the first multiple of the rounding noise are rounding, beyond the second they are not.
-NEAR, FAR = 10, 100
+NEAR, FAR = 4, 20
 # Rounding alone moves the outputs by more than this: they say nothing about the function.
 TOO_NOISY = 0.03
-NOISE_DRAWS = 2
+NOISE_DRAWS = 4
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def verify(a: Checkpoint, b: Checkpoint, tolerance: float | None = None, seed: i
 
     With a `tolerance` the relative difference in float64 is held strictly against it.  Without one it is
     held against the change that rounding the stored tensors once makes, which is measured on `a`: the
-    same up to ten times that, different beyond a hundred times, undecided between.  One float64 model is
+    same up to ten times that, different beyond twenty, undecided between.  One float64 model is
     in memory at a time.
 
     Raises:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-import torch
 from torch import Tensor
 
 from cobasin.matching.choice import Choice
 from cobasin.matching.cross_gram import cross_gram
 from cobasin.symmetry.action import Values, act
-from cobasin.symmetry.canonical import Canonical, Form, State
+from cobasin.symmetry.canonical import Canonical, Form
 from cobasin.symmetry.groups import Gram, Group, Value
 from cobasin.symmetry.spec import Key, Site
+from cobasin.symmetry.state import State, squared_distance
 
 # A step is taken unless it raises the squared distance by more than rounding.
 _ROUNDING = 1e-9
@@ -71,8 +71,7 @@ class Match:
 
     def distance(self, name: str) -> float:
         """Squared distance of one tensor."""
-        difference = self.moved(name) - self.anchor[name]
-        return float(torch.linalg.vector_norm(difference, dtype=torch.float64) ** 2)
+        return squared_distance(self.moved(name), self.anchor[name])
 
     def gram(
         self,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from cobasin.symmetry.groups import Value
 from cobasin.symmetry.spec import Key, Spec
-from cobasin.symmetry.types import Axis
+from cobasin.symmetry.types import Axis, Block
 
 Values = dict[Key, Value]
 
@@ -31,21 +32,28 @@ def act(spec: Spec, values: Mapping[Key, Value], folded: bool, name: str, tensor
     ]
     if not any(acting):
         return tensor
+    parts = [
+        _act_on_block(spec, values, folded, block, steps, block.view(tensor))
+        for block, steps in zip(entry.layout.blocks, acting, strict=True)
+    ]
+    if len(parts) == 1:  # the usual case, without a second copy of what may be a large embedding
+        return parts[0].reshape(tensor.shape)
     result = torch.empty_like(tensor, memory_format=torch.contiguous_format)
-    for block, steps in zip(entry.layout.blocks, acting, strict=True):
-        part = block.view(tensor)
-        for i, key in steps:
-            axis = block.axes[i]
-            group = spec.group(axis.space, folded)
-            assert group is not None
-            part = along(
-                part,
-                batch_positions(spec, block.axes, axis.space),
-                i,
-                lambda x, g=group, k=key, c=axis.charge: g.act(values[k], x, c),
-            )
+    for block, part in zip(entry.layout.blocks, parts, strict=True):
         block.view(result).copy_(part)
     return result
+
+
+def _act_on_block(
+    spec: Spec, values: Mapping[Key, Value], folded: bool, block: Block, steps: list[tuple[int, Key]], part: Tensor
+) -> Tensor:
+    for i, key in steps:
+        axis = block.axes[i]
+        group = spec.group(axis.space, folded)
+        assert group is not None
+        act_once = partial(group.act, values[key], charge=axis.charge)
+        part = along(part, batch_positions(spec, block.axes, axis.space), i, act_once)
+    return part
 
 
 def batch_positions(spec: Spec, axes: tuple[Axis, ...], space: str) -> list[int]:

@@ -4,9 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 
+import torch
 from torch import Tensor
 
 State = Mapping[str, Tensor]
+
+
+_CHUNK = 1 << 22  # entries
+
+
+def squared_distance(x: Tensor, y: Tensor) -> float:
+    """``|x - y|²``, summed in float64; in chunks, so that a large embedding needs no copy of itself."""
+    dtype = torch.promote_types(torch.float32, torch.promote_types(x.dtype, y.dtype))
+    total = 0.0
+    for a, b in zip(x.reshape(-1).split(_CHUNK), y.reshape(-1).split(_CHUNK), strict=True):
+        total += float(torch.linalg.vector_norm(a.to(dtype) - b.to(dtype), dtype=torch.float64)) ** 2
+    return total
 
 
 class Lazy(Mapping[str, Tensor]):

@@ -1,0 +1,109 @@
+"""The order of heads and KV groups, found together with their bases."""
+
+import itertools
+
+import pytest
+import torch
+
+from cobasin.matching.choice import Choice
+from cobasin.matching.order import propose_order
+from cobasin.matching.state import Match
+from cobasin.symmetry.canonical import Form
+from cobasin.symmetry.element import Element
+from cobasin.symmetry.groups import Orthogonal, Permutation
+from cobasin.symmetry.spec import Space, Spec
+from random_states import form_of, random_state
+
+BASES = {"bert": "head", "vit": "head", "gpt2": "head", "llama": "kv", "llama with biases": "kv", "llama mqa": "kv"}
+
+
+def pair(family, seed, noise=0.0, parts=("heads", "attention")):
+    """A model, and a copy whose heads are reordered, each in a basis of its own, with noise."""
+    form = form_of(family, folded=False)
+    anchor = random_state(form.spec, seed)
+    values = {}
+    for part in parts:
+        values |= Element.sample(form, seed, part).values
+    source = dict(Element(form, values).apply(anchor))
+    other = random_state(form.spec, seed + 100)
+    return form, {name: x + noise * other[name] for name, x in source.items()}, anchor, Element(form, values)
+
+
+@pytest.mark.parametrize("family", BASES)
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+def test_one_proposal_finds_order_and_bases(family, noise):
+    form, source, anchor, planted = pair(family, 3, noise)
+    match = Match(form, Choice.parse("heads,attention,scale"), source, anchor)
+    expected = planted.inverse().values
+    for layer in range(2):
+        assert match.step(propose_order(match, (BASES[family], layer)))
+    for key, value in expected.items():
+        if "perm" in value:
+            assert torch.equal(match.values[key]["perm"], value["perm"])
+        elif not noise:
+            for part, x in value.items():
+                y = match.values[key][part]
+                gap = torch.remainder(x - y + 1, 2 * torch.pi) - 1 if part == "angle" else x - y
+                assert gap.abs().max() < 1e-6
+    if not noise:
+        assert match.total < 1e-20
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_order_of_unrelated_heads_is_optimal(family, seed):
+    """Against every order of the heads, each head with its best bases."""
+    form = form_of(family)
+    source, anchor = random_state(form.spec, seed), random_state(form.spec, seed + 10)
+    totals = []
+    for perm in itertools.permutations(range(3)):
+        ordered = Element(form, {("head", 0): {"perm": torch.tensor(perm)}}).apply(source)
+        match = Match(form, Choice.parse("attention"), dict(ordered), anchor)
+        match.set({key: match.groups[key].project(match.gram(key)) for key in (("qk", 0), ("vo", 0))})
+        totals.append(match.total)
+    match = Match(form, Choice.parse("heads,attention"), source, anchor)
+    assert match.step(propose_order(match, ("head", 0)))
+    assert match.total == pytest.approx(min(totals), rel=1e-12)
+    assert max(totals) > min(totals) * 1.001  # the control: the order matters
+
+
+@pytest.mark.parametrize("base", [0, 1])
+def test_a_proposal_is_about_one_layer(base):
+    form, source, anchor, _ = pair("llama", 0)
+    match = Match(form, Choice.parse("full"), source, anchor)
+    proposal = propose_order(match, ("kv", base))
+    assert set(proposal) == {(space, base) for space in ("kv", "rep", "pair", "vo")}
+    for key, value in proposal.items():
+        assert match.groups[key].deviation(value) < 1e-12
+        assert {part: x.shape for part, x in value.items()} == {p: x.shape for p, x in match.values[key].items()}
+
+
+def test_proposals_use_the_scale_only_if_asked():
+    form, source, anchor, _ = pair("llama", 0)
+    match = Match(form, Choice.parse("heads,attention"), source, anchor)
+    proposal = propose_order(match, ("kv", 0))
+    assert all("scale" not in value for value in proposal.values())
+
+
+def test_a_bias_per_head_counts():
+    """A tensor that knows the heads but no basis of theirs, in a model whose heads are otherwise alike."""
+    spec = Spec(
+        "Toy",
+        {
+            "layer": Space(1),
+            "head": Space(4, Permutation(), ("layer",), part="heads"),
+            "qk": Space(3, Orthogonal(), ("layer", "head"), part="attention"),
+            "resid": Space(5),
+            "bucket": Space(6),
+        },
+        {"{layer}.q": "(head qk) resid", "{layer}.bias": "bucket head"},
+    )
+    anchor = random_state(spec)
+    anchor["0.q"] = anchor["0.q"][:3].repeat(4, 1)
+    perm = torch.tensor([2, 0, 3, 1])
+    source = dict(Element(Form(spec), {("head", 0): {"perm": perm}}).apply(anchor))
+    match = Match(Form(spec), Choice.parse("full"), source, anchor)
+    proposal = propose_order(match, ("head", 0))
+    assert torch.equal(proposal["head", 0]["perm"], perm.argsort())
+    without = Match(Form(spec), Choice.parse("full"), source, anchor, excluded=["0.bias"])
+    assert not torch.equal(propose_order(without, ("head", 0))["head", 0]["perm"], perm.argsort())

@@ -1,0 +1,219 @@
+"""Weight matching: the objective never rises, planted elements are found, what is not asked for is left alone."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cobasin import api
+from cobasin.matching import weights
+from cobasin.matching.choice import Choice
+from cobasin.matching.state import Match
+from cobasin.matching.weights import MAX_ROUNDS, ascend
+from cobasin.symmetry.canonical import free_biases, gauge_of
+from cobasin.symmetry.element import Element
+from cobasin.symmetry.spec import ValueBias
+from random_states import CONFIGS, checkpoint, distance, form_of, random_state, spec_of
+
+MODES = [
+    "full",
+    "paper",
+    "ffn",
+    "heads",
+    "attention",
+    "residual",
+    "attention,scale",
+    "ffn,scale",
+    "heads,attention",
+    "ffn,heads,residual",
+]
+every_family = pytest.mark.parametrize("family", CONFIGS)
+
+
+def scrambled(family, seed, part=None):
+    """A form, a model, and a copy moved by a random element of its group (of one part of it)."""
+    form = form_of(family)
+    anchor = random_state(form.spec, seed)
+    return form, dict(Element.sample(form, seed + 1, part).apply(anchor)), anchor
+
+
+def matched(form, choice, source, anchor):
+    match = Match(form, Choice.parse(choice), source, anchor)
+    progress = ascend(match)
+    return match, progress, Element(form, match.values, gauge_of(form, source), gauge_of(form, anchor))
+
+
+@pytest.mark.parametrize("family", ["bert", "vit", "gpt2", "llama", "llama mqa"])
+@settings(deadline=None, max_examples=12, derandomize=True)
+@given(mode=st.sampled_from(MODES), folded=st.booleans(), seed=st.integers(0, 10**6), likeness=st.sampled_from([0, 1]))
+def test_the_objective_never_rises(family, mode, folded, seed, likeness):
+    form = form_of(family, folded)
+    anchor, source = random_state(form.spec, seed), random_state(form.spec, seed + 1)
+    source = {name: likeness * anchor[name] + x for name, x in source.items()}
+    match = Match(form, Choice.parse(mode), source, anchor)
+    start = match.total
+    seen = []
+    progress = ascend(match, lambda rounds, total: seen.append((rounds, total)))
+    assert progress.history[0] == start
+    assert progress.history[-1] == match.total
+    assert seen == list(enumerate(progress.history))[1:]
+    assert 1 <= progress.rounds <= MAX_ROUNDS
+    for before, after in zip(progress.history, progress.history[1:], strict=False):
+        assert after <= before * (1 + 1e-8)
+    # what it says is true: the element is one of the group, and brings the models as close as that
+    element = Element(form, match.values)
+    assert max(element.deviation().values()) < 1e-10
+    assert match.distances == {name: match.distance(name) for name in match.tensors}
+    assert match.total <= start * (1 + 1e-8)
+
+
+@every_family
+def test_full_symmetry_undoes_a_random_element(family):
+    form, source, anchor = scrambled(family, 3)
+    assert distance(source, anchor) > 10
+    *_, element = matched(form, "full", source, anchor)
+    assert distance(element.apply(source), anchor) < 1e-6 * distance(source, anchor)
+
+
+@every_family
+def test_the_papers_symmetry_does_not(family):
+    form, source, anchor = scrambled(family, 3)
+    *_, element = matched(form, "paper", source, anchor)
+    assert distance(element.apply(source), anchor) > 0.1 * distance(source, anchor)
+
+
+@pytest.mark.parametrize(
+    ("mode", "part"),
+    [
+        ("ffn,scale", "ffn"),
+        ("attention,scale", "attention"),
+        ("heads", "heads"),
+        ("residual", "residual"),
+        ("paper", "attention"),
+    ],
+)
+@every_family
+def test_one_part_is_enough_for_what_it_moved(family, mode, part):
+    form, source, anchor = scrambled(family, 5, part)
+    *_, element = matched(form, mode, source, anchor)
+    assert distance(element.apply(source), anchor) < 1e-6 * distance(source, anchor)
+
+
+@pytest.mark.parametrize("exactly", [True, False])
+@pytest.mark.parametrize(("family", "base"), [("bert", "head"), ("gpt2", "head"), ("llama", "kv")])
+def test_bases_are_found_while_heads_are_reordered(family, base, exactly):
+    """One step of one basis, its heads already in their places."""
+    form = form_of(family, folded=False)
+    anchor = random_state(form.spec, 3)
+    count = form.spec.spaces[base].size
+    order = {(base, layer): {"perm": torch.arange(count).roll(1)} for layer in range(2)}
+    planted = Element(form, Element.sample(form, 3, "attention").values | order)
+    match = Match(form, Choice.parse("heads,attention,scale"), dict(planted.apply(anchor)), anchor)
+    match.set({key: value for key, value in planted.inverse().values.items() if key in order})
+    for key in match.groups:
+        if key[0] in ("qk", "vo", "pair"):
+            for _ in range(1 if exactly else 20):
+                weights._update(match, key, exactly)
+    assert match.total < 1e-10
+
+
+@pytest.mark.parametrize("mode", ["ffn", "heads", "attention", "ffn,scale", "ffn,heads", "paper"])
+@pytest.mark.parametrize("family", ["bert", "gpt2", "llama", "llama with biases"])
+def test_what_is_not_asked_for_is_left_alone(family, mode):
+    """Bitwise: every tensor without a space of these parts, and without a bias that attention moves."""
+    spec = spec_of(family)
+    source, anchor = (checkpoint(family, random_state(spec, seed)) for seed in (1, 2))
+    moved = api.transform(api.match(source, anchor, symmetry=mode), source)
+    changed = {name for name in source if not torch.equal(moved[name], source[name])}
+    parts = {"ffn", "attention"} if mode == "paper" else set(mode.split(","))
+    touched = {s.tensor for key, sites in spec.sites.items() if spec.spaces[key[0]].part in parts for s in sites}
+    if "attention" in parts and mode != "paper":
+        touched |= {gauge.out_bias for gauge in free_biases(spec, None) if isinstance(gauge, ValueBias)}
+    assert changed
+    assert changed <= touched
+    assert len(touched) < len(source)
+
+
+@pytest.mark.parametrize("family", ["bert", "llama"])
+def test_the_stream_alone(family):
+    """No order, no basis and no scale: only axes of the stream move, and all of them alike."""
+    source, anchor = (checkpoint(family, random_state(spec_of(family), seed)) for seed in (1, 2))
+    element = api.match(source, anchor, symmetry="residual")
+    assert {key[0] for key in element.values} == {"resid"}
+    moved = api.transform(element, source)
+    name = next(name for name in source if "query.weight" in name or "k_proj.weight" in name)
+    assert not torch.equal(moved[name], source[name])
+    if family == "bert":
+        assert torch.equal(moved[name].sort(-1).values, source[name].sort(-1).values)
+        bias = name.replace("weight", "bias")
+        assert torch.equal(moved[bias], source[bias])
+
+
+def test_rotations_without_scale_keep_the_norms_of_heads():
+    source, anchor = (checkpoint("llama", random_state(spec_of("llama"), seed)) for seed in (1, 2))
+    name = "layers.0.self_attn.v_proj.weight"
+    norms = {}
+    for mode in ("attention", "attention,scale"):
+        moved = api.transform(api.match(source, anchor, symmetry=mode), source)
+        norms[mode] = moved[name].view(2, 6, 16).norm(dim=(1, 2))
+    before = source[name].view(2, 6, 16).norm(dim=(1, 2))
+    torch.testing.assert_close(norms["attention"], before)
+    assert not torch.allclose(norms["attention,scale"], before, rtol=1e-4)
+
+
+@pytest.mark.parametrize("family", ["bert", "vit", "gpt2", "llama"])
+def test_other_layers_are_left_alone(family):
+    """Bitwise: all of layer 0, and all that the stream touches."""
+    source, anchor = (checkpoint(family, random_state(spec_of(family), seed)) for seed in (1, 2))
+    moved = api.transform(api.match(source, anchor, symmetry="full", layers="1"), source)
+    changed = {name for name in source if not torch.equal(moved[name], source[name])}
+    assert changed
+    assert all(any(f"{word}.1." in name for word in ("layer", "layers", "h")) for name in changed)
+    assert not any("norm" in name.lower() or "ln_" in name for name in changed)
+
+
+@every_family
+def test_a_model_is_matched_to_itself_by_the_identity(family):
+    form = form_of(family)
+    source = random_state(form.spec, 1)
+    _, progress, element = matched(form, "full", source, source)
+    assert max(progress.history) < 1e-24
+    assert progress.rounds <= 2
+    for name, x in element.apply(source).items():
+        torch.testing.assert_close(x, source[name], rtol=1e-12, atol=1e-12)
+
+
+@every_family
+@pytest.mark.parametrize("seed", range(3))
+def test_near_copies_keep_their_order(family, seed):
+    form = form_of(family)
+    anchor, noise = random_state(form.spec, seed), random_state(form.spec, seed + 50)
+    source = {name: x + 1e-3 * noise[name] for name, x in anchor.items()}
+    match, progress, _ = matched(form, "full", source, anchor)
+    for value in match.values.values():
+        if "perm" in value:
+            assert (value["perm"] == torch.arange(value["perm"].shape[-1])).all()
+        if "matrix" in value:
+            assert (value["matrix"] - torch.eye(value["matrix"].shape[-1])).abs().max() < 0.02
+    assert progress.history[-1] < progress.history[0] < 0.01
+
+
+def test_excluded_tensors_do_not_count():
+    form = form_of("vit")
+    source, anchor = random_state(form.spec, 1), random_state(form.spec, 2)
+    head = ["classifier.weight", "classifier.bias"]
+    whole, without = (Match(form, Choice.parse("full"), source, anchor, skip) for skip in ([], head))
+    assert set(whole.distances) - set(without.distances) == set(head)
+    ascend(without)
+    other = Match(form, Choice.parse("full"), source, anchor | {name: 100 * anchor[name] for name in head}, head)
+    ascend(other)
+    assert other.total == without.total
+
+
+def test_tied_and_folded_tensors_do_not_count():
+    form = form_of("bert")
+    match = Match(form, Choice.parse("full"), random_state(form.spec, 1), random_state(form.spec, 2))
+    assert set(form.spec.entries) - set(match.distances) == set(form.spec.tied)
+    form = form_of("llama")
+    match = Match(form, Choice.parse("full"), random_state(form.spec, 1), random_state(form.spec, 2))
+    assert set(form.spec.entries) - set(match.distances) == set(form.norm_parameters)

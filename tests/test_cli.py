@@ -1,0 +1,226 @@
+"""The verbs as a user runs them: what they write, print and return."""
+
+import json
+import re
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import cobasin.demo
+from cobasin.api import transform
+from cobasin.architectures import known
+from cobasin.symmetry.element import Element
+from command_line import duplicate, edit_json, edit_tensors, pair, run, snapshot, stock, tensors_of
+from model_folders import assert_bitwise, names
+
+BERT = "bert/BertForMaskedLM"
+FAMILIES = {
+    BERT: "qk",
+    "vit/ViTForImageClassification": "qk",
+    "gpt2/GPT2LMHeadModel": "qk",
+    "llama-gqa/LlamaForCausalLM": "pair",
+}
+
+
+def logits(folder):
+    """Float64 logits of a language model."""
+    tokens = torch.arange(5, 25)[None]
+    with torch.no_grad():
+        return stock(folder, dtype=torch.float64)(tokens).logits
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shard", "files"),
+    [
+        (torch.float32, "1GB", 1),
+        (torch.float32, "20KB", 3),  # two shards and their index
+        (torch.bfloat16, "1GB", 1),
+        (torch.bfloat16, "10KB", 3),
+    ],
+)
+def test_match_writes_a_model_folder(tmp_path, dtype, shard, files):
+    source, anchor = pair(tmp_path, BERT, dtype, shard)
+    carried = {"tokenizer.json": '{"model": {"vocab": {}}}', "vocab.txt": "a", "generation_config.json": "{}"}
+    for name, text in (carried | {"README.md": "The card of the source."}).items():
+        (source / name).write_text(text)
+    before = snapshot(anchor)
+    out = tmp_path / "out"
+    report = run("match", source, anchor, "--out", out, "--json").json
+    assert snapshot(anchor) == before
+
+    shards = sorted(path.name for path in source.glob("model*"))
+    assert len(shards) == files
+    assert names(out) == sorted([*shards, *carried, "config.json", "README.md", "cobasin.safetensors", "cobasin.json"])
+    for name in (name for name in shards if name.endswith(".safetensors")):
+        found, expected = load_file(out / name), load_file(source / name)
+        assert found.keys() == expected.keys()
+        assert {(tensor.dtype, tensor.shape) for tensor in found.values()} == {
+            (dtype, tensor.shape) for tensor in expected.values()
+        }
+    for name, text in carried.items():
+        assert (out / name).read_text() == text
+    assert json.loads((out / "config.json").read_text()) == json.loads((source / "config.json").read_text())
+    assert json.loads((out / "cobasin.json").read_text()) == report
+
+    rounding = torch.finfo(dtype).eps * 30
+    assert (logits(out) - logits(source)).abs().max() < rounding * logits(source).abs().max()
+    element = Element.load(out / "cobasin.safetensors")
+    assert_bitwise(dict(transform(element, source)), tensors_of(out))
+    assert element.report["distance_after"] == report["distance_after"] < report["distance_before"]
+
+
+@pytest.mark.parametrize(("case", "space"), FAMILIES.items())
+def test_match_moves_the_weights_and_keeps_the_function(tmp_path, case, space):
+    source, anchor = pair(tmp_path, case)
+    out = tmp_path / "out"
+    finished = run("match", source, anchor, "--out", out)
+    assert finished.code == 0
+    assert f"matched {source} to {anchor} (full)\n" in finished.out
+    assert re.search(rf"^│ {space} +│ [\d.]+ +│ [\d.]+ +│$", finished.out, re.MULTILINE)
+    assert re.search(r"^function in float64: relative difference \S+e-", finished.out, re.MULTILINE)
+    assert finished.out.endswith(f"written to {out}\n")
+    assert finished.err == ""
+    stock(out)
+    found, expected = tensors_of(out), tensors_of(source)
+    assert any(not torch.equal(found[name], tensor) for name, tensor in expected.items())
+    assert run("verify", source, out).code == 0
+    assert run("verify", anchor, out).code == 1
+
+
+@pytest.mark.parametrize("case", ["gpt2/GPT2LMHeadModel", "llama-mqa-tied/LlamaForCausalLM"])
+def test_match_unties_a_tied_head(tmp_path, case):
+    source, anchor = pair(tmp_path, case)
+    out = tmp_path / "out"
+    report = run("match", source, anchor, "--out", out, "--json").json
+    assert report["notes"] == ["the output head is untied from the embedding"]
+    configs = [json.loads((folder / "config.json").read_text()) for folder in (source, out)]
+    assert [config["tie_word_embeddings"] for config in configs] == [True, False]
+    model = stock(out)
+    head, embedding = model.get_output_embeddings().weight, model.get_input_embeddings().weight
+    assert not torch.allclose(head, embedding, atol=0.01)
+    assert torch.equal(tensors_of(out)["lm_head.weight"], head)
+    assert "lm_head.weight" not in tensors_of(source)
+    assert (logits(out) - logits(source)).abs().max() < 1e-5 * logits(source).abs().max()
+    assert run("match", source, anchor, "--out", tmp_path / "tied", "--symmetry", "ffn,heads,attention").code == 0
+    assert json.loads((tmp_path / "tied" / "config.json").read_text())["tie_word_embeddings"] is True
+
+
+def test_match_only_some_symmetries_and_layers(tmp_path):
+    source, anchor = pair(tmp_path, BERT)
+    paper = run("match", source, anchor, "--out", tmp_path / "paper", "--symmetry", "paper", "--json").json
+    assert {key.split(".")[0] for key in paper["spaces"]} == {"qk", "vo", "ffn"}
+    out = tmp_path / "out"
+    some = run("match", source, anchor, "--out", out, "--symmetry", "attention,heads", "--layers", "1", "--json").json
+    assert set(some["spaces"]) == {"head.1", "qk.1", "vo.1"}
+    found, expected = tensors_of(out), tensors_of(source)
+    moved = {name for name in found if not torch.equal(found[name], expected[name])}
+    assert moved
+    assert all("encoder.layer.1.attention" in name for name in moved)
+
+
+def test_verify(tmp_path):
+    source, anchor = pair(tmp_path, BERT)
+    same, different = run("verify", source, source), run("verify", source, anchor)
+    assert (same.code, different.code) == (0, 1)
+    assert same.out.startswith("same function: relative difference 0.0e+00")
+    assert different.out.startswith("different functions: relative difference ")
+    edit_tensors(anchor, lambda tensors: tensors["bert.embeddings.LayerNorm.bias"].fill_(float("nan")))
+    undecided = run("verify", source, anchor)
+    assert undecided.code == 2
+    assert undecided.out == f"cannot tell: the outputs of {anchor} are not finite\n"
+
+
+def test_verify_with_a_tolerance(tmp_path):
+    source, anchor = pair(tmp_path, BERT)
+    report = run("verify", source, anchor, "--json").json
+    difference = report["relative_float64"]
+    assert run("verify", source, anchor, "--tolerance", difference * 1.01).code == 0
+    assert run("verify", source, anchor, "--tolerance", difference * 0.99).code == 1
+    assert run("verify", source, source, "--tolerance", 0).code == 0
+
+
+def test_inspect(tmp_path):
+    source, _ = pair(tmp_path, "gpt2/GPT2LMHeadModel")
+    finished = run("inspect", source)
+    assert finished.code == 0
+    parameters = sum(tensor.numel() for tensor in tensors_of(source).values())
+    assert finished.out.startswith(f"{source}: GPT2LMHeadModel, {parameters:,} parameters, float32\n")
+    assert "dimension of the symmetry group: " in finished.out
+    assert "O(24) fixing 1" in finished.out
+    spaces = {row["space"]: row for row in run("inspect", source, "--json").json["spaces"]}
+    assert spaces["resid"]["dimension"] == 23 * 22 // 2
+    assert spaces["qk"]["dimension"] == 8 * (6 * 5 // 2 + 1)  # two layers of four heads: a rotation and a scale
+    assert not finished.reads
+
+
+def test_inspect_list():
+    finished = run("inspect", "--list")
+    assert finished.code == 0
+    listed = {row["architecture"]: row for row in run("inspect", "--list", "--json").json["architectures"]}
+    assert {name: row["model_type"] for name, row in listed.items()} == known()
+    assert all(name in finished.out for name in listed)
+    assert listed["LlamaForCausalLM"]["groups"]["resid"] == "O(4096)"
+
+
+@pytest.fixture
+def quick_demo(monkeypatch):
+    monkeypatch.setattr(cobasin.demo, "run", lambda out, **options: {"out": str(out)})
+
+
+def test_json_is_all_there_is_on_standard_output(tmp_path, quick_demo):
+    source, anchor = pair(tmp_path, BERT)
+    commands = {
+        "match": (source, anchor, "--out", tmp_path / "matched"),
+        "merge": (source, anchor, "--out", tmp_path / "merged"),
+        "verify": (source, anchor),
+        "inspect": (source,),
+        "demo": ("--out", tmp_path / "demo"),
+    }
+    for verb, arguments in commands.items():
+        finished = run(verb, *arguments, "--json")
+        (line,) = finished.out.splitlines()
+        assert isinstance(json.loads(line), dict)
+        assert finished.err == ""
+    assert isinstance(run("inspect", "--list", "--json").json, dict)
+
+
+@pytest.mark.parametrize("verb", ["match", "merge", "verify", "inspect", "demo"])
+def test_help(verb):
+    finished = run(verb, "--help")
+    assert (finished.code, finished.err) == (0, "")
+    assert f"Example: cobasin {verb} " in finished.out
+    assert "--json" in finished.out
+    assert verb in run("--help").out
+
+
+def test_names_that_look_like_markup(tmp_path):
+    source, anchor = pair(tmp_path, BERT)
+    odd = tmp_path / "[bold]é" / "x[" / "b]:smile: {y} %s"
+    odd.parent.mkdir(parents=True)
+    source = source.rename(odd)
+    finished = run("match", source, anchor, "--out", tmp_path / "out [" / "b]")
+    assert finished.code == 0
+    assert finished.out.startswith(f"matched {source} to {anchor} (full)\n")
+    assert f"`{source}`" in (tmp_path / "out [" / "b]" / "README.md").read_text()
+    assert run("verify", source, tmp_path / "out [" / "b]").code == 0
+
+
+def test_file_names_of_old_checkpoints(tmp_path):
+    """BERT files of 2018: gamma and beta, no prefix, a buffer of positions."""
+    source, anchor = pair(tmp_path, BERT)
+    old = duplicate(source, "old")
+
+    def rename(tensors):
+        for name in list(tensors):
+            new = re.sub(r"LayerNorm\.weight$", "LayerNorm.gamma", name)
+            tensors[re.sub(r"LayerNorm\.bias$", "LayerNorm.beta", new)] = tensors.pop(name)
+        tensors["bert.embeddings.position_ids"] = torch.arange(32)[None]
+
+    edit_tensors(old, rename)
+    edit_json(old / "config.json", lambda config: config.pop("dtype"))
+    out = tmp_path / "out"
+    assert run("match", old, anchor, "--out", out).code == 0
+    assert tensors_of(out).keys() == tensors_of(old).keys()
+    assert torch.equal(tensors_of(out)["bert.embeddings.position_ids"], torch.arange(32)[None])
+    assert run("verify", source, out).code == 0

@@ -1,0 +1,115 @@
+"""What is left when a run is stopped in the middle of writing, and when the disk is full."""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+
+import pytest
+from transformers import BertForMaskedLM
+
+from cobasin.checkpoint import load
+from command_line import pair, refused, run, snapshot
+
+CASE = "bert/BertForMaskedLM"
+# Sends itself a signal as soon as three tensors are written.
+STOPPED = """
+import os, sys
+from contextlib import contextmanager
+from cobasin import cli, present
+
+number, written = int(sys.argv.pop(1)), []
+
+@contextmanager
+def bar(text, total):
+    yield lambda size: written.append(size) or len(written) == 3 and os.kill(os.getpid(), number)
+
+present.bar = bar
+cli.main()
+"""
+PLAIN = "from cobasin.cli import main; main()"
+SPACE = "free some space, raise the limit, or choose a folder on another disk"
+
+
+def process(program, *arguments, **environment):
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, env=os.environ | environment)
+
+
+@pytest.mark.parametrize(("verb", "number"), [("match", signal.SIGINT), ("merge", signal.SIGTERM)])
+def test_interrupted(tmp_path, verb, number):
+    source, anchor = pair(tmp_path, CASE)
+    old = tmp_path / "out" / "old.txt"
+    old.parent.mkdir()
+    old.write_text("x")
+    before = snapshot(tmp_path)
+    stopped = process(STOPPED, int(number), verb, source, anchor, "--out", old.parent, "--overwrite")
+    assert stopped.returncode == 130
+    assert stopped.stdout == ""
+    assert stopped.stderr == "interrupted; no unfinished output was left behind\n"
+    assert snapshot(tmp_path) == before
+
+
+def test_killed(tmp_path):
+    source, anchor = pair(tmp_path, CASE, shard="20KB")
+    before = snapshot(tmp_path)
+    killed = process(STOPPED, int(signal.SIGKILL), "merge", anchor, source, "--out", tmp_path / "out")
+    assert killed.returncode == -signal.SIGKILL
+    assert not (tmp_path / "out").exists()
+    (left,) = tmp_path.glob(".*")
+    assert before.items() < snapshot(tmp_path).items()
+    assert "has no config.json" in refused(tmp_path, "inspect", left)
+    with pytest.raises(OSError, match="no file named"):
+        BertForMaskedLM.from_pretrained(left)
+    assert run("merge", anchor, source, "--out", tmp_path / "out").code == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["anchor", "out", "source"]
+    BertForMaskedLM.from_pretrained(tmp_path / "out")
+
+
+@pytest.mark.parametrize("verb", ["match", "merge"])
+@pytest.mark.parametrize("limit", [1_000, 30_000])
+def test_a_limit_on_the_size_of_files(tmp_path, verb, limit):
+    source, anchor = pair(tmp_path, CASE)
+    out, (_, hard) = tmp_path / "out", resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    try:
+        line = refused(tmp_path, verb, source, anchor, "--out", out, unread=False)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    assert f"{out}: cannot be written: File too large; {SPACE}" in line
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 32 KB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32k", "none", disk], capture_output=True, text=True)
+    if mounted.returncode:
+        pytest.skip(f"mounting needs rights: {mounted.stderr.strip()}")
+    yield disk
+    subprocess.run(["umount", disk], check=True)
+
+
+@pytest.mark.parametrize("verb", ["match", "merge"])
+def test_a_full_disk(tmp_path, small_disk, verb):
+    source, anchor = pair(tmp_path, CASE)
+    line = refused(tmp_path, verb, source, anchor, "--out", small_disk / "out", unread=False)
+    assert f"{small_disk / 'out'}: cannot be written: No space left on device; {SPACE}" in line
+
+
+def test_streams_of_a_process(tmp_path):
+    """A process of its own has the log of transformers on its standard error, too."""
+    source, anchor = pair(tmp_path, "gpt2/GPT2LMHeadModel")
+    done = process(PLAIN, "merge", anchor, source, "--out", tmp_path / "out", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["out"] == str(tmp_path / "out")
+    assert load(tmp_path / "out").architecture == "GPT2LMHeadModel"
+    before = snapshot(tmp_path)
+    again = process(PLAIN, "match", source, "no-such/model", "--out", tmp_path / "again", HF_HUB_OFFLINE="1")
+    assert (again.returncode, again.stdout) == (2, "")
+    (line,) = again.stderr.splitlines()
+    assert line.startswith("error: no-such/model: no such folder, and not available from the hub: ")
+    assert snapshot(tmp_path) == before

@@ -1,0 +1,96 @@
+"""Independent jobs in threads."""
+
+import os
+import threading
+import time
+from functools import partial
+
+import pytest
+import torch
+
+from cobasin.execution import run_jobs
+
+
+@pytest.fixture(params=[1, 2, 8])
+def cores(request, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: request.param)
+    return request.param
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 20])
+def test_every_job_runs_once(cores, count):
+    done = []
+    run_jobs([partial(done.append, i) for i in range(count)])
+    assert sorted(done) == list(range(count))
+
+
+def test_as_many_at_a_time_as_there_are_cores(cores):
+    running, most, lock = 0, 0, threading.Lock()
+
+    def job():
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        time.sleep(0.02)
+        with lock:
+            running -= 1
+
+    run_jobs([job] * 12)
+    assert most == cores
+
+
+def test_an_unknown_number_of_cores_is_one(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    threads = []
+    run_jobs([lambda: threads.append(threading.current_thread())] * 3)
+    assert set(threads) == {threading.current_thread()}
+
+
+@pytest.mark.parametrize("count", [1, 2, 20])
+def test_exceptions_reach_the_caller(cores, count):
+    def fail():
+        raise KeyError("which")
+
+    with pytest.raises(KeyError, match="which"):
+        run_jobs([lambda: None] * (count - 1) + [fail])
+
+
+def test_after_an_exception_no_further_job_starts(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    started = []
+
+    def job(i):
+        started.append(i)
+        if i == 0:
+            raise KeyError(i)
+        time.sleep(0.01)
+
+    with pytest.raises(KeyError):
+        run_jobs([partial(job, i) for i in range(50)])
+    assert len(started) < 25
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_workers_share_the_threads_of_torch(monkeypatch, fails):
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    seen = []
+
+    def job():
+        torch.ones(2) @ torch.ones(2)
+        seen.append(torch.get_num_threads())
+        if fails:
+            raise KeyError
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(8)
+    try:
+        if fails:
+            with pytest.raises(KeyError):
+                run_jobs([job] * 6)
+        else:
+            run_jobs([job] * 6)
+        assert torch.get_num_threads() == 8
+    finally:
+        torch.set_num_threads(before)
+    assert set(seen) == {2}

@@ -1,0 +1,71 @@
+"""Trained models: planted recovery, and independently trained pairs brought together."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from real_models import minilm, shared
+from torch.nn.functional import cross_entropy
+
+from cobasin import api
+from cobasin.checkpoint import load
+from cobasin.evaluation.running import instantiate
+from cobasin.symmetry.canonical import Form
+from cobasin.symmetry.element import Element
+from cobasin.typed import Typed
+from cobasin.verification import verify
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_minilm_scrambled_by_its_full_group_is_recovered(dtype):
+    original = Typed.of(load(minilm()))
+    rounded = original.derived(original, dtype)
+    typed = Typed.of(rounded)
+    scrambled = typed.derived(Element.sample(Form(typed.spec), 0).apply(typed))
+    report = api.match(scrambled, rounded).report
+    # one rounding of every scrambled entry is all that is left
+    assert report["distance_after"] < torch.finfo(dtype).eps * report["distance_before"]
+    assert report["distance_before"] > 100
+
+
+def _text_loss(folder: Path, checkpoint) -> float:
+    """Nats a character on the test text, in blocks of 128 characters of which the first is not predicted."""
+    number = {c: i for i, c in enumerate(json.loads((folder / "chars.json").read_text()))}
+    text = shared("data", "lm", "tinyshakespeare", "test.txt").read_text()
+    tokens = torch.tensor([number[c] for c in text])
+    blocks = tokens[: len(tokens) // 128 * 128].view(-1, 128)
+    model, total = instantiate(checkpoint, torch.float32), 0.0
+    with torch.no_grad():
+        for batch in blocks.split(64):
+            logits = model(input_ids=batch).logits[:, :-1]
+            total += cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten(), reduction="sum").item()
+    return total / (len(blocks) * 127)
+
+
+@pytest.mark.parametrize(
+    ("name", "tolerance", "raw", "at_most"),
+    [("gpt2-shakespeare", 1e-9, 3.246, 2.3), ("llama-shakespeare", 5e-6, 3.508, 2.65)],
+)
+def test_language_models_from_two_seeds(name, tolerance, raw, at_most):
+    anchor, source = shared("models", f"{name}-0"), shared("models", f"{name}-1")
+    plain = api.merge([anchor, source], symmetry="none")
+    assert _text_loss(anchor, plain.checkpoint) == pytest.approx(raw, abs=2e-3)
+    merged = api.merge([anchor, source])
+    assert _text_loss(anchor, merged.checkpoint) < at_most
+    (element,) = merged.elements
+    assert element is not None
+    moved = api.transform(element, source, torch.float64)
+    assert verify(load(source), moved, tolerance).same
+    assert verify(load(source), load(anchor), tolerance).same is False
+
+
+def test_vision_transformers_from_two_seeds():
+    anchor, source = shared("models", "cifar10-vit-seed0"), shared("models", "cifar10-vit-seed1")
+    history = {}
+    for symmetry in ("paper", "full"):
+        element = api.match(source, anchor, symmetry)
+        assert verify(load(source), api.transform(element, source, torch.float64), 1e-9).same
+        history[symmetry] = element.report["objective"]
+        assert all(b <= a * (1 + 1e-9) for a, b in zip(history[symmetry][1:], history[symmetry][2:], strict=False))
+    assert history["full"][-1] < 0.85 * history["paper"][-1]
