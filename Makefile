@@ -22,7 +22,7 @@ types: $(VENV)/ready
 # pip finds the CPU build by the exact version of torch; a range would take the build with CUDA.
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --upgrade 'pip>=25.1'
-	$(BIN)/pip install --quiet --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[demo]' --group dev
+	$(BIN)/pip install -qq --upgrade 'pip>=25.1'
+	$(BIN)/pip install -qq --constraint constraints.txt torch
+	$(BIN)/pip install -qq --constraint constraints.txt --editable '.[demo]' --group dev
 	touch $@

@@ -70,7 +70,7 @@ def _match(
     clock, cpu = time.perf_counter() - clock, time.process_time() - cpu
     ends = gauge_of(form, source), gauge_of(form, anchor)
     for name in excluded:  # a head keeps its own gauge: the anchor's has other labels
-        ends[1].update({key: value for key, value in ends[0].items() if key.split(":")[0] == name})
+        ends[1].update({key: value.clone() for key, value in ends[0].items() if key.split(":")[0] == name})
     element = Element(form, state.values, *ends)
     report = {
         "symmetry": symmetry,

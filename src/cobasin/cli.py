@@ -140,6 +140,7 @@ def inspect(
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Where to put the models, the picture and the numbers.")] = Path("demo-out"),
+    overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
     """Train two small models on real images, match, verify and merge them, and draw what happened.
@@ -148,11 +149,9 @@ def demo(
 
     Example: cobasin demo --out ./demo
     """
-    from cobasin.demo import run
+    from cobasin.demo import run, show
 
-    result = run(out)
-    if json:
-        print(jsonlib.dumps(result))
+    _result(run(out, overwrite=overwrite), json, show)
 
 
 def _result(report: dict, json: bool, show) -> None:

@@ -24,6 +24,7 @@ from cobasin.errors import InputError
 from cobasin.evaluation.path import LossPath, loss_path
 from cobasin.evaluation.plots import plot_paths
 from cobasin.evaluation.running import instantiate
+from cobasin.symmetry.state import squared_distance
 from cobasin.verification import Verdict, verify
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class Outcome:
     accuracy: float
     loss: float
     path: LossPath
+    distance: float
     report: dict[str, Any] | None
     verdict: Verdict | None
 
@@ -83,11 +85,11 @@ class Show(Protocol):
 
 
 def run(out: Path, *, epochs: int = EPOCHS, points: int = 25, overwrite: bool = False) -> dict[str, Any]:
-    """Train, match, merge, verify and measure; print the table and write everything to the folder `out`.
+    """Train, match, merge, verify and measure; write everything to the folder `out`.
 
     Written are the models (`model-0`, the anchor, and `model-1`), the matched models (`matched-paper`,
     `matched-full`), the averages (`merged-none`, `merged-paper`, `merged-full`), `path.png` and
-    `demo.json`, whose content is returned.  Progress goes to stderr, the table to stdout.
+    `demo.json`, whose content is returned.  Progress goes to stderr.
 
     Raises:
         InputError: scikit-learn is not installed, or `out` cannot be used.
@@ -107,12 +109,12 @@ def run(out: Path, *, epochs: int = EPOCHS, points: int = 25, overwrite: bool = 
     paths = {NAMES[symmetry]: outcome.path for symmetry, outcome in outcomes.items()}
     plot_paths(paths, out / "path.png", "From model 0 to model 1 in a straight line", "test accuracy")
     result = {
+        "test_images": len(digits.test_labels),
         "parents": parents,
         "merged": {symmetry: _as_dict(outcome) for symmetry, outcome in outcomes.items()},
         "seconds": time.perf_counter() - started,
     }
     (out / "demo.json").write_text(json.dumps(result, indent=2) + "\n")
-    Console().print(_table(parents, outcomes, len(digits.test_labels)))
     return result
 
 
@@ -201,11 +203,14 @@ def _match_and_merge(out: Path, symmetry: str, digits: Digits, points: int, over
         show(f"path, {NAMES[symmetry]}")
         return evaluate(model, digits)
 
-    return Outcome(accuracy, loss, loss_path(anchor, matched, evaluate_point, points), report, verdict)
+    path = loss_path(anchor, matched, evaluate_point, points)
+    distance = math.sqrt(sum(squared_distance(anchor[name], matched[name]) for name in anchor))
+    return Outcome(accuracy, loss, path, distance, report, verdict)
 
 
 def _as_dict(outcome: Outcome) -> dict[str, Any]:
     return {
+        "distance": outcome.distance,
         "accuracy": outcome.accuracy,
         "loss": outcome.loss,
         "barrier": outcome.path.barrier,
@@ -215,34 +220,35 @@ def _as_dict(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _table(parents: list[dict[str, float]], outcomes: dict[str, Outcome], images: int) -> Table:
-    title = f"Two models of handwritten digits and their average, on {images} test images"
+def show(result: dict[str, Any]) -> None:
+    """Print the table of a result of `run` on standard output."""
+    title = f"Two models of handwritten digits and their average, on {result['test_images']} test images"
     table = Table(title=title, box=SIMPLE, pad_edge=False, collapse_padding=True)
     table.add_column("model", no_wrap=True)
     for heading in ("accuracy", "loss", "barrier", "distance"):
         table.add_column(heading, justify="right")
     table.add_column("function")
-    for seed, scores in enumerate(parents):
+    for seed, scores in enumerate(result["parents"]):
         row = f"model {seed}", f"{scores['accuracy']:.1%}", f"{scores['loss']:.3f}"
-        table.add_row(*row, "", "", "", end_section=seed == len(parents) - 1)
-    unmatched = next(outcome.report["distance_before"] for outcome in outcomes.values() if outcome.report)
-    for symmetry, outcome in outcomes.items():
+        table.add_row(*row, end_section=seed == len(result["parents"]) - 1)
+    for symmetry, outcome in result["merged"].items():
         table.add_row(
             f"average, {NAMES[symmetry]}",
-            f"{outcome.accuracy:.1%}",
-            f"{outcome.loss:.3f}",
-            f"{outcome.path.barrier:.3f}",
-            f"{outcome.report['distance_after'] if outcome.report else unmatched:.2f}",
-            _sentence(outcome.verdict),
+            f"{outcome['accuracy']:.1%}",
+            f"{outcome['loss']:.3f}",
+            f"{outcome['barrier']:.3f}",
+            f"{outcome['distance']:.2f}",
+            _sentence(outcome["verify"]),
         )
-    return table
+    Console().print(table)
 
 
-def _sentence(verdict: Verdict | None) -> str:
+def _sentence(verdict: dict[str, Any] | None) -> str:
     if verdict is None:
         return ""
-    judgement = {True: "kept", False: "CHANGED", None: "cannot tell"}[verdict.same]
-    return judgement if verdict.relative_float64 is None else f"{judgement} ({verdict.relative_float64:.0e})"
+    judgement = {True: "kept", False: "CHANGED", None: "cannot tell"}[verdict["same"]]
+    change = verdict["relative_float64"]
+    return judgement if change is None else f"{judgement} ({change:.0e})"
 
 
 @contextmanager

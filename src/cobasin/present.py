@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -15,7 +14,7 @@ from rich.text import Text
 # knows no width.
 _errors = Console(stderr=True, markup=False, emoji=False)
 _output = Console(
-    markup=False, emoji=False, highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 200
+    markup=False, emoji=False, highlight=False, soft_wrap=True, width=None if Console().is_terminal else 200
 )
 
 

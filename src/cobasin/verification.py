@@ -59,7 +59,7 @@ def verify(a: Checkpoint, b: Checkpoint, tolerance: float | None = None, seed: i
 
     With a `tolerance` the relative difference in float64 is held strictly against it.  Without one it is
     held against the change that rounding the stored tensors once makes, which is measured on `a`: the
-    same up to ten times that, different beyond twenty, undecided between.  One float64 model is
+    same up to four times that, different beyond twenty, undecided between.  One float64 model is
     in memory at a time.
 
     Raises:
