@@ -6,6 +6,7 @@ Exit codes: 0 done (verify: the same function), 1 verify found different functio
 
 from __future__ import annotations
 
+import io
 import json as jsonlib
 import math
 import os
@@ -168,7 +169,12 @@ def _terminate(*_: object) -> None:
 def main() -> None:
     """Run the command line."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # its warnings would bury the line of an error
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a letter that the terminal lacks must not end a run in its report
+        sys.stdout.reconfigure(errors="backslashreplace")
     signal.signal(signal.SIGTERM, _terminate)  # clean up as after Ctrl-C
+    # Before torch is imported: its threads then sleep between small operations instead of spinning, which on a
+    # busy machine costs the others more than it saves.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         app()
     except InputError as error:

@@ -24,6 +24,7 @@ from cobasin.errors import InputError
 from cobasin.evaluation.path import LossPath, loss_path
 from cobasin.evaluation.plots import plot_paths
 from cobasin.evaluation.running import instantiate
+from cobasin.execution import torch_threads
 from cobasin.symmetry.state import squared_distance
 from cobasin.verification import Verdict, verify
 
@@ -98,7 +99,8 @@ def run(out: Path, *, epochs: int = EPOCHS, points: int = 25, overwrite: bool = 
     writer.check_output(out, overwrite)
     digits = load_digits()
     started = time.perf_counter()
-    with _steps(2 * epochs + len(NAMES) * points) as show:
+    # The models are tiny: a second thread would only wait for the first, and results would depend on the machine.
+    with torch_threads(1), _steps(2 * epochs + len(NAMES) * points) as show:
         parents = []
         for seed in (0, 1):
             model = train(digits, seed, epochs, lambda seed=seed: show(f"training model {seed}"))

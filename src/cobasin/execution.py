@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -21,15 +21,16 @@ def run_jobs(jobs: Sequence[Callable[[], None]]) -> None:
         for job in jobs:
             job()
         return
-    with _threads_per_worker(workers), ThreadPoolExecutor(workers) as pool:
+    with torch_threads(max(1, torch.get_num_threads() // workers)), ThreadPoolExecutor(workers) as pool:
         for future in [pool.submit(job) for job in jobs]:
             future.result()
 
 
 @contextmanager
-def _threads_per_worker(workers: int):
+def torch_threads(count: int) -> Iterator[None]:
+    """Let every torch operation use ``count`` threads for a while."""
     before = torch.get_num_threads()
-    torch.set_num_threads(max(1, before // workers))
+    torch.set_num_threads(count)
     try:
         yield
     finally:
