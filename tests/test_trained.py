@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from real_models import minilm, shared
 from torch.nn.functional import cross_entropy
 
 from cobasin import api
@@ -15,6 +14,7 @@ from cobasin.symmetry.canonical import Form
 from cobasin.symmetry.element import Element
 from cobasin.typed import Typed
 from cobasin.verification import verify
+from real_models import minilm, shared
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -22,8 +22,12 @@ def run_jobs(jobs: Sequence[Callable[[], None]]) -> None:
             job()
         return
     with torch_threads(max(1, torch.get_num_threads() // workers)), ThreadPoolExecutor(workers) as pool:
-        for future in [pool.submit(job) for job in jobs]:
-            future.result()
+        try:
+            for future in [pool.submit(job) for job in jobs]:
+                future.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
 @contextmanager

@@ -57,11 +57,6 @@ class Typed(Mapping[str, Tensor]):
         except (ArithmeticError, TypeError) as error:  # transformers lets some impossible sizes pass
             raise InputError(f"{label}: the config is not that of a {architecture}: {error}") from error
         problems = spec.problems({name: (header.shape, header.dtype) for name, header in checkpoint.headers.items()})
-        first: dict[str, str] = {}
-        for disk in checkpoint.headers:
-            for name in spec.disk_names([disk]):
-                if first.setdefault(name, disk) != disk:
-                    problems.append(f"{first[name]} and {disk} are the same tensor under two names")
         if problems:
             raise InputError(f"{label} does not fit {architecture}: " + "; ".join(problems))
         return cls(checkpoint, spec, spec.tied)

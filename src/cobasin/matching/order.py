@@ -30,14 +30,20 @@ def propose_order(match: Match, base: Key) -> dict[Key, Value]:
     grams = {key: match.gram(key, family, pairs) for key in bases}
     if not inner:
         grams = {key: gram.map(*[lambda x: x.unsqueeze(2).unsqueeze(2)] * 2) for key, gram in grams.items()}
-    within = (
-        assign(_total_support(match, grams, leading=4)) if inner else None
-    )  # [P, Q, S]: source head of every target head
+    # places that know the order but have no free basis: a position bias per head, or all where bases are left alone
+    plain = [site for site in match.sites(base) if not _carries(match, site, bases)]
+    within, terms = None, []
+    if inner:
+        sites = [site for site in match.sites(inner) if not _carries(match, site, bases)]
+        inside = [match.gram(inner, family, (str(base[0]),), sites).total()] if sites else []
+        within = assign(_total([*_supports(match, grams, leading=4), *inside]))  # [P, Q, S]: source of every target
+        terms = [_matched_heads(within)[0](term) for term in inside]
+        plain = [site for site in plain if not _carries(match, site, [inner])]
     grams = {key: gram.map(*_matched_heads(within)) for key, gram in grams.items()}
-    score = _total_support(match, grams, leading=2)
-    elsewhere = [site for site in match.sites(base) if not _carries(match, site, bases)]
-    if elsewhere:  # tensors that know the heads but no basis of theirs, such as a position bias per head
-        score = score + match.gram(base, family, sites=elsewhere).total()
+    terms += _supports(match, grams, leading=2)
+    if plain:
+        terms.append(match.gram(base, family, sites=plain).total())
+    score = _total(terms)
     perm = assign(score)
     back = perm.argsort()  # elements act before the order changes, so they are listed in the source's order
     chosen = torch.arange(len(perm))
@@ -53,12 +59,14 @@ def propose_order(match: Match, base: Key) -> dict[Key, Value]:
     return proposal
 
 
-def _total_support(match: Match, grams: dict[Key, Gram], leading: int) -> Tensor:
-    """Value of the best elements for every pair, summed over the keys and over what else they vary over."""
+def _supports(match: Match, grams: dict[Key, Gram], leading: int) -> list[Tensor]:
+    """For every key: value of the best element for every pair, summed over what else it varies over."""
     supports = [match.groups[key].support(gram) for key, gram in grams.items()]
-    return torch.stack(
-        [support.flatten(leading).sum(-1) if support.ndim > leading else support for support in supports]
-    ).sum(0)
+    return [support.flatten(leading).sum(-1) if support.ndim > leading else support for support in supports]
+
+
+def _total(terms: list[Tensor]) -> Tensor:
+    return torch.stack([term.double() for term in terms]).sum(0)
 
 
 def _matched_heads(within: Tensor | None):

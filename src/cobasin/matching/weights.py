@@ -14,7 +14,7 @@ from functools import partial
 from cobasin.execution import run_jobs
 from cobasin.matching.order import propose_order
 from cobasin.matching.state import Match
-from cobasin.symmetry.groups import Permutation
+from cobasin.symmetry.action import in_new_order, in_old_order
 from cobasin.symmetry.spec import Key
 
 MAX_ROUNDS = 200
@@ -108,10 +108,12 @@ def _turn_to_ends(match: Match, key: Key) -> bool:
 
 def _update(match: Match, key: Key, exactly: bool) -> None:
     group, gram = match.groups[key], match.gram(key)
+    # the Gram lists heads as the current order has put them, an element as it finds them
     if exactly:
-        match.step({key: group.project(gram, joint=not match.choice.paper)})
+        value = group.project(gram, joint=not match.choice.paper)
     else:
-        match.step({key: group.refine(match.values[key], gram)})
+        value = group.refine(in_new_order(match.spec, match.values, key, match.values[key]), gram)
+    match.step({key: in_old_order(match.spec, match.values, key, value)})
 
 
 def _update_family(match: Match, family: list[Key], reorder: bool, changed: list[Key]) -> None:
@@ -119,7 +121,7 @@ def _update_family(match: Match, family: list[Key], reorder: bool, changed: list
     done: set[Key] = set()
     for base in family:
         fibres = match.fibres(base)
-        if reorder and any(not isinstance(match.groups[key], Permutation) for key in fibres):
+        if reorder and fibres:
             old = match.values[base]["perm"]
             if match.step(propose_order(match, base)):
                 done |= {base, *fibres}

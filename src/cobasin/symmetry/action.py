@@ -62,6 +62,31 @@ def batch_positions(spec: Spec, axes: tuple[Axis, ...], space: str) -> list[int]
     return [spaces.index(over) for over in spec.batch_axes(space)]
 
 
+def in_new_order(spec: Spec, values: Mapping[Key, Value], key: Key, value: Value) -> Value:
+    """An element listed in the order of its heads (or other bases) before they are permuted, in the order after."""
+    return _reorder(value, _orders(spec, values, key))
+
+
+def in_old_order(spec: Spec, values: Mapping[Key, Value], key: Key, value: Value) -> Value:
+    """The inverse of `in_new_order`."""
+    return _reorder(value, [perm if perm is None else perm.argsort() for perm in _orders(spec, values, key)])
+
+
+def _orders(spec: Spec, values: Mapping[Key, Value], key: Key) -> list[Tensor | None]:
+    """For every batch axis of an element: the permutation that moves it, None where there is none."""
+    space = str(key[0])
+    index = dict(zip([o for o in spec.spaces[space].over if o in spec.index_spaces], key[1:], strict=True))
+    bases = [spec.key(over, index) for over in spec.batch_axes(space)]  # type: ignore[arg-type]
+    return [values[base]["perm"] if base in values else None for base in bases]
+
+
+def _reorder(value: Value, perms: list[Tensor | None]) -> Value:
+    for axis, perm in enumerate(perms):
+        if perm is not None:
+            value = {part: tensor.index_select(axis, perm) for part, tensor in value.items()}
+    return value
+
+
 def along(x: Tensor, batch: list[int], axis: int, act: Callable[[Tensor], Tensor]) -> Tensor:
     """Apply ``act`` to ``x`` brought into the form ``[*batch, rest, n]``, and bring the result back."""
     rest = [i for i in range(x.ndim) if i != axis and i not in batch]

@@ -9,11 +9,11 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor
 
 from cobasin.errors import InputError
-from cobasin.symmetry.action import Values, act
+from cobasin.symmetry.action import Values, act, in_new_order, in_old_order
 from cobasin.symmetry.canonical import Canonical, Form, Gauge, InGauge, gauge_of
+from cobasin.symmetry.groups import Value
 from cobasin.symmetry.serial import dump, parse
 from cobasin.symmetry.spec import Key, Spec
 from cobasin.symmetry.state import Lazy, State
@@ -63,7 +63,7 @@ class Element:
         for key, value in self.values.items():
             inverse = self._group(key).inverse(value)
             # this one found the fibre before it moved its base; the inverse meets it where the base has put it
-            values[key] = _reindex(inverse, [self.values[b]["perm"] if b else None for b in self._bases(key)])
+            values[key] = in_new_order(self.spec, self.values, key, inverse)
         return replace(self, values=values, source=self.target, target=self.source, report={})
 
     def compose(self, then: Element) -> Element:
@@ -79,9 +79,7 @@ class Element:
             )
         values = dict(self.values)
         for key, value in then.values.items():
-            # `then` finds this fibre where our base permutation has put it
-            back = [self.values[b]["perm"].argsort(-1) if b else None for b in self._bases(key)]
-            value = _reindex(value, back)
+            value = in_old_order(self.spec, self.values, key, value)  # `then` meets it where our base has put it
             values[key] = self._group(key).compose(values[key], value) if key in values else value
         return Element(self.form, values, self.source, then.target)
 
@@ -134,6 +132,8 @@ class Element:
                     values.setdefault(_key(key), {})[part] = tensor
                 else:
                     gauges[kind][rest] = tensor
+            for key, value in values.items():
+                _check_value(form, key, value)
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"{path}: a damaged element file ({error!r})") from None
         return cls(form, values, gauges["source"] or None, gauges["target"] or None, report)
@@ -156,16 +156,6 @@ class Element:
         assert group is not None
         return group
 
-    def _bases(self, key: Key) -> list[Key | None]:
-        """For every batch axis of an element: the key of the permutation that moves it, None where there is none."""
-        space = self.spec.spaces[str(key[0])]
-        index = dict(zip([o for o in space.over if o in self.spec.index_spaces], key[1:], strict=True))
-        bases: list[Key | None] = []
-        for over in self.spec.batch_axes(str(key[0])):
-            base = self.spec.key(over, index) if self.spec.spaces[over].group is not None else None  # type: ignore[arg-type]
-            bases.append(base if base in self.values else None)
-        return bases
-
 
 def _text(key: Key) -> str:
     return ".".join(str(part) for part in key)
@@ -176,9 +166,15 @@ def _key(text: str) -> Key:
     return (space, *(int(i) for i in index))
 
 
-def _reindex(value, perms: list[Tensor | None]):
-    """Reorder the batch axes of an element: entry i comes from ``perm[i]``, axis by axis."""
-    for axis, perm in enumerate(perms):
-        if perm is not None:
-            value = {part: tensor.index_select(axis, perm) for part, tensor in value.items()}
-    return value
+def _check_value(form: Form, key: Key, value: Value) -> None:
+    """Raise ValueError unless ``value`` has the parts and shapes of an element for ``key``."""
+    space = str(key[0])
+    group = form.spec.group(space, form.folded) if key in form.spec.sites else None
+    if group is None:
+        raise ValueError(f"{_text(key)} does not act on {form.spec.architecture}")
+    whole = group.identity(form.spec.batch(space), form.spec.spaces[space].size)
+    if not whole.keys() - {"scale"} <= value.keys() <= whole.keys():
+        raise ValueError(f"{_text(key)} has the parts {sorted(value)}, expected {sorted(whole)}")
+    for part, tensor in value.items():
+        if tensor.shape != whole[part].shape or tensor.dtype != whole[part].dtype:
+            raise ValueError(f"{_text(key)}/{part} is {tensor.dtype} {tuple(tensor.shape)}")

@@ -204,6 +204,10 @@ class Spec:
     def problems(self, headers: Mapping[str, tuple[tuple[int, ...], torch.dtype]]) -> list[str]:
         """All that is wrong with a checkpoint's headers (on-disk name to shape and dtype), one line each."""
         names, found = self.disk_names(headers), []
+        for disk in headers:
+            for name in self.disk_names([disk]):
+                if names[name] != disk:
+                    found.append(f"{disk} and {names[name]} are the same tensor under two names")
         for name in sorted(self.entries.keys() - names.keys() - self.tied.keys()):
             found.append(f"missing tensor {name} {self.entries[name].layout.shape}")
         for name, disk in names.items():

@@ -150,7 +150,7 @@ class Orthogonal(Isometry):
         deviation = (q.mT @ q - torch.eye(q.shape[-1], dtype=q.dtype)).abs().max()
         if self.fix_ones:
             deviation = torch.maximum(deviation, (q.sum(-1) - 1).abs().max())
-        return float(deviation)
+        return float(deviation.nan_to_num(math.inf))
 
     def _isometry(self, m: Tensor) -> Value:
         if self.fix_ones:

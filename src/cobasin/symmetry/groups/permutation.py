@@ -38,7 +38,9 @@ class Permutation(Group):
         value = {"perm": torch.rand(*batch, n, generator=generator).argsort(-1)}
         if self.charged:
             uniform = torch.rand(2, *batch, n, generator=generator, dtype=torch.float64)
-            sign = torch.where(uniform[0] < 0.5, -1.0, 1.0) if self.signed else torch.ones_like(uniform[0])
+            sign = torch.ones_like(uniform[0])
+            if self.signed:
+                sign[uniform[0] < 0.5] = -1
             value["scale"] = sign * torch.exp2(2 * uniform[1] - 1) if self.scaled else sign
         return value
 
@@ -80,7 +82,8 @@ class Permutation(Group):
         perm = value["perm"]
         bijective = perm.sort(-1).values.equal(torch.arange(perm.shape[-1]).expand(perm.shape))
         scale = value.get("scale", torch.ones(()))
-        usable = bool(scale.isfinite().all() and (scale != 0).all() and (self.signed or (scale > 0).all()))
+        size = scale.abs() if self.signed else scale
+        usable = bool(scale.isfinite().all() and (size > 0).all() and (self.scaled or (size == 1).all()))
         return 0.0 if bijective and usable else math.inf
 
     def describe(self, n: int) -> tuple[str, int]:
