@@ -81,7 +81,7 @@ def small(group, n, seed):
 @given(st.integers(1, 5), seeds)
 def test_permutations_against_all_of_them(group, n, seed):
     """Every permutation, each entry with its best sign and scale."""
-    source, target = related(group, (), n, seed)
+    source, target = related(group, (), n, seed, noise=0.5 if group.scaled else 5.0)
     gram = gram_of(source, target)
     direct, inverse = gram.total(1), gram.total(-1)
     norms = [gram.norms(charge)[0][:, None].expand(n, n) for charge in (1, -1)]
@@ -208,13 +208,12 @@ def test_joint_rotation_and_scale_against_a_scan(group, spread):
 
 
 @scaled_isometries
-@pytest.mark.parametrize("spread", [1.0, 1e2])
-def test_joint_optimum_of_unrelated_tensors(group, spread):
-    """Where nothing fits there can be several basins; nearly always the best one is found."""
-    source, target = unequal(group, 300, spread, 0.0, seed=5)
+def test_joint_optimum_of_badly_scaled_and_unlike_tensors(group):
+    """There can be several basins; hardly ever is the best one missed."""
+    source, target = unequal(group, 300, 1e2, 0.1, seed=3)
     found = distance(group, group.project(gram_of(source, target)), source, target)
     missed = found > scan_jointly(group, source, target) * (1 + 1e-6)
-    assert missed.double().mean() <= 0.03
+    assert missed.double().mean() < 0.01
 
 
 @quick
