@@ -50,7 +50,7 @@ class Choice:
         """A declared group, without the scales and signs that are not asked for."""
         if self.paper and isinstance(declared, Permutation):
             return Permutation()
-        return declared if "scale" in self.parts or not declared.scaled else replace(declared, scaled=False)  # type: ignore[type-var]
+        return declared if "scale" in self.parts else without_scale(declared)
 
     def frees(self, spec: Spec, key: Key, folded: bool) -> bool:
         """Whether this choice leaves an element free."""
@@ -71,6 +71,11 @@ class Choice:
         count = spec.spaces["layer"].size
         if self.layers is not None and max(self.layers) >= count:
             raise InputError(f"layer {max(self.layers)} does not exist: the model has layers 0 to {count - 1}")
+
+
+def without_scale(group: Group) -> Group:
+    """The same group without rescaling."""
+    return replace(group, scaled=False) if group.scaled else group  # type: ignore[type-var]
 
 
 def _parse_layers(text: str) -> frozenset[int]:

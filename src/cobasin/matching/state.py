@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from torch import Tensor
 
-from cobasin.matching.choice import Choice
+from cobasin.matching.choice import Choice, without_scale
 from cobasin.matching.cross_gram import cross_gram
 from cobasin.symmetry.action import Values, act
 from cobasin.symmetry.canonical import Canonical, Form
@@ -23,7 +23,7 @@ class Match:
 
     Attributes:
         values: the current group element of every free key.
-        groups: the group that each free key is solved in.
+        groups: the group that each free key is solved in; without scales while ``hold_scales`` is set.
         distances: squared distance of every tensor, in canonical form; tied tensors, folded norms and
             those in ``excluded`` do not count.
     """
@@ -33,12 +33,14 @@ class Match:
         # a tied tensor repeats another and must not count twice; a folded norm is the same in both models
         self._uncounted = {*self.spec.tied, *form.norm_parameters, *excluded}
         self.source, self.anchor = Canonical(form, source), Canonical(form, anchor)
-        self.groups: dict[Key, Group] = {}
+        self.hold_scales = False
+        self._groups: dict[Key, Group] = {}
         for key in self.spec.sites:
             if choice.frees(self.spec, key, form.folded) and self.sites(key):
                 group = self.spec.group(str(key[0]), form.folded)
                 assert group is not None
-                self.groups[key] = choice.group(group)
+                self._groups[key] = choice.group(group)
+        self._held = {key: without_scale(group) for key, group in self._groups.items()}
         # every key is there from the start: threads then only replace entries, never add them
         self.values: Values = {
             key: group.identity(self.spec.batch(str(key[0])), self.spec.spaces[str(key[0])].size)
@@ -50,6 +52,11 @@ class Match:
                 self._keys_of.setdefault(name, []).append(key)
         self.tensors = [name for name in self.spec.entries if name not in self._uncounted]
         self.distances = {name: self.distance(name) for name in self.tensors}
+
+    @property
+    def groups(self) -> dict[Key, Group]:
+        """The group that each free key is solved in."""
+        return self._held if self.hold_scales else self._groups
 
     @property
     def total(self) -> float:

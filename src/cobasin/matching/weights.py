@@ -34,6 +34,14 @@ class Progress:
         return len(self.history) - 1
 
 
+@dataclass
+class Sweep:
+    """What a round changed: which orders, and whether a stream moved."""
+
+    orders: list[Key] = field(default_factory=list)
+    streams_moved: bool = False
+
+
 def ascend(match: Match, report: Callable[[int, float], None] | None = None) -> Progress:
     """Run the coordinate ascent to a fixed point.
 
@@ -44,24 +52,31 @@ def ascend(match: Match, report: Callable[[int, float], None] | None = None) -> 
     progress = Progress([match.total])
     streams = [key for key in match.groups if match.spec.spaces[str(key[0])].part == "residual"]
     families = _families(match, streams)
-    changed, reorder = _first_round(match, streams, families), True
+    # A scale balances the norms of what does not agree yet. While a stream is still turning, that costs: the
+    # scales wait until the rest has settled.
+    match.hold_scales = bool(streams) and "scale" in match.choice.parts
+    sweep, reorder = _first_round(match, streams, families), True
     while True:
         progress.history.append(match.total)
         if report:
             report(progress.rounds, match.total)
         before, after = progress.history[-2:]
         settled = after >= before * (1 - SETTLED) or after <= EXACT * progress.history[0]
-        # a space that shares no tensor with another one is at its optimum after one round, unless a stream moves
-        families = families if streams else [family for family in families if len(family) > 1]
-        if progress.rounds == MAX_ROUNDS or (settled and (reorder or not streams)) or not (families or streams):
+        if settled and reorder and not match.hold_scales:
             return progress
-        # Nested assignments and joint optima are the dear part: only while they still change an order, and at
-        # the end. In between every key takes one exact step, which the next round repeats anyway.
-        reorder = bool(changed) or settled
-        changed = _round(match, streams, families, reorder)
+        if settled and reorder:
+            match.hold_scales = False
+        # a space that shares no tensor with another one, and has no scale, is at its optimum until a stream moves
+        due = [f for f in families if sweep.streams_moved or len(f) > 1 or match.groups[f[0]].scaled]
+        if progress.rounds == MAX_ROUNDS or not (due or sweep.streams_moved):
+            return progress
+        # Nested assignments and joint optima are the dear part: only while they still change an order, and when
+        # all has settled. In between every key takes one exact step, which the next round repeats anyway.
+        reorder = bool(sweep.orders) or settled or not streams
+        sweep = _round(match, streams, due, reorder)
 
 
-def _first_round(match: Match, streams: list[Key], families: list[list[Key]]) -> list[Key]:
+def _first_round(match: Match, streams: list[Key], families: list[list[Key]]) -> Sweep:
     """The first round from the better of two starts: the identity, and the streams as the model's ends say.
 
     Independent models need the second: from the identity they end in a bad optimum, although a stream turned
@@ -73,20 +88,22 @@ def _first_round(match: Match, streams: list[Key], families: list[list[Key]]) ->
     outcomes = []
     for start in starts:
         match.restore(start)
-        changed = _round(match, streams, families, reorder=True)
-        outcomes.append((match.total, match.snapshot(), changed))
-    _, best, changed = min(outcomes, key=lambda outcome: outcome[0])
+        sweep = _round(match, streams, families, reorder=True)
+        outcomes.append((match.total, match.snapshot(), sweep))
+    _, best, sweep = min(outcomes, key=lambda outcome: outcome[0])
     match.restore(best)
-    return changed
+    return sweep
 
 
-def _round(match: Match, streams: list[Key], families: list[list[Key]], reorder: bool) -> list[Key]:
-    """One sweep over all keys; returns the orders that changed."""
-    changed: list[Key] = []
-    run_jobs([partial(_update_family, match, family, reorder, changed) for family in families])
+def _round(match: Match, streams: list[Key], families: list[list[Key]], reorder: bool) -> Sweep:
+    """One sweep over these families, then over the streams."""
+    sweep = Sweep()
+    run_jobs([partial(_update_family, match, family, reorder, sweep) for family in families])
     for key in streams:
+        old = match.values[key]
         _update(match, key, exactly=True)
-    return changed
+        sweep.streams_moved |= any(not part.equal(match.values[key][name]) for name, part in old.items())
+    return sweep
 
 
 def _turn_to_ends(match: Match, key: Key) -> bool:
@@ -116,7 +133,7 @@ def _update(match: Match, key: Key, exactly: bool) -> None:
     match.step({key: in_old_order(match.spec, match.values, key, value)})
 
 
-def _update_family(match: Match, family: list[Key], reorder: bool, changed: list[Key]) -> None:
+def _update_family(match: Match, family: list[Key], reorder: bool, sweep: Sweep) -> None:
     """One sweep over keys that share tensors: orders with all that varies over them, then each on its own."""
     done: set[Key] = set()
     for base in family:
@@ -126,7 +143,7 @@ def _update_family(match: Match, family: list[Key], reorder: bool, changed: list
             if match.step(propose_order(match, base)):
                 done |= {base, *fibres}
                 if not old.equal(match.values[base]["perm"]):
-                    changed.append(base)
+                    sweep.orders.append(base)
     for key in family:
         if key not in done:
             _update(match, key, exactly=reorder)

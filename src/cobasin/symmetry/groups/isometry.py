@@ -69,7 +69,10 @@ class Isometry(Group):
         return value
 
     def refine(self, value: Value, gram: Gram) -> Value:
-        return self._alternate(gram, value["scale"], 1)[0] if self.scaled else self.project(gram)
+        if not self.scaled:
+            return self.project(gram)
+        one = torch.ones(gram.total().shape[:-2], dtype=torch.float64)
+        return self._alternate(gram, value.get("scale", one), 1)[0]
 
     def _alternate(self, gram: Gram, scale: Tensor, rounds: int) -> tuple[Value, Tensor]:
         """The best isometry for the scale, then the best scale for the isometry, in turn; value and gain."""
