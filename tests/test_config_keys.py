@@ -11,6 +11,7 @@ import pytest
 
 from cobasin.architectures import declare
 from cobasin.checkpoint import load
+from cobasin.errors import InputError
 from cobasin.verification import verify
 from command_line import duplicate, near, refused, refused_by_both, run
 from tiny_models import CASES, model
@@ -136,7 +137,7 @@ def test_a_key_that_differs_is_refused(tmp_path, case, keys, value, effect):
         return
     refused_by_both(source, anchor, str(source), str(anchor), *(f"{key} is " for key in named))
     if effect == FAILS:
-        with pytest.raises(ValueError, match="should be used as a decoder"):
+        with pytest.raises(InputError, match="cannot be built by transformers"):
             verify(load(anchor), load(source))
     else:
         assert verify(load(anchor), load(source)).same is (effect == KEEPS)

@@ -64,6 +64,11 @@ def _match(
     if excluded:
         notes.append("the label sets differ: the task heads were moved along, but not compared")
     state = Match(form, choice, source, anchor, excluded)
+    if not state.groups:
+        raise InputError(
+            f"symmetry {symmetry!r} leaves nothing free in {source.spec.architecture}"
+            + ("" if choice.layers is None else " with these layers (the residual stream runs through all of them)")
+        )
     first = dict(state.distances)
     clock, cpu = time.perf_counter(), time.process_time()
     ascent = ascend(state, progress)
@@ -104,7 +109,12 @@ def _form(source: Typed, anchor: Typed, choice: Choice) -> tuple[Form, Typed, Ty
     if found := obstacles(form, *ends):
         note = "; ".join(found)
         return plain, source, anchor, [f"residual stream matched by permutation only: {note}"]
-    notes = ["the output head is untied from the embedding"] if source.spec.tied else []
+    notes = []
+    if source.spec.tied:
+        notes.append(
+            "the output head is untied from the embedding; to average with the tied anchor, give both originals to "
+            "cobasin merge"
+        )
     return form, *ends, notes
 
 

@@ -40,7 +40,10 @@ def _numbers(report: dict) -> str:
     deviation = max(report["deviation_from_group"].values(), default=0.0)
     notes = "".join(f"- note: {note}\n" for note in report["notes"])
     return (
-        f"- distance to the anchor: {report['distance_before']:.6g} before, {report['distance_after']:.6g} after\n"
+        f"- distance to the anchor, in canonical form: {report['objective'][0]:.6g} before, "
+        f"{report['objective'][-1]:.6g} after\n"
+        f"- distance of the files as they are: {report['distance_before']:.6g} before, "
+        f"{report['distance_after']:.6g} after\n"
         f"- function, in float64: {function}\n"
         f"- deviation of the transformation from its group: {deviation:.1e}\n{notes}"
     )

@@ -75,7 +75,8 @@ def _distances(report: dict) -> None:
         table.add_row(space, f"{before**0.5:.6g}", f"{after**0.5:.6g}")
     _output.print(table, soft_wrap=False)
     _output.print(
-        f"distance of the files {report['distance_before']:.6g} -> {report['distance_after']:.6g}, "
+        f"all: {report['objective'][0]:.6g} -> {report['objective'][-1]:.6g}; "
+        f"of the files as they are: {report['distance_before']:.6g} -> {report['distance_after']:.6g}; "
         f"{report['rounds']} rounds, {report['seconds']:.1f} s",
     )
     for note in report["notes"]:

@@ -108,21 +108,14 @@ def test_files_in_every_dtype(case, dtype, tmp_path):
     assert float((broken - reference).abs().max() / reference.abs().max()) > 3 * error
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c.startswith("bert/") and c.endswith("Model")])
+@pytest.mark.parametrize("case", ["bert/BertModel", "roberta/RobertaModel", "vit/ViTModel"])
 def test_bare_encoder_without_pooler(case, tmp_path):
-    model(case, pooler=False).save_pretrained(tmp_path / "a")
-    model(case, 1, pooler=False).save_pretrained(tmp_path / "b")
+    for seed, name in enumerate("ab"):
+        model(case, seed, pooler=False).save_pretrained(tmp_path / name)
     source = load(tmp_path / "a")
     assert not any("pooler" in name for name in source)
-    matched = api.transform(api.match(source, tmp_path / "b"), source)
-    cls = type(model(case))
-    inputs = probe(source.config, source.architecture)
-    save(matched, tmp_path / "out")
-    states = [
-        cls.from_pretrained(tmp_path / name, dtype=torch.float64, add_pooling_layer=False).eval()(**inputs)[0]
-        for name in ("a", "out")
-    ]
-    assert float((states[0] - states[1]).abs().max()) < 1e-9
+    element = api.match(source, tmp_path / "b")
+    assert change(api.transform(element, source), run(source)) < 1e-9
 
 
 def test_reflection_breaks_rope():

@@ -5,13 +5,13 @@ import math
 
 import pytest
 import torch
-from group_cases import GROUPS, distance, gram_of, moved, normal, related, sample, sides, size_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cobasin.symmetry.groups import Gram, Orthogonal, Permutation, Rotation2, assignment
 from cobasin.symmetry.groups.assignment import assign
 from cobasin.symmetry.groups.scale import aligning_scale, best_scale, gain
+from group_cases import GROUPS, distance, gram_of, moved, normal, related, sample, sides, size_of
 
 quick = settings(deadline=None, max_examples=15, derandomize=True)
 seeds = st.integers(0, 10**6)

@@ -14,7 +14,9 @@ def vit(request: Request) -> Spec:
     config = request.config
     bare = request.head == "Model"
     layer, own = "encoder.layer.{layer}", "encoder.layer.{layer}.attention.attention"
-    patches = (config.image_size // config.patch_size) ** 2
+    (height, width), (down, right) = (
+        size if isinstance(size, (list, tuple)) else (size, size) for size in (config.image_size, config.patch_size)
+    )
     projections = [f"{own}.query", f"{own}.key", f"{own}.value"]
     biased = config.qkv_bias
     spaces = attention(config.num_attention_heads, config.hidden_size // config.num_attention_heads) | {
@@ -28,7 +30,7 @@ def vit(request: Request) -> Spec:
         "ffn": Space(config.intermediate_size, neurons(config.hidden_act), LAYER, part="ffn"),
         "channel": Space(config.num_channels),
         "patch": Space(config.patch_size),
-        "pos": Space(patches + 1),
+        "pos": Space((height // down) * (width // right) + 1),
         "pool": Space(config.pooler_output_size),
         "label": labels(config),
     }

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from cobasin.checkpoint import Checkpoint
 from cobasin.errors import InputError
+from cobasin.weight_files import one_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -51,6 +52,10 @@ def build(checkpoint: Checkpoint, state: dict[str, Tensor], dtype: torch.dtype) 
     """
     where = f"{checkpoint.label}: {checkpoint.architecture}"
     cls = model_class(checkpoint.architecture)
+    options = {}
+    if "add_pooling_layer" in inspect.signature(cls.__init__).parameters:
+        # no config says it; transformers would fill in a random pooler
+        options["add_pooling_layer"] = any("pooler." in name for name in state)
     try:
         with _quiet():
             model, info = cls.from_pretrained(
@@ -62,7 +67,10 @@ def build(checkpoint: Checkpoint, state: dict[str, Tensor], dtype: torch.dtype) 
                 experts_implementation="eager",
                 ignore_mismatched_sizes=True,
                 output_loading_info=True,
+                **options,
             )
+    except (KeyError, ValueError, ImportError) as error:  # an activation or a rotary scaling it does not know
+        raise InputError(f"{where} cannot be built by transformers from this config: {one_line(error)}") from error
     except RuntimeError as error:
         if "conversion" not in str(error):
             raise

@@ -19,6 +19,7 @@ from cobasin.symmetry.spec import Key, Spec
 from cobasin.symmetry.state import Lazy, State
 
 FORMAT = "1"  # of the file
+LARGEST_DEVIATION = 1e-6
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ class Element:
             "form": dump(self.form),
             "report": json.dumps(self.report),
         }
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path, metadata)
+        save_file({name: tensor.clone().contiguous() for name, tensor in tensors.items()}, path, metadata)
 
     @classmethod
     def load(cls, path: str | Path) -> Element:
@@ -136,7 +137,10 @@ class Element:
                 _check_value(form, key, value)
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"{path}: a damaged element file ({error!r})") from None
-        return cls(form, values, gauges["source"] or None, gauges["target"] or None, report)
+        element = cls(form, values, gauges["source"] or None, gauges["target"] or None, report)
+        if wrong := [space for space, deviation in element.deviation().items() if not deviation < LARGEST_DEVIATION]:
+            raise InputError(f"{path}: a damaged element file ({', '.join(wrong)} is outside its group)")
+        return element
 
     @classmethod
     def sample(cls, form: Form, seed: int = 0, part: str | None = None) -> Element:
