@@ -4,11 +4,11 @@ import math
 
 import pytest
 import torch
-from group_cases import CHARGES, GROUPS, distance, gram_of, moved, normal, related, sample, sides, size_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cobasin.symmetry.groups import Orthogonal, Permutation, Rotation2
+from group_cases import CHARGES, GROUPS, distance, gram_of, moved, normal, related, sample, sides, size_of
 
 ROUNDING = {"rtol": 1e-12, "atol": 1e-12}
 every_group = pytest.mark.parametrize("group", GROUPS.values(), ids=GROUPS)
