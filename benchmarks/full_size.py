@@ -104,11 +104,13 @@ def step(name: str, what: str, folder: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="*", default=list(PAPER_ATTENTION), choices=list(PAPER_ATTENTION))
+    parser.add_argument("models", nargs="*", default=list(PAPER_ATTENTION), help=f"of {', '.join(PAPER_ATTENTION)}")
     parser.add_argument("--folder", type=Path, default=Path("benchmarks/out"))
     parser.add_argument("--steps", default=",".join(STEPS))
     parser.add_argument("--step", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if unknown := set(options.models) - set(PAPER_ATTENTION):
+        parser.error(f"unknown: {', '.join(unknown)}")
     if options.step:
         step(options.models[0], options.step, options.folder)
         return

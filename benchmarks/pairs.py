@@ -82,7 +82,7 @@ def measure(shared: Path, name: str, evaluate: Evaluate) -> dict:
                 "function": exact.relative_float64,
                 "function_kept": exact.same,
             }
-            rows["distance"] = element.report["distance_before"]
+            rows.setdefault("distance", element.report["distance_before"])
         rows[symmetry] = row
     return rows
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from cobasin import api
 from cobasin.matching import weights
 from cobasin.matching.choice import Choice
+from cobasin.matching.order import propose_order
 from cobasin.matching.state import Match
 from cobasin.matching.weights import MAX_ROUNDS, ascend
 from cobasin.symmetry.canonical import free_biases, gauge_of
@@ -75,6 +76,36 @@ def test_full_symmetry_undoes_a_random_element(family):
     assert distance(element.apply(source), anchor) < 1e-6 * distance(source, anchor)
 
 
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("family", ["bert", "gpt2", "llama"])
+def test_noise_does_not_hide_the_planted_element(family, seed):
+    """A copy that differs more than it agrees: what is found comes closer than what was planted."""
+    form = form_of(family)
+    anchor, noise = random_state(form.spec, seed), random_state(form.spec, seed + 99)
+    planted = Element.sample(form, seed)
+    gains = {name for name, x in anchor.items() if x.ndim == 1 and name.endswith("weight")}
+    source = {name: x if name in gains else x + 1.5 * noise[name] for name, x in planted.apply(anchor).items()}
+    match = matched(form, "full", source, anchor)[0]
+    there = Match(form, Choice.parse("full"), source, anchor)
+    there.set(planted.inverse().values)
+    assert match.total < there.total
+
+
+@pytest.mark.parametrize("mode", ["full", "ffn,residual", "heads,attention", "ffn,heads,residual", "attention,scale"])
+@pytest.mark.parametrize("family", ["vit", "gpt2", "llama"])
+def test_the_outcome_is_a_fixed_point(family, mode):
+    """No exact step of any space, alone or with all that varies over it, takes more off than the tolerance."""
+    form = form_of(family)
+    match, progress, _ = matched(form, mode, random_state(form.spec, 1), random_state(form.spec, 2))
+    assert progress.rounds < MAX_ROUNDS
+    least = match.total
+    for key in match.groups:
+        weights._update(match, key, exactly=True)
+        if match.fibres(key):
+            match.step(propose_order(match, key))
+    assert match.total > least * (1 - 10 * weights.SETTLED)
+
+
 @every_family
 def test_the_papers_symmetry_does_not(family):
     form, source, anchor = scrambled(family, 3)
@@ -97,6 +128,21 @@ def test_one_part_is_enough_for_what_it_moved(family, mode, part):
     form, source, anchor = scrambled(family, 5, part)
     *_, element = matched(form, mode, source, anchor)
     assert distance(element.apply(source), anchor) < 1e-6 * distance(source, anchor)
+
+
+def test_the_papers_order_is_rotation_then_scale():
+    form = form_of("bert")
+    source, anchor = random_state(form.spec, 1), random_state(form.spec, 2)
+    for name in source:
+        source[name] = source[name] * (4 if "key" in name else 1)
+    matches = {mode: matched(form, mode, source, anchor)[0] for mode in ("paper", "ffn,attention,scale")}
+    fresh = Match(form, Choice.parse("paper"), source, anchor)
+    for key, group in fresh.groups.items():
+        if group.scaled:
+            expected = group.project(fresh.gram(key), joint=False)
+            for part, x in matches["paper"].values[key].items():
+                torch.testing.assert_close(x, expected[part])
+    assert matches["paper"].total > matches["ffn,attention,scale"].total * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("exactly", [True, False])
