@@ -54,7 +54,6 @@ def describe_spaces(spec: Spec) -> list[dict]:
                 "space": name,
                 "size": space.size,
                 "group": text,
-                "generic_group": space.group.describe(space.size)[0] if space.group else "fixed",
                 "over": list(space.over),
                 "elements": elements[name],
                 "dimension": dimension * elements[name],

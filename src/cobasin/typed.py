@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from cobasin.architectures import declare, known
-from cobasin.checkpoint import Checkpoint, Header
+from cobasin.checkpoint import Checkpoint
 from cobasin.errors import InputError
 from cobasin.symmetry.spec import Spec
 
@@ -98,10 +98,6 @@ class Typed(Mapping[str, Tensor]):
     def labels(self) -> object:
         """The label set, None for a model without a task head."""
         return self.checkpoint.config.id2label if self.heads else None
-
-    def header(self, name: str) -> Header:
-        """Header of a tensor by spec name."""
-        return self.checkpoint.headers[self.disk_names.get(name) or self.disk_names[self.ties[name]]]
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self.disk_names and name in self.ties:

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from cobasin import api
+from cobasin.errors import InputError
 from cobasin.symmetry.canonical import Form, foldable_norms
 from cobasin.symmetry.element import Element
 from cobasin.typed import Typed
@@ -33,6 +34,13 @@ def test_paper_symmetry_does_not_recover(case):
     original = checkpoint(case)
     report = api.match(scramble(Typed.of(original), 5), original, symmetry="paper").report
     assert report["distance_after"] > 0.1 * report["distance_before"]
+
+
+@pytest.mark.parametrize(("symmetry", "layers"), [("scale", None), ("residual", "0")])
+def test_a_symmetry_that_frees_nothing_is_refused(symmetry, layers):
+    pair = checkpoint("vit/ViTForImageClassification", 1), checkpoint("vit/ViTForImageClassification", 2)
+    with pytest.raises(InputError, match="leaves nothing free"):
+        api.match(*pair, symmetry, layers)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
