@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cobasin import api
+from cobasin.errors import InputError
 from cobasin.matching import weights
 from cobasin.matching.choice import Choice
 from cobasin.matching.order import propose_order
@@ -216,6 +217,13 @@ def test_other_layers_are_left_alone(family):
     assert changed
     assert all(any(f"{word}.1." in name for word in ("layer", "layers", "h")) for name in changed)
     assert not any("norm" in name.lower() or "ln_" in name for name in changed)
+
+
+@pytest.mark.parametrize(("symmetry", "layers"), [("scale", None), ("residual", "1")])
+def test_what_frees_nothing_is_refused(symmetry, layers):
+    source, anchor = (checkpoint("bert", random_state(spec_of("bert"), seed)) for seed in (1, 2))
+    with pytest.raises(InputError, match=symmetry):
+        api.match(source, anchor, symmetry=symmetry, layers=layers)
 
 
 @every_family

@@ -15,6 +15,7 @@ from cobasin.execution import run_jobs
 from cobasin.matching.order import propose_order
 from cobasin.matching.state import Match
 from cobasin.symmetry.action import in_new_order, in_old_order
+from cobasin.symmetry.groups import Permutation
 from cobasin.symmetry.spec import Key
 
 MAX_ROUNDS = 200
@@ -141,7 +142,9 @@ def _update_family(match: Match, family: list[Key], reorder: bool, sweep: Sweep)
         if reorder and fibres:
             old = match.values[base]["perm"]
             if match.step(propose_order(match, base)):
-                done |= {base, *fibres}
+                # exact, but for an order within the order: there every key still takes a step of its own
+                if not any(isinstance(match.groups[key], Permutation) for key in fibres):
+                    done |= {base, *fibres}
                 if not old.equal(match.values[base]["perm"]):
                     sweep.orders.append(base)
     for key in family:
