@@ -48,7 +48,7 @@ def cross_gram(
             weight = a.norm() * b.norm()
             if weight == 0:
                 continue
-            a = a / weight
+            b = b / weight
         batch = [over for over in spec.batch_axes(space) if over not in pairs]
         terms = _terms(a, b, block.axes, site.axis, pairs, batch, with_norms=group.scaled)
         gram.add(block.axes[site.axis].charge if group.charged else 0, *terms)
