@@ -115,7 +115,7 @@ class Typed(Mapping[str, Tensor]):
     def _check(self, name: str, tensor: Tensor) -> None:
         """Refuse, on first sight, what only the values can tell."""
         label, disk = self.checkpoint.label, self.disk_names
-        if not all(end.isfinite() for end in torch.aminmax(tensor)):  # one pass, and NaN shows in both ends
+        if not _is_finite(tensor):
             raise InputError(
                 f"{label}: {disk[name]} has NaN or infinite values; the file is damaged or the training diverged"
             )
@@ -150,7 +150,7 @@ class Typed(Mapping[str, Tensor]):
             if disk not in spec_names:
                 return self.checkpoint[disk]
             tensor = state[spec_names[disk]].to(headers[disk].dtype)
-            if not all(end.isfinite() for end in torch.aminmax(tensor)):  # one pass, and NaN shows in both ends
+            if not _is_finite(tensor):
                 raise InputError(
                     f"{source.label}: {disk}, transformed, does not fit {tensor.dtype}: its largest values become "
                     "infinite; convert the models to bfloat16 or float32 first"
@@ -158,6 +158,10 @@ class Typed(Mapping[str, Tensor]):
             return tensor
 
         return Checkpoint(source.label, source.config, source.architecture, headers, read, source.folder)
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    return all(bool(end.isfinite()) for end in torch.aminmax(tensor))  # one pass, and NaN shows in both ends
 
 
 def check_pair(source: Typed, anchor: Typed) -> None:

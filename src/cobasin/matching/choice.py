@@ -59,12 +59,7 @@ class Choice:
             return False
         if self.paper and "layer" not in space.over:
             return False  # the paper's FFN permutation is that of the transformer's layers
-        if self.layers is None:
-            return True
-        return (
-            "layer" in space.over
-            and key[1 + [o for o in space.over if o in spec.index_spaces].index("layer")] in self.layers
-        )
+        return self.layers is None or spec.index(key).get("layer") in self.layers
 
     def check(self, spec: Spec) -> None:
         """Raise InputError where a chosen layer does not exist."""

@@ -103,11 +103,10 @@ class Match:
 
     def fibres(self, base: Key) -> list[Key]:
         """The free keys whose elements vary over ``base``."""
-        index = dict(zip(self._index_spaces(base), base[1:], strict=True))
+        index = self.spec.index(base)
         found = []
         for key in self.groups:
-            theirs = dict(zip(self._index_spaces(key), key[1:], strict=True))
-            if base[0] in self.spec.batch_axes(str(key[0])) and index.items() <= theirs.items():
+            if base[0] in self.spec.batch_axes(str(key[0])) and index.items() <= self.spec.index(key).items():
                 found.append(key)
         return found
 
@@ -136,6 +135,3 @@ class Match:
         """Come back to a state."""
         self.values.update(snapshot[0])
         self.distances.update(snapshot[1])
-
-    def _index_spaces(self, key: Key) -> list[str]:
-        return [over for over in self.spec.spaces[str(key[0])].over if over in self.spec.index_spaces]

@@ -74,9 +74,7 @@ def in_old_order(spec: Spec, values: Mapping[Key, Value], key: Key, value: Value
 
 def _orders(spec: Spec, values: Mapping[Key, Value], key: Key) -> list[Tensor | None]:
     """For every batch axis of an element: the permutation that moves it, None where there is none."""
-    space = str(key[0])
-    index = dict(zip([o for o in spec.spaces[space].over if o in spec.index_spaces], key[1:], strict=True))
-    bases = [spec.key(over, index) for over in spec.batch_axes(space)]  # type: ignore[arg-type]
+    bases = [spec.key(over, spec.index(key)) for over in spec.batch_axes(str(key[0]))]
     return [values[base]["perm"] if base in values else None for base in bases]
 
 

@@ -150,6 +150,11 @@ class Spec:
         """The element of ``space`` that acts on a tensor with these index values."""
         return (space, *(index[over] for over in self.spaces[space].over if over in self.index_spaces))
 
+    def index(self, key: Key) -> dict[str, int]:
+        """The index values that a key belongs to; the inverse of `key`."""
+        over = [space for space in self.spaces[str(key[0])].over if space in self.index_spaces]
+        return dict(zip(over, key[1:], strict=True))  # type: ignore[arg-type]
+
     @cached_property
     def sites(self) -> dict[Key, list[Site]]:
         """For every element that a group may act with: all places where it acts.
