@@ -7,8 +7,12 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import cache
 
 import torch
+
+_M_MMAP_THRESHOLD = -3  # of malloc.h
+_LARGE = 1 << 20  # bytes
 
 
 def run_jobs(jobs: Sequence[Callable[[], None]]) -> None:
@@ -17,6 +21,7 @@ def run_jobs(jobs: Sequence[Callable[[], None]]) -> None:
     Each worker gets its share of the machine's threads: many small factorisations in parallel beat one that
     is split.
     """
+    _return_large_blocks()
     workers = min(len(jobs), os.cpu_count() or 1)
     if workers <= 1:
         for job in jobs:
@@ -29,13 +34,13 @@ def run_jobs(jobs: Sequence[Callable[[], None]]) -> None:
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    _give_back_memory()
 
 
-def _give_back_memory() -> None:
-    """Return what the workers freed to the system: glibc keeps it in the arenas of threads that are gone."""
+@cache
+def _return_large_blocks() -> None:
+    """Have freed tensors returned to the system at once: glibc would keep them in the arenas of its threads."""
     with suppress(OSError, AttributeError):  # another C library
-        ctypes.CDLL("libc.so.6").malloc_trim(0)
+        ctypes.CDLL("libc.so.6").mallopt(_M_MMAP_THRESHOLD, _LARGE)
 
 
 @contextmanager

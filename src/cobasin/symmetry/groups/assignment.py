@@ -21,8 +21,8 @@ def assign(gain: Tensor) -> Tensor:
     flat_perm, flat_gain = perm.reshape(-1, perm.shape[-1]), gain.reshape(-1, *gain.shape[-2:])
     every_source = torch.arange(gain.shape[-1], device=gain.device)
     for k in (flat_perm.sort(-1).values != every_source).any(-1).nonzero().flatten().tolist():
-        # as the solver keeps it, so that it makes no copies of its own
-        cost = flat_gain[k].T.to(torch.float64, copy=True).neg_()
-        targets, sources = linear_sum_assignment(cost.cpu().numpy())
+        # contiguous float64, so that the solver makes no copy of its own
+        cost = flat_gain[k].to(torch.float64, copy=True, memory_format=torch.contiguous_format).neg_()
+        sources, targets = linear_sum_assignment(cost.cpu().numpy())
         flat_perm[k, targets] = torch.as_tensor(sources, device=gain.device)
     return flat_perm.reshape(perm.shape)
