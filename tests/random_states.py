@@ -5,7 +5,7 @@ from transformers import BertConfig, GPT2Config, LlamaConfig, ViTConfig
 
 from cobasin.architectures import declare
 from cobasin.checkpoint import load
-from cobasin.symmetry.canonical import Form, foldable_norms, free_biases
+from cobasin.symmetry.form import form_of as form
 
 CONFIGS = {
     "bert": (
@@ -71,8 +71,7 @@ def spec_of(family):
 
 def form_of(family, folded=True):
     """A family's spec with all norms folded and all free biases moved."""
-    spec = spec_of(family)
-    return Form(spec, foldable_norms(spec) if folded else (), free_biases(spec, None))
+    return form(spec_of(family), folded=folded, free_biases=True)
 
 
 def random_state(spec, seed=0):

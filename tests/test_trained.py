@@ -10,8 +10,8 @@ from torch.nn.functional import cross_entropy
 from cobasin import api
 from cobasin.checkpoint import load
 from cobasin.evaluation.running import instantiate
-from cobasin.symmetry.canonical import Form
 from cobasin.symmetry.element import Element
+from cobasin.symmetry.form import Form
 from cobasin.typed import Typed
 from cobasin.verification import verify
 from real_models import minilm, shared

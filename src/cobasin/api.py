@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,8 +18,9 @@ from cobasin.fusion.average import average
 from cobasin.matching.choice import Choice
 from cobasin.matching.state import Match
 from cobasin.matching.weights import ascend
-from cobasin.symmetry.canonical import Form, foldable_norms, free_biases, gauge_of, obstacles
+from cobasin.symmetry.canonical import gauge_of, obstacles
 from cobasin.symmetry.element import Element
+from cobasin.symmetry.form import Form, form_of
 from cobasin.symmetry.state import Lazy, State, squared_distance
 from cobasin.typed import Typed, check_pair
 
@@ -100,12 +102,18 @@ def _match(
 
 def _form(source: Typed, anchor: Typed, choice: Choice) -> tuple[Form, Typed, Typed, list[str]]:
     """The canonical form to match in; folding the norms in front of a tied head unties it."""
-    biases = () if choice.paper or "attention" not in choice.parts else free_biases(source.spec, choice.layers)
-    plain = Form(source.spec, (), biases)
+    attention = "attention" in choice.parts
+    fix = partial(
+        form_of,
+        free_biases=attention and not choice.paper,
+        balanced=attention and choice.general,
+        layers=choice.layers,
+    )
+    plain = fix(source.spec)
     if "residual" not in choice.parts or not source.spec.norms:
         return plain, source, anchor, []
     ends = (source.untied(), anchor.untied()) if source.spec.tied else (source, anchor)
-    form = Form(ends[0].spec, foldable_norms(ends[0].spec), biases)
+    form = fix(ends[0].spec, folded=True)
     if found := obstacles(form, *ends):
         note = "; ".join(found)
         return plain, source, anchor, [f"residual stream matched by permutation only: {note}"]

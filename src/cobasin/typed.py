@@ -6,7 +6,7 @@ import copy
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import torch
@@ -76,7 +76,7 @@ class Typed(Mapping[str, Tensor]):
 
         def read(on_disk: str) -> Tensor:
             name = spec_names.get(on_disk)
-            return self.checkpoint[on_disk] if name is None else self[name]
+            return self[name] if name in self.spec.tied else self.checkpoint[on_disk]
 
         return Typed(Checkpoint(label, config, architecture, headers, read, self.checkpoint.folder), spec, {})
 
@@ -100,8 +100,13 @@ class Typed(Mapping[str, Tensor]):
         return self.checkpoint.config.id2label if self.heads else None
 
     def __getitem__(self, name: str) -> Tensor:
+        if stack := self.spec.entries[name].stack:
+            return torch.stack([self._read(part) for part in stack])
         if name not in self.disk_names and name in self.ties:
             name = self.ties[name]
+        return self._read(name)
+
+    def _read(self, name: str) -> Tensor:
         tensor = self.checkpoint[self.disk_names[name]]
         if name not in self._checked:
             self._check(name, tensor)
@@ -145,11 +150,14 @@ class Typed(Mapping[str, Tensor]):
         }
 
         source = self.checkpoint
+        # a file asks for the tensors of a stack one by one, mostly in turn with those of two others
+        stacked = lru_cache(maxsize=4)(state.__getitem__)
 
         def read(disk: str) -> Tensor:
             if disk not in spec_names:
                 return self.checkpoint[disk]
-            tensor = state[spec_names[disk]].to(headers[disk].dtype)
+            name, place = self.spec.file_entries[spec_names[disk]]
+            tensor = (state[name] if place is None else stacked(name)[place].clone()).to(headers[disk].dtype)
             if not _is_finite(tensor):
                 raise InputError(
                     f"{source.label}: {disk}, transformed, does not fit {tensor.dtype}: its largest values become "

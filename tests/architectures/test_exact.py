@@ -9,9 +9,10 @@ from cobasin import api
 from cobasin.architectures import known
 from cobasin.checkpoint import Checkpoint, load
 from cobasin.evaluation.running import build, instantiate, outputs, probe
-from cobasin.symmetry.canonical import Form, foldable_norms, free_biases, gauge_of
+from cobasin.symmetry.canonical import gauge_of
 from cobasin.symmetry.element import Element
-from cobasin.symmetry.spec import KeyBias
+from cobasin.symmetry.form import Form, form_of
+from cobasin.symmetry.gauges import KeyBias
 from cobasin.typed import Typed
 from cobasin.writer import save
 from tiny_models import CASES, FLOAT32_PARTS, checkpoint, model, tolerance
@@ -27,10 +28,10 @@ def change(given: Checkpoint, reference: torch.Tensor) -> float:
 
 def forms(typed: Typed) -> list[tuple[Typed, Form]]:
     """The plain form, and the folded one where there is one."""
-    found = [(typed, Form(typed.spec, (), ()))]
+    found = [(typed, Form(typed.spec))]
     if typed.spec.norms:
         untied = typed.untied() if typed.spec.tied else typed
-        found.append((untied, Form(untied.spec, foldable_norms(untied.spec), free_biases(untied.spec, None))))
+        found.append((untied, form_of(untied.spec, folded=True, free_biases=True)))
     return found
 
 

@@ -5,8 +5,8 @@ import torch
 
 from cobasin import api
 from cobasin.errors import InputError
-from cobasin.symmetry.canonical import Form, foldable_norms
 from cobasin.symmetry.element import Element
+from cobasin.symmetry.form import form_of
 from cobasin.typed import Typed
 from tiny_models import CASES, checkpoint
 
@@ -14,8 +14,7 @@ from tiny_models import CASES, checkpoint
 def scramble(typed: Typed, seed: int):
     """A copy moved by a random element of the full group: folded where the head is not tied."""
     folded = typed.spec.norms and not typed.spec.tied
-    form = Form(typed.spec, foldable_norms(typed.spec) if folded else ())
-    return typed.derived(Element.sample(form, seed).apply(typed))
+    return typed.derived(Element.sample(form_of(typed.spec, folded=bool(folded)), seed).apply(typed))
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -58,7 +58,7 @@ def test_layers_that_do_not_exist_are_refused():
 
 def free(family, symmetry, layers=None, folded=False):
     spec, choice = spec_of(family), Choice.parse(symmetry, layers)
-    return {key for key in spec.sites if choice.frees(spec, key, folded)}
+    return {key for key in spec.sites if choice.frees(spec, key)}
 
 
 def test_full_frees_all():
@@ -90,8 +90,8 @@ def test_the_paper_permutes_only_the_layers_neurons():
     """Not those of a head such as the untied masked-LM head of BERT."""
     config = BertConfig(hidden_size=12, num_attention_heads=3, tie_word_embeddings=False)
     spec = declare(config, "BertForMaskedLM")
-    assert Choice.parse("ffn").frees(spec, ("trans",), False)
-    assert not Choice.parse("paper").frees(spec, ("trans",), False)
+    assert Choice.parse("ffn").frees(spec, ("trans",))
+    assert not Choice.parse("paper").frees(spec, ("trans",))
 
 
 def test_without_scale_groups_do_not_rescale():

@@ -8,8 +8,8 @@ import torch
 from cobasin.matching.choice import Choice
 from cobasin.matching.order import propose_order
 from cobasin.matching.state import Match
-from cobasin.symmetry.canonical import Form
 from cobasin.symmetry.element import Element
+from cobasin.symmetry.form import Form
 from cobasin.symmetry.groups import Orthogonal, Permutation
 from cobasin.symmetry.spec import Space, Spec
 from random_states import form_of, random_state

@@ -12,9 +12,10 @@ from cobasin.matching.choice import Choice
 from cobasin.matching.order import propose_order
 from cobasin.matching.state import Match
 from cobasin.matching.weights import MAX_ROUNDS, ascend
-from cobasin.symmetry.canonical import free_biases, gauge_of
+from cobasin.symmetry.canonical import gauge_of
 from cobasin.symmetry.element import Element
-from cobasin.symmetry.spec import ValueBias
+from cobasin.symmetry.form import form_of as form_for
+from cobasin.symmetry.gauges import ValueBias
 from random_states import CONFIGS, checkpoint, distance, form_of, random_state, spec_of
 
 MODES = [
@@ -175,7 +176,7 @@ def test_what_is_not_asked_for_is_left_alone(family, mode):
     parts = {"ffn", "attention"} if mode == "paper" else set(mode.split(","))
     touched = {s.tensor for key, sites in spec.sites.items() if spec.spaces[key[0]].part in parts for s in sites}
     if "attention" in parts and mode != "paper":
-        touched |= {gauge.out_bias for gauge in free_biases(spec, None) if isinstance(gauge, ValueBias)}
+        touched |= {gauge.out_bias for gauge in form_for(spec, free_biases=True).biases if isinstance(gauge, ValueBias)}
     assert changed
     assert changed <= touched
     assert len(touched) < len(source)

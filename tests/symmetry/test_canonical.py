@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from cobasin.symmetry.canonical import Canonical, InGauge, gauge_of, obstacles
+from cobasin.symmetry.canonical import canonical, gauge_of, in_gauge, obstacles
 from random_states import CONFIGS, distance, form_of, random_state
 
 PRE_NORM = ["vit", "gpt2", "llama", "llama with biases"]
@@ -14,7 +14,7 @@ PRE_NORM = ["vit", "gpt2", "llama", "llama with biases"]
 def test_a_model_in_its_own_gauge_is_itself(family, folded):
     form = form_of(family, folded)
     state = random_state(form.spec)
-    back = InGauge(form, Canonical(form, state), gauge_of(form, state))
+    back = in_gauge(form, canonical(form, state), gauge_of(form, state))
     assert list(back) == list(state)
     for name, tensor in state.items():
         torch.testing.assert_close(back[name], tensor, rtol=1e-12, atol=1e-12)
@@ -25,12 +25,12 @@ def test_the_canonical_form_is_its_own(family):
     """Folding twice is folding once; in another model's gauge, a model has the canonical form it had."""
     form = form_of(family)
     state, other = random_state(form.spec, 0), random_state(form.spec, 1)
-    canonical = {name: Canonical(form, state)[name] for name in state}
-    again = Canonical(form, canonical)
-    written = InGauge(form, canonical, gauge_of(form, other))
-    foreign = Canonical(form, dict(written))
+    start = dict(canonical(form, state))
+    again = canonical(form, start)
+    written = in_gauge(form, start, gauge_of(form, other))
+    foreign = canonical(form, dict(written))
     assert distance(written, state) > 1
-    for name, tensor in canonical.items():
+    for name, tensor in start.items():
         torch.testing.assert_close(again[name], tensor, rtol=1e-11, atol=1e-11)
         torch.testing.assert_close(foreign[name], tensor, rtol=1e-11, atol=1e-11)
     for name in form.norm_parameters:
@@ -41,18 +41,19 @@ def test_the_canonical_form_is_its_own(family):
 def test_what_is_folded(family):
     """Gains are one; under LayerNorm nothing writes or reads the mean; the free biases are zero."""
     form = form_of(family)
-    canonical = Canonical(form, random_state(form.spec))
+    state = random_state(form.spec)
+    start = canonical(form, state)
     assert form.norms
     for norm in form.norms:
-        assert torch.equal(canonical[norm.weight], torch.ones_like(canonical[norm.weight]))
+        assert torch.equal(start[norm.weight], torch.ones_like(start[norm.weight]))
     for bias in form.biases:
-        view = form.spec.entries[bias.bias].layout.blocks[bias.block].view(canonical[bias.bias])
+        view = form.spec.entries[bias.bias].layout.blocks[bias.block].view(start[bias.bias])
         assert torch.equal(view, torch.zeros_like(view))
     if form.norms[0].centred:
         uncentred = {name for name in form.readers if form.carries_offset(name)}
         assert form.centred_writers
         for name in {*form.centred_writers, *form.readers} - uncentred:
-            assert canonical[name].mean(form.stream_axis(name)).abs().max() < 1e-12
+            assert start[name].mean(form.view(name, "resid", state[name])[1]).abs().max() < 1e-12
     else:
         assert not form.centred_writers
 
@@ -70,14 +71,14 @@ def test_what_readers_see_is_unchanged(family):
     """
     form = form_of(family)
     state, other = random_state(form.spec, 0), random_state(form.spec, 1)
-    canonical = Canonical(form, state)
-    written = InGauge(form, canonical, gauge_of(form, other))
+    start = canonical(form, state)
+    written = in_gauge(form, start, gauge_of(form, other))
     free = {gauge.bias for gauge in form.biases}
     x = torch.randn(5, state[form.norms[0].weight].numel(), dtype=torch.float64)
 
     def seen(model, name, norm):
         stream = normed(x, norm.centred) * model[norm.weight] + (model[norm.bias] if norm.bias else 0)
-        weight = model[name] if form.stream_axis(name) == 1 else model[name].T
+        weight = model[name] if form.view(name, "resid", state[name])[1] == 1 else model[name].T
         bias = form.bias_of(name)
         return stream @ weight.T + (model[bias] if bias and bias not in free else 0)
 
@@ -87,7 +88,7 @@ def test_what_readers_see_is_unchanged(family):
             continue
         compared += 1
         expected = seen(state, name, norm)
-        torch.testing.assert_close(seen(canonical, name, norm), expected, rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(seen(start, name, norm), expected, rtol=1e-10, atol=1e-10)
         torch.testing.assert_close(seen(written, name, norm), expected, rtol=1e-9, atol=1e-9)
         assert not torch.allclose(written[name], state[name], atol=1e-2)
     assert compared >= 2
@@ -97,10 +98,10 @@ def test_value_bias_moves_through_the_output():
     form = form_of("llama with biases")
     state = random_state(form.spec)
     own = "layers.1.self_attn"
-    canonical = Canonical(form, state)
+    start = canonical(form, state)
     value = state[f"{own}.v_proj.bias"].view(2, 1, 6).expand(2, 2, 6).reshape(-1)  # shared by a group's two heads
     expected = state[f"{own}.o_proj.bias"] + state[f"{own}.o_proj.weight"] @ value
-    torch.testing.assert_close(canonical[f"{own}.o_proj.bias"], expected)
+    torch.testing.assert_close(start[f"{own}.o_proj.bias"], expected)
     assert not torch.allclose(expected, state[f"{own}.o_proj.bias"], atol=1e-2)
 
 
@@ -108,9 +109,9 @@ def test_value_bias_moves_through_the_output():
 def test_low_precision_is_computed_in_float32(dtype):
     form = form_of("vit")
     state = {name: tensor.to(dtype) for name, tensor in random_state(form.spec).items()}
-    canonical = Canonical(form, state)
-    assert {canonical[name].dtype for name in canonical} == {torch.float32}
-    back = InGauge(form, canonical, gauge_of(form, state))
+    start = canonical(form, state)
+    assert {start[name].dtype for name in start} == {torch.float32}
+    back = in_gauge(form, start, gauge_of(form, state))
     assert all((back[name] - state[name].float()).abs().max() < 1e-5 for name in state)
 
 
@@ -155,5 +156,5 @@ def test_models_without_offsets_have_no_obstacle():
     assert "ln_f.bias" in found
     source["ln_f.bias"] *= 0
     assert obstacles(form, source, anchor) == []
-    written = InGauge(form, Canonical(form, source), gauge_of(form, source))
+    written = in_gauge(form, canonical(form, source), gauge_of(form, source))
     torch.testing.assert_close(written["lm_head.weight"], source["lm_head.weight"], rtol=1e-12, atol=1e-12)

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from cobasin.symmetry.canonical import Form
+from cobasin.symmetry.form import Form
 from cobasin.symmetry.serial import dump, parse
 from random_states import CONFIGS, form_of, spec_of
 

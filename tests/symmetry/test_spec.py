@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from cobasin.symmetry.action import act
+from cobasin.symmetry.form import Form, form_of
 from cobasin.symmetry.groups import Orthogonal, Permutation, SignedPermutation
 from cobasin.symmetry.spec import Site, Space, Spec
 from cobasin.symmetry.types import TypeSyntaxError
@@ -164,14 +165,14 @@ def test_action_on_grouped_queries():
                 cos, sin, s = angle[kv[g], f].cos(), angle[kv[g], f].sin(), scale[kv[g], f]
                 expected[g, r, 0, f] = s * (cos * a - sin * b) @ values["resid",]["matrix"]
                 expected[g, r, 1, f] = s * (sin * a + cos * b) @ values["resid",]["matrix"]
-    moved = act(spec, values, True, "layers.0.self_attn.q_proj.weight", x)
+    moved = act(spec, values, form_of(spec, folded=True).group, "layers.0.self_attn.q_proj.weight", x)
     torch.testing.assert_close(moved, expected.view(x.shape))
 
 
 def test_action_keeps_the_products_that_the_model_computes():
     spec, own = spec_of("llama"), "layers.0.self_attn"
     state, values = random_state(spec), llama_values(spec_of("llama"))
-    moved = {name: act(spec, values, True, name, tensor) for name, tensor in state.items()}
+    moved = {name: act(spec, values, form_of(spec, folded=True).group, name, tensor) for name, tensor in state.items()}
     q, kv, rep = values["resid",]["matrix"], values["kv", 0]["perm"], values["rep", 0]["perm"]
 
     def circuit(s):
@@ -191,8 +192,8 @@ def test_missing_keys_act_as_the_identity():
     x = random_state(spec)["h.0.attn.c_attn.weight"]
     before = x.clone()
     values = {("head", 1): {"perm": torch.tensor([2, 0, 1])}}
-    assert torch.equal(act(spec, values, False, "h.0.attn.c_attn.weight", x), x)
-    moved = act(spec, values, False, "h.1.attn.c_attn.weight", x)
+    assert torch.equal(act(spec, values, Form(spec).group, "h.0.attn.c_attn.weight", x), x)
+    moved = act(spec, values, Form(spec).group, "h.1.attn.c_attn.weight", x)
     assert torch.equal(moved.view(12, 3, 3, 4), x.view(12, 3, 3, 4)[:, :, [2, 0, 1]])
     assert torch.equal(x, before)
 
@@ -200,4 +201,4 @@ def test_missing_keys_act_as_the_identity():
 def test_action_checks_the_shape():
     spec = spec_of("gpt2")
     with pytest.raises(TypeSyntaxError, match="'vocab resid'"):
-        act(spec, {}, False, "wte.weight", torch.zeros(3, 3))
+        act(spec, {}, Form(spec).group, "wte.weight", torch.zeros(3, 3))

@@ -6,6 +6,7 @@ Every module of this package registers the Transformers classes it declares with
 from __future__ import annotations
 
 import importlib
+import pkgutil
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,8 +16,6 @@ from cobasin.symmetry.spec import Spec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
-
-_MODULES = ("encoder", "deberta", "vision", "decoder")
 
 
 @dataclass(frozen=True)
@@ -56,8 +55,8 @@ def declares(family: str, model_type: str, *heads: str) -> Callable[[Declaration
 
 def known() -> dict[str, str]:
     """Every declared class, with its ``model_type``."""
-    for module in _MODULES:
-        importlib.import_module(f"{__name__}.{module}")
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")
     return {architecture: model_type for architecture, (_, _, model_type) in _DECLARED.items()}
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from cobasin.architectures import Request, declares
 from cobasin.architectures.encoder import SAME_FUNCTION, bert_layer, bert_spaces, masked_lm
 from cobasin.architectures.parts import layer_norm, linear, neurons, require
-from cobasin.symmetry.spec import KeyBias, Space, Spec, ValueBias
+from cobasin.symmetry.gauges import KeyBias, ValueBias
+from cobasin.symmetry.spec import Space, Spec
 
 HEADS = ("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification")
 QUERY, KEY, VALUE = "(head qk)", "(head qk')", "(head vo)"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from cobasin.architectures import Request, declares
 from cobasin.architectures.parts import LAYER, attention, conv1d, labels, layer_norm, linear, neurons, require
+from cobasin.symmetry.gauges import KeyBias, Norm, ValueBias
 from cobasin.symmetry.groups import Orthogonal, Permutation, Rotation2, SignedPermutation
-from cobasin.symmetry.spec import KeyBias, Norm, Space, Spec, ValueBias
+from cobasin.symmetry.spec import Space, Spec
 
 PADDING_READ = {"ForSequenceClassification": ("pad_token_id",)}  # the last token before the padding is classified
 

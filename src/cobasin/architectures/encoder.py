@@ -10,8 +10,9 @@ from dataclasses import replace
 
 from cobasin.architectures import Request, declares
 from cobasin.architectures.parts import LAYER, attention, labels, layer_norm, linear, neurons
+from cobasin.symmetry.gauges import KeyBias, ValueBias
 from cobasin.symmetry.groups import Permutation, SignedPermutation
-from cobasin.symmetry.spec import KeyBias, Space, Spec, ValueBias
+from cobasin.symmetry.spec import Space, Spec
 
 SAME_FUNCTION = ("is_decoder", "add_cross_attention", "tie_word_embeddings")
 

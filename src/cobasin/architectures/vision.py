@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from cobasin.architectures import Request, declares
 from cobasin.architectures.parts import LAYER, attention, labels, layer_norm, linear, neurons
+from cobasin.symmetry.gauges import KeyBias, Norm, ValueBias
 from cobasin.symmetry.groups import Orthogonal, Permutation
-from cobasin.symmetry.spec import KeyBias, Norm, Space, Spec, ValueBias
+from cobasin.symmetry.spec import Space, Spec
 
 
 @declares("ViT", "vit", "Model", "ForImageClassification")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from cobasin.errors import InputError
 from cobasin.symmetry.groups import Group, Permutation
-from cobasin.symmetry.spec import Key, Spec
+from cobasin.symmetry.spec import Key, Spec, is_layer, layer_of
 
 PARTS = ("ffn", "heads", "attention", "scale", "residual")
 
@@ -20,31 +20,34 @@ class Choice:
         parts: a subset of `PARTS`.
         paper: match as Zhang et al. (2025) do: plain FFN permutations, the scale solved after the rotation, all
             biases counted.
-        layers: only these layers; None for all. The residual stream runs through all layers, so it is left
-            alone where layers are chosen.
+        general: any invertible map in place of an isometry with a scale, where the architecture allows it.
+        layers: only these layers (of every stack of layers); None for all. The residual stream runs through all
+            of them, so it is left alone where layers are chosen.
     """
 
     parts: frozenset[str]
     paper: bool = False
+    general: bool = False
     layers: frozenset[int] | None = None
 
     @classmethod
     def parse(cls, symmetry: str, layers: str | None = None) -> Choice:
-        """From ``"full"``, ``"paper"`` or a list like ``"ffn,heads"``, and layers like ``"0-4,7"``.
+        """From ``"full"``, ``"gl"``, ``"paper"`` or a list like ``"ffn,heads"``, and layers like ``"0-4,7"``.
 
         Raises:
             InputError: for a word or a range that cannot be read.
         """
         chosen = None if layers is None else _parse_layers(layers)
         if symmetry == "paper":
-            return cls(frozenset({"ffn", "attention", "scale"}), True, chosen)
-        words = PARTS if symmetry == "full" else tuple(word.strip() for word in symmetry.split(","))
+            return cls(frozenset({"ffn", "attention", "scale"}), paper=True, layers=chosen)
+        words = PARTS if symmetry in ("full", "gl") else tuple(word.strip() for word in symmetry.split(","))
         if unknown := [word for word in words if word not in PARTS]:
             raise InputError(
-                f"symmetry {symmetry!r}: {unknown[0]!r} is unknown; expected full, paper, or a list out of "
+                f"symmetry {symmetry!r}: {unknown[0]!r} is unknown; expected full, gl, paper, or a list out of "
                 f"{', '.join(PARTS)}"
             )
-        return cls(frozenset(words) - (frozenset() if chosen is None else {"residual"}), False, chosen)
+        parts = frozenset(words) - (frozenset() if chosen is None else {"residual"})
+        return cls(parts, general=symmetry == "gl", layers=chosen)
 
     def group(self, declared: Group) -> Group:
         """A declared group, without the scales and signs that are not asked for."""
@@ -52,18 +55,16 @@ class Choice:
             return Permutation()
         return declared if "scale" in self.parts else without_scale(declared)
 
-    def frees(self, spec: Spec, key: Key, folded: bool) -> bool:
+    def frees(self, spec: Spec, key: Key) -> bool:
         """Whether this choice leaves an element free."""
-        space = spec.spaces[str(key[0])]
-        if space.part not in self.parts or spec.group(str(key[0]), folded) is None:
-            return False
-        if self.paper and "layer" not in space.over:
+        space, layer = spec.spaces[str(key[0])], layer_of(spec.index(key))
+        if space.part not in self.parts or (self.paper and layer is None):
             return False  # the paper's FFN permutation is that of the transformer's layers
-        return self.layers is None or spec.index(key).get("layer") in self.layers
+        return self.layers is None or layer in self.layers
 
     def check(self, spec: Spec) -> None:
         """Raise InputError where a chosen layer does not exist."""
-        count = spec.spaces["layer"].size
+        count = max(space.size for name, space in spec.spaces.items() if is_layer(name))
         if self.layers is not None and max(self.layers) >= count:
             raise InputError(f"layer {max(self.layers)} does not exist: the model has layers 0 to {count - 1}")
 
@@ -76,7 +77,7 @@ def without_scale(group: Group) -> Group:
 def _parse_layers(text: str) -> frozenset[int]:
     layers: set[int] = set()
     for item in text.split(","):
-        found = re.fullmatch(r"\s*(\d+)(?:\s*-\s*(\d+))?\s*", item)
+        found = re.fullmatch(r"\s*(\d{1,4})(?:\s*-\s*(\d{1,4}))?\s*", item)
         if not found or (found[2] and int(found[2]) < int(found[1])):
             raise InputError(f"layers {text!r}: {item!r} is not a number or a range; write them like 0-4,7")
         layers.update(range(int(found[1]), int(found[2] or found[1]) + 1))

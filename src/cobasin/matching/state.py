@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 from torch import Tensor
 
 from cobasin.matching.choice import Choice, without_scale
-from cobasin.matching.cross_gram import cross_gram
 from cobasin.symmetry.action import Values, act
-from cobasin.symmetry.canonical import Canonical, Form
+from cobasin.symmetry.canonical import canonical
+from cobasin.symmetry.cross_gram import cross_gram
+from cobasin.symmetry.form import Form
 from cobasin.symmetry.groups import Gram, Group, Value
 from cobasin.symmetry.spec import Key, Site
 from cobasin.symmetry.state import State, squared_distance
@@ -31,15 +32,13 @@ class Match:
     def __init__(self, form: Form, choice: Choice, source: State, anchor: State, excluded: Iterable[str] = ()):
         self.form, self.spec, self.choice = form, form.spec, choice
         # a tied tensor repeats another and must not count twice; a folded norm is the same in both models
-        self._uncounted = {*self.spec.tied, *form.norm_parameters, *excluded}
-        self.source, self.anchor = Canonical(form, source), Canonical(form, anchor)
+        self._uncounted = {*self.spec.tied, *form.norm_parameters, *form.scale_parameters, *excluded}
+        self.source, self.anchor = canonical(form, source), canonical(form, anchor)
         self.hold_scales = False
         self._groups: dict[Key, Group] = {}
         for key in self.spec.sites:
-            if choice.frees(self.spec, key, form.folded) and self.sites(key):
-                group = self.spec.group(str(key[0]), form.folded)
-                assert group is not None
-                self._groups[key] = choice.group(group)
+            if form.acts(key) and choice.frees(self.spec, key) and self.sites(key):
+                self._groups[key] = choice.group(form.group(key))
         self._held = {key: without_scale(group) for key, group in self._groups.items()}
         # every key is there from the start: threads then only replace entries, never add them
         self.values: Values = {
@@ -74,7 +73,7 @@ class Match:
     def moved(self, name: str, without: Iterable[Key] = ()) -> Tensor:
         """A source tensor moved by the current element, some keys left out."""
         values = {key: self.values[key] for key in self._keys_of.get(name, ()) if key not in without}
-        return act(self.spec, values, self.form.folded, name, self.source[name])
+        return act(self.spec, values, self.form.group, name, self.source[name])
 
     def distance(self, name: str) -> float:
         """Squared distance of one tensor."""

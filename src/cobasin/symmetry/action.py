@@ -4,36 +4,55 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from cobasin.symmetry.groups import Value
+from cobasin.symmetry.groups import Group, Value
 from cobasin.symmetry.spec import Key, Spec
 from cobasin.symmetry.types import Axis, Block
 
 Values = dict[Key, Value]
 
 
-def act(spec: Spec, values: Mapping[Key, Value], folded: bool, name: str, tensor: Tensor) -> Tensor:
+class Action(Protocol):
+    """How one element acts."""
+
+    def __call__(self, x: Tensor, charge: int) -> Tensor:
+        """``x[*batch, rest, n]`` moved, where the space has this charge."""
+        ...
+
+
+def act(spec: Spec, values: Mapping[Key, Value], group: Callable[[Key], Group], name: str, tensor: Tensor) -> Tensor:
     """``tensor`` (named ``name`` in the spec) moved by all elements in ``values`` that touch it.
 
     Keys that ``values`` lacks act as the identity. Computed in the tensor's dtype; the input is not changed.
     """
+
+    def action(key: Key) -> Action | None:
+        return partial(group(key).act, values[key]) if key in values else None
+
+    return move(spec, action, name, tensor)
+
+
+def move(spec: Spec, action: Callable[[Key], Action | None], name: str, tensor: Tensor) -> Tensor:
+    """``tensor`` moved along every axis by the action of that axis's key, where there is one."""
     entry = spec.entries[name]
     entry.layout.check(tuple(tensor.shape))
     acting = [
         [
-            (i, key)
+            (i, action_)
             for i in spec.acting_order(block.axes)
-            if block.axes[i].space in spec.spaces and (key := spec.key(block.axes[i].space, entry.index)) in values
+            if block.axes[i].space in spec.spaces
+            and (action_ := action(spec.key(block.axes[i].space, entry.index))) is not None
         ]
         for block in entry.layout.blocks
     ]
     if not any(acting):
         return tensor
     parts = [
-        _act_on_block(spec, values, folded, block, steps, block.view(tensor))
+        _move_block(spec, block, steps, block.view(tensor))
         for block, steps in zip(entry.layout.blocks, acting, strict=True)
     ]
     if len(parts) == 1:  # the usual case, without a second copy of what may be a large embedding
@@ -44,15 +63,10 @@ def act(spec: Spec, values: Mapping[Key, Value], folded: bool, name: str, tensor
     return result
 
 
-def _act_on_block(
-    spec: Spec, values: Mapping[Key, Value], folded: bool, block: Block, steps: list[tuple[int, Key]], part: Tensor
-) -> Tensor:
-    for i, key in steps:
+def _move_block(spec: Spec, block: Block, steps: list[tuple[int, Action]], part: Tensor) -> Tensor:
+    for i, action in steps:
         axis = block.axes[i]
-        group = spec.group(axis.space, folded)
-        assert group is not None
-        act_once = partial(group.act, values[key], charge=axis.charge)
-        part = along(part, batch_positions(spec, block.axes, axis.space), i, act_once)
+        part = along(part, batch_positions(spec, block.axes, axis.space), i, partial(action, charge=axis.charge))
     return part
 
 
@@ -87,9 +101,16 @@ def _reorder(value: Value, perms: list[Tensor | None]) -> Value:
 
 def along(x: Tensor, batch: list[int], axis: int, act: Callable[[Tensor], Tensor]) -> Tensor:
     """Apply ``act`` to ``x`` brought into the form ``[*batch, rest, n]``, and bring the result back."""
-    rest = [i for i in range(x.ndim) if i != axis and i not in batch]
-    order = [*batch, *rest, axis]
-    moved = x.permute(order)
-    flat = moved.reshape(*moved.shape[: len(batch)], -1, moved.shape[-1])
+    order = _order(x, batch, axis)
     back = [order.index(i) for i in range(x.ndim)]
-    return act(flat).reshape(moved.shape).permute(back)
+    return act(rows(x, batch, axis)).reshape(x.permute(order).shape).permute(back)
+
+
+def rows(x: Tensor, batch: list[int], axis: int) -> Tensor:
+    """``x`` in the form ``[*batch, rest, n]``: every row runs along ``axis``."""
+    moved = x.permute(_order(x, batch, axis))
+    return moved.reshape(*moved.shape[: len(batch)], -1, moved.shape[-1])
+
+
+def _order(x: Tensor, batch: list[int], axis: int) -> list[int]:
+    return [*batch, *(i for i in range(x.ndim) if i != axis and i not in batch), axis]

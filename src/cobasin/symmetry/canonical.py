@@ -7,7 +7,9 @@ With C = I - 11ᵀ/d, a pre-LayerNorm model computes the same function when
   γ ← 1, β ← 0; a reader without a bias keeps the offset along the ones vector, W diag(γ) C + (Wβ)1ᵀ/d, β ← 1.
 
 Any orthogonal map that fixes the ones vector then acts on the stream. Under RMSNorm there is no β and no C.
-A key bias that the softmax cancels is set to zero, a value bias moves through the output projection.
+A layer scale λ moves into the writers of its branch, W ← diag(λ) W. A key bias that the softmax cancels is set to
+zero, a value bias moves through the output projection, a router loses what all its rows share. Last, where any
+invertible map may act, both sides are brought to the balanced basis (`cobasin.symmetry.balance`).
 
 Matching is computed there, but the matched model is written in the gauge of the anchor: with the anchor's
 gains and offsets, means and free biases. So the anchor never changes, and nothing that is pure gauge counts
@@ -17,106 +19,42 @@ as a difference.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from cobasin.symmetry.spec import BiasGauge, Norm, Spec, ValueBias
+from cobasin.symmetry.balance import FRAME, Frames, balancing_frames, in_frames, inverse
+from cobasin.symmetry.form import Form
+from cobasin.symmetry.gauges import RouterShift
+from cobasin.symmetry.spec import key_text
 from cobasin.symmetry.state import State
 
 Gauge = dict[str, Tensor]
-"""The free choices of a model: norm gains and offsets, means of writers and readers, free biases."""
+"""The free choices of a model: norm gains and offsets, means of writers and readers, free biases, bases of heads."""
 
 _SMALLEST_GAIN = 1e-6  # relative to the largest: below it a gain counts as zero
 _SMALLEST_OFFSET = 1e-2  # |Σ β/γ| over its own norm: below it an offset cannot carry a head's bias
 
 
-@dataclass(frozen=True)
-class Form:
-    """Which gauge freedoms are fixed: the norms that are folded, the biases that are moved."""
-
-    spec: Spec
-    norms: tuple[Norm, ...] = ()
-    biases: tuple[BiasGauge, ...] = ()
-
-    @property
-    def folded(self) -> bool:
-        """Whether the norms are folded."""
-        return bool(self.norms)
-
-    @cached_property
-    def readers(self) -> dict[str, Norm]:
-        """Reader weight to the norm it reads."""
-        return {reader: norm for norm in self.norms for reader in norm.readers}
-
-    @cached_property
-    def reader_biases(self) -> dict[str, str]:
-        """Reader bias to its weight."""
-        return {bias: reader for reader in self.readers if (bias := self.bias_of(reader)) is not None}
-
-    @cached_property
-    def norm_parameters(self) -> dict[str, Norm]:
-        """Gain or offset to its norm."""
-        return {name: norm for norm in self.norms for name in (norm.weight, norm.bias) if name}
-
-    @cached_property
-    def centred_writers(self) -> frozenset[str]:
-        """Tensors that write to a stream that is read by LayerNorms only."""
-        if not any(norm.centred for norm in self.norms):
-            return frozenset()
-        return frozenset(
-            name
-            for name, entry in self.spec.entries.items()
-            if entry.layout.axis_of("resid") is not None
-            and name not in self.readers
-            and name not in self.norm_parameters
-        )
-
-    @cached_property
-    def value_biases(self) -> dict[str, ValueBias]:
-        """Output bias to the value bias that moves into it."""
-        return {gauge.out_bias: gauge for gauge in self.biases if isinstance(gauge, ValueBias)}
-
-    def bias_of(self, reader: str) -> str | None:
-        """Name of a reader's bias, None where it has none."""
-        bias = reader.removesuffix("weight") + "bias"
-        return bias if bias in self.spec.entries else None
-
-    def carries_offset(self, reader: str) -> bool:
-        """Whether a reader must keep its norm's offset along the ones vector, having no bias."""
-        return self.readers[reader].bias is not None and self.bias_of(reader) is None
-
-    def stream_axis(self, name: str) -> int:
-        """The tensor axis that is the residual stream."""
-        axis = self.spec.entries[name].layout.axis_of("resid")
-        assert axis is not None, name
-        return axis
-
-    def along_stream(self, name: str, vector: Tensor) -> Tensor:
-        """``vector`` over the stream, shaped to broadcast against tensor ``name``."""
-        shape = [1] * len(self.spec.entries[name].layout.shape)
-        shape[self.stream_axis(name)] = -1
-        return vector.reshape(shape)
-
-    def through_output(self, gauge: ValueBias, weight: Tensor, bias: Tensor) -> Tensor:
-        """``W_O b_V``: what the value bias contributes to the output bias."""
-        (weight_block,) = self.spec.entries[gauge.weight].layout.blocks
-        bias_block = self.spec.entries[gauge.bias].layout.blocks[gauge.block]
-        letters = {axis.space: chr(ord("a") + i) for i, axis in enumerate(weight_block.axes)}
-        left, right = ("".join(letters[axis.space] for axis in b.axes) for b in (weight_block, bias_block))
-        return torch.einsum(f"{left},{right}->{letters['resid']}", weight_block.view(weight), bias_block.view(bias))
-
-    def with_block(self, name: str, block: int, tensor: Tensor, value: Tensor | float) -> Tensor:
-        """A copy of ``tensor`` with one block overwritten."""
-        tensor = tensor.clone()
-        view = self.spec.entries[name].layout.blocks[block].view(tensor)
-        view.copy_(torch.as_tensor(value, dtype=tensor.dtype).expand(view.shape))
-        return tensor
+def canonical(form: Form, state: State) -> State:
+    """A model's tensors in canonical form."""
+    folded = Folded(form, state)
+    return in_frames(form, folded, balancing_frames(form, folded)) if form.balanced else folded
 
 
-class _Lazy(Mapping[str, Tensor]):
+def in_gauge(form: Form, state: State, gauge: Gauge) -> State:
+    """A model in canonical form, written in a given gauge; the inverse of `canonical` for the model's own gauge."""
+    if form.balanced:
+        state = in_frames(form, state, {key: inverse(frame) for key, frame in frames_of(form, gauge).items()})
+    return Unfolded(form, state, gauge)
+
+
+def frames_of(form: Form, gauge: Gauge) -> Frames:
+    """The balancing frames in a gauge."""
+    return {key: {part: gauge[f"{key_text(key)}:{part}"] for part in FRAME} for key in form.balanced}
+
+
+class _Changed(Mapping[str, Tensor]):
     """A state whose tensors are computed when asked for."""
 
     def __init__(self, form: Form, state: State):
@@ -128,160 +66,191 @@ class _Lazy(Mapping[str, Tensor]):
     def __len__(self) -> int:
         return len(self.state)
 
-    def _read(self, name: str) -> Tensor:
-        return _read(self.state, name)
 
-
-def _read(state: State, name: str) -> Tensor:
-    """A tensor in float32 or better."""
-    tensor = state[name]
-    return tensor if tensor.dtype == torch.float64 else tensor.float()
-
-
-class Canonical(_Lazy):
-    """A model's tensors in canonical form."""
+class Folded(_Changed):
+    """A model's tensors with norms, scales and free biases folded."""
 
     def __getitem__(self, name: str) -> Tensor:
-        tensor = self._before_biases(name)
-        if name in self.form.value_biases:
-            gauge = self.form.value_biases[name]
-            moved = self.form.through_output(gauge, self._read(gauge.weight), self._before_biases(gauge.bias))
-            tensor = tensor + (moved - moved.mean() if name in self.form.centred_writers else moved)
-        for gauge in self.form.biases:
-            if gauge.bias == name:
-                tensor = self.form.with_block(name, gauge.block, tensor, 0.0)
+        form, tensor = self.form, self.before_biases(name)
+        if name in form.value_biases:
+            gauge = form.value_biases[name]
+            tensor = tensor + form.through_output(
+                gauge, self.before_biases(gauge.weight), self.before_biases(gauge.bias)
+            )
+        for gauge in form.biases:
+            if isinstance(gauge, RouterShift):
+                if gauge.weight == name:
+                    tensor = tensor - form.common_row(gauge, tensor)
+            elif gauge.bias == name:
+                tensor = form.with_block(name, gauge.block, tensor, 0.0)
         return tensor
 
-    def _before_biases(self, name: str) -> Tensor:
+    def before_biases(self, name: str) -> Tensor:
+        """The tensor with norms and scales folded, free biases still in place."""
         form, tensor = self.form, self._read(name)
         if name in form.norm_parameters:
             norm = form.norm_parameters[name]
             offset_kept = name == norm.bias and any(form.carries_offset(reader) for reader in norm.readers)
             return torch.ones_like(tensor) if name == norm.weight or offset_kept else torch.zeros_like(tensor)
+        if name in form.scale_parameters:
+            return torch.ones_like(tensor)
         if name in form.readers:
-            norm, axis = form.readers[name], form.stream_axis(name)
-            folded = tensor * form.along_stream(name, self._read(norm.weight))
+            norm = form.readers[name]
+            axis = form.view(name, norm.stream, tensor)[1]
+            folded = form.scaled(name, norm.stream, tensor, self._read(norm.weight))
             if norm.centred:
                 folded = folded - folded.mean(axis, keepdim=True)
             if form.carries_offset(name):
                 assert norm.bias is not None
-                folded = folded + (tensor * form.along_stream(name, self._read(norm.bias))).mean(axis, keepdim=True)
-            return folded
+                moved = form.scaled(name, norm.stream, tensor, self._read(norm.bias))
+                folded = folded + moved.mean(axis, keepdim=True)
+            tensor = folded.reshape(tensor.shape)
         if name in form.reader_biases:
             weight = form.reader_biases[name]
             offset = form.readers[weight].bias
             if offset is not None:
-                moved = self._read(weight) * form.along_stream(weight, self._read(offset))
-                tensor = tensor + moved.sum(form.stream_axis(weight))
+                tensor = tensor + form.read_offset(weight, self._read(weight), self._read(offset))
+        if name in form.scaled_writers:
+            scale = form.scaled_writers[name]
+            tensor = form.scaled(name, scale.stream, tensor, self._read(scale.weight)).reshape(tensor.shape)
         if name in form.centred_writers:
-            tensor = tensor - tensor.mean(form.stream_axis(name), keepdim=True)
+            view, axis = form.view(name, form.centred_writers[name], tensor)
+            tensor = (view - view.mean(axis, keepdim=True)).reshape(tensor.shape)
         return tensor
 
+    def _read(self, name: str) -> Tensor:
+        return _read(self.form, self.state, name)
 
-class InGauge(_Lazy):
-    """A model in canonical form, written in a given gauge; the inverse of `Canonical` for a model's own gauge."""
 
-    def __init__(self, form: Form, canonical: State, gauge: Gauge):
-        super().__init__(form, canonical)
+class Unfolded(_Changed):
+    """The inverse of `Folded`, for a given gauge."""
+
+    def __init__(self, form: Form, folded: State, gauge: Gauge):
+        super().__init__(form, folded)
         self.gauge = gauge
 
     def __getitem__(self, name: str) -> Tensor:
+        tensor = self._gain(name)
+        return tensor - 1 if name in self.form.plus_one else tensor
+
+    def _gain(self, name: str) -> Tensor:
+        """The tensor, of a gain that the file stores minus one the gain itself."""
         form, tensor = self.form, self._read(name)
-        if name in form.norm_parameters:
+        if name in form.norm_parameters or name in form.scale_parameters:
             return self._gauge(name, tensor)
+        for gauge in form.biases:
+            if isinstance(gauge, RouterShift) and gauge.weight == name:
+                tensor = tensor + self._gauge(f"{name}:shift", tensor)
         if name in form.readers:
-            return self._unfold(name, tensor)
+            tensor = self._unfold(name, tensor)
         if name in form.reader_biases:
             weight = form.reader_biases[name]
             offset = form.readers[weight].bias
             if offset is not None:
-                moved = self[weight] * form.along_stream(weight, self._gauge(offset, tensor))
-                tensor = tensor - moved.sum(form.stream_axis(weight))
-        if name in form.centred_writers:
-            tensor = tensor + self._gauge(f"{name}:mean", tensor)
+                tensor = tensor - form.read_offset(weight, self[weight], self._gauge(offset, tensor))
         if name in form.value_biases:
             gauge = form.value_biases[name]
             # the value bias that the written model will have, with what its reader takes from the norm's offset
-            total = Canonical(form, self)._before_biases(gauge.bias)
-            moved = form.through_output(gauge, self[gauge.weight], total)
-            tensor = tensor - (moved - moved.mean() if name in form.centred_writers else moved)
+            total = Folded(form, self).before_biases(gauge.bias)
+            tensor = tensor - form.through_output(gauge, self._read(gauge.weight), total)
+        if name in form.centred_writers:
+            view, _ = form.view(name, form.centred_writers[name], tensor)
+            tensor = (view + self._gauge(f"{name}:mean", tensor)).reshape(tensor.shape)
+        if name in form.scaled_writers:
+            scale = form.scaled_writers[name]
+            inverse = self._gauge(scale.weight, tensor).reciprocal()
+            tensor = form.scaled(name, scale.stream, tensor, inverse).reshape(tensor.shape)
         for gauge in form.biases:
-            if gauge.bias == name:
+            if not isinstance(gauge, RouterShift) and gauge.bias == name:
                 tensor = form.with_block(name, gauge.block, tensor, self._gauge(f"{name}:{gauge.block}", tensor))
         return tensor
+
+    def _read(self, name: str) -> Tensor:
+        return self.state[name]
 
     def _gauge(self, name: str, like: Tensor) -> Tensor:
         return self.gauge[name].to(like.dtype)
 
     def _unfold(self, name: str, tensor: Tensor) -> Tensor:
         form = self.form
-        norm, axis = form.readers[name], form.stream_axis(name)
-        gain = form.along_stream(name, self._gauge(norm.weight, tensor))
+        norm = form.readers[name]
+        inverse = self._gauge(norm.weight, tensor).reciprocal()
+        view, axis = form.view(name, norm.stream, tensor)
         if form.carries_offset(name):
             assert norm.bias is not None
-            ratio = form.along_stream(name, self._gauge(norm.bias, tensor)) / gain
-            offset = tensor.sum(axis, keepdim=True)
-            tensor = tensor - offset / tensor.shape[axis]
+            ratio = self._gauge(norm.bias, tensor) * inverse
+            offset = view.sum(axis, keepdim=True)
+            view = view - offset / view.shape[axis]
             if ratio.any():
                 # W'(γ∘n + β) must give W(γ∘n) + offset for every n ⟂ 1: one free number a row, fixed by W'β
-                tensor = tensor + (offset - (tensor * ratio).sum(axis, keepdim=True)) / ratio.sum()
-                return tensor / gain
+                moved = form.scaled(name, norm.stream, view.reshape(tensor.shape), ratio).sum(axis, keepdim=True)
+                view = view + (offset - moved) / ratio.sum()
+                return form.scaled(name, norm.stream, view.reshape(tensor.shape), inverse).reshape(tensor.shape)
         if norm.centred:
-            tensor = tensor + self._gauge(f"{name}:mean", tensor)
-        return tensor / gain
+            view = view + self._gauge(f"{name}:mean", tensor)
+        return form.scaled(name, norm.stream, view.reshape(tensor.shape), inverse).reshape(tensor.shape)
+
+
+def _read(form: Form, state: State, name: str) -> Tensor:
+    """A tensor in float32 or better; a gain that is stored minus one as the gain itself."""
+    tensor = state[name]
+    if name in form.plus_one:
+        return tensor.double() + 1
+    return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
 def gauge_of(form: Form, state: State) -> Gauge:
-    """The gauge a model is written in: what `InGauge` needs to give the model back from its canonical form."""
-    gauge = {name: _read(state, name).clone() for name in form.norm_parameters}
+    """The gauge a model is written in: what `in_gauge` needs to give the model back from its canonical form."""
+    own = (*form.norm_parameters, *form.scale_parameters)
+    gauge = {name: _read(form, state, name).clone() for name in own}
     for name, norm in form.readers.items():
         if norm.centred:
-            folded = _read(state, name) * form.along_stream(name, _read(state, norm.weight))
-            gauge[f"{name}:mean"] = folded.mean(form.stream_axis(name), keepdim=True)
-    for name in form.centred_writers:
-        gauge[f"{name}:mean"] = _read(state, name).mean(form.stream_axis(name), keepdim=True)
+            tensor = _read(form, state, name)
+            axis = form.view(name, norm.stream, tensor)[1]
+            folded = form.scaled(name, norm.stream, tensor, _read(form, state, norm.weight))
+            gauge[f"{name}:mean"] = folded.mean(axis, keepdim=True)
+    for name, stream in form.centred_writers.items():
+        tensor = _read(form, state, name)
+        if name in form.scaled_writers:
+            scale = _read(form, state, form.scaled_writers[name].weight)
+            tensor = form.scaled(name, stream, tensor, scale).reshape(tensor.shape)
+        view, axis = form.view(name, stream, tensor)
+        gauge[f"{name}:mean"] = view.mean(axis, keepdim=True)
+    folded = Folded(form, state)
     for bias in form.biases:
-        view = form.spec.entries[bias.bias].layout.blocks[bias.block].view(_read(state, bias.bias))
-        gauge[f"{bias.bias}:{bias.block}"] = view.clone()
+        if isinstance(bias, RouterShift):
+            gauge[f"{bias.weight}:shift"] = form.common_row(bias, folded.before_biases(bias.weight))
+        else:
+            view = form.spec.entries[bias.bias].layout.blocks[bias.block].view(_read(form, state, bias.bias))
+            gauge[f"{bias.bias}:{bias.block}"] = view.clone()
+    for key, frame in balancing_frames(form, folded).items():
+        gauge |= {f"{key_text(key)}:{part}": tensor for part, tensor in frame.items()}
     return gauge
 
 
 def obstacles(form: Form, source: State, anchor: State) -> list[str]:
     """Why a source cannot be written in an anchor's norms, one line each; empty where it can."""
-    found = []
+    gains = {name: _read(form, anchor, name) for name in _gains(form)}
+    zeros = singular(form, gains)
+    found = [f"{name} of the anchor has a gain of zero (entry {int(gains[name].abs().argmin())})" for name in zeros]
     for norm in form.norms:
-        gain = anchor[norm.weight].double()
-        if gain.abs().min() <= _SMALLEST_GAIN * gain.abs().max():
-            found.append(f"{norm.weight} of the anchor has a gain of zero (entry {int(gain.abs().argmin())})")
-        elif norm.bias and any(form.carries_offset(reader) for reader in norm.readers):
-            ratio = anchor[norm.bias].double() / gain
+        if norm.weight not in zeros and norm.bias and any(form.carries_offset(reader) for reader in norm.readers):
+            ratio = anchor[norm.bias].double() / gains[norm.weight]
             needed = ratio.any() or source[norm.bias].any()
             if needed and ratio.sum().abs() < _SMALLEST_OFFSET * ratio.norm() + torch.finfo(torch.float64).tiny:
                 found.append(f"{norm.bias} of the anchor sums to zero over its gains, and the head has no bias")
     return found
 
 
-def free_biases(spec: Spec, layers: frozenset[int] | None) -> tuple[BiasGauge, ...]:
-    """The bias gauges of these layers (all where None), with layer numbers filled in."""
-    return tuple(
-        _fill(gauge, index)
-        for gauge in spec.biases
-        for _, index in spec.expand(gauge.bias)
-        if layers is None or index.get("layer") in layers
-    )
+def singular(form: Form, gauge: Mapping[str, Tensor]) -> list[str]:
+    """The norm gains and layer scales in a gauge in which nothing can be written: an entry is zero."""
+    found = []
+    for name in _gains(form):
+        gain = gauge[name].abs() if name in gauge else torch.ones(1)
+        if gain.min() <= _SMALLEST_GAIN * gain.max():
+            found.append(name)
+    return found
 
 
-def foldable_norms(spec: Spec) -> tuple[Norm, ...]:
-    """The norms that can be folded, with layer numbers filled in."""
-    return tuple(_fill(norm, index) for norm in spec.norms for _, index in spec.expand(norm.weight))
-
-
-def _fill(declared, index: Mapping[str, int]):
-    """A declaration with its name templates filled in."""
-
-    def fill(value):
-        if isinstance(value, tuple):
-            return tuple(fill(item) for item in value)
-        return value.format(**index) if isinstance(value, str) else value
-
-    return type(declared)(**{name: fill(value) for name, value in vars(declared).items()})
+def _gains(form: Form) -> list[str]:
+    return [folded.weight for folded in (*form.norms, *form.scales)]

@@ -12,10 +12,11 @@ from safetensors.torch import save_file
 
 from cobasin.errors import InputError
 from cobasin.symmetry.action import Values, act, in_new_order, in_old_order
-from cobasin.symmetry.canonical import Canonical, Form, Gauge, InGauge, gauge_of
+from cobasin.symmetry.canonical import Gauge, canonical, gauge_of, in_gauge, singular
+from cobasin.symmetry.form import Form
 from cobasin.symmetry.groups import Value
 from cobasin.symmetry.serial import dump, parse
-from cobasin.symmetry.spec import Key, Spec
+from cobasin.symmetry.spec import Key, Spec, key_text
 from cobasin.symmetry.state import Lazy, State
 
 FORMAT = "1"  # of the file
@@ -54,15 +55,21 @@ class Element:
             state: a model's tensors by their names in the spec; tied tensors may be absent.
         """
         gauge = gauge_of(self.form, state) if self.target is None else self.target
-        canonical = Canonical(self.form, state)
-        moved = Lazy(state, lambda name: act(self.spec, self.values, self.form.folded, name, canonical[name]))
-        return InGauge(self.form, moved, gauge)
+        form, start = self.form, canonical(self.form, state)
+        moved = Lazy(state, lambda name: act(self.spec, self.values, form.group, name, start[name]))
+        return in_gauge(form, moved, gauge)
 
     def inverse(self) -> Element:
-        """The element that undoes this one."""
+        """The element that undoes this one.
+
+        Raises:
+            InputError: where the source has a gain of zero, in whose gauge nothing can be written.
+        """
+        if zeros := singular(self.form, self.source or {}):
+            raise InputError(f"the element has no inverse: {zeros[0]} of its source has a gain of zero")
         values = {}
         for key, value in self.values.items():
-            inverse = self._group(key).inverse(value)
+            inverse = self.form.group(key).inverse(value)
             # this one found the fibre before it moved its base; the inverse meets it where the base has put it
             values[key] = in_new_order(self.spec, self.values, key, inverse)
         return replace(self, values=values, source=self.target, target=self.source, report={})
@@ -81,7 +88,7 @@ class Element:
         values = dict(self.values)
         for key, value in then.values.items():
             value = in_old_order(self.spec, self.values, key, value)  # `then` meets it where our base has put it
-            values[key] = self._group(key).compose(values[key], value) if key in values else value
+            values[key] = self.form.group(key).compose(values[key], value) if key in values else value
         return Element(self.form, values, self.source, then.target)
 
     def deviation(self) -> dict[str, float]:
@@ -89,12 +96,12 @@ class Element:
         worst: dict[str, float] = {}
         for key, value in self.values.items():
             space = str(key[0])
-            worst[space] = max(worst.get(space, 0.0), self._group(key).deviation(value))
+            worst[space] = max(worst.get(space, 0.0), self.form.group(key).deviation(value))
         return worst
 
     def save(self, path: str | Path) -> None:
         """Write the element as safetensors, with the spec it belongs to in the metadata."""
-        tensors = {f"value/{_text(key)}/{part}": t for key, v in self.values.items() for part, t in v.items()}
+        tensors = {f"value/{key_text(key)}/{part}": t for key, v in self.values.items() for part, t in v.items()}
         for side, gauge in (("source", self.source), ("target", self.target)):
             tensors |= {f"{side}/{name}": tensor for name, tensor in (gauge or {}).items()}
         metadata = {
@@ -149,20 +156,9 @@ class Element:
         values = {}
         for key in form.spec.sites:
             space = form.spec.spaces[str(key[0])]
-            if part is None or space.part == part:
-                group = form.spec.group(str(key[0]), form.folded)
-                assert group is not None
-                values[key] = group.sample(form.spec.batch(str(key[0])), space.size, generator)
+            if form.acts(key) and part in (None, space.part):
+                values[key] = form.group(key).sample(form.spec.batch(str(key[0])), space.size, generator)
         return cls(form, values)
-
-    def _group(self, key: Key):
-        group = self.spec.group(str(key[0]), self.form.folded)
-        assert group is not None
-        return group
-
-
-def _text(key: Key) -> str:
-    return ".".join(str(part) for part in key)
 
 
 def _key(text: str) -> Key:
@@ -173,12 +169,11 @@ def _key(text: str) -> Key:
 def _check_value(form: Form, key: Key, value: Value) -> None:
     """Raise ValueError unless ``value`` has the parts and shapes of an element for ``key``."""
     space = str(key[0])
-    group = form.spec.group(space, form.folded) if key in form.spec.sites else None
-    if group is None:
-        raise ValueError(f"{_text(key)} does not act on {form.spec.architecture}")
-    whole = group.identity(form.spec.batch(space), form.spec.spaces[space].size)
+    if not form.acts(key):
+        raise ValueError(f"{key_text(key)} does not act on {form.spec.architecture}")
+    whole = form.group(key).identity(form.spec.batch(space), form.spec.spaces[space].size)
     if not whole.keys() - {"scale"} <= value.keys() <= whole.keys():
-        raise ValueError(f"{_text(key)} has the parts {sorted(value)}, expected {sorted(whole)}")
+        raise ValueError(f"{key_text(key)} has the parts {sorted(value)}, expected {sorted(whole)}")
     for part, tensor in value.items():
         if tensor.shape != whole[part].shape or tensor.dtype != whole[part].dtype:
-            raise ValueError(f"{_text(key)}/{part} is {tensor.dtype} {tuple(tensor.shape)}")
+            raise ValueError(f"{key_text(key)}/{part} is {tensor.dtype} {tuple(tensor.shape)}")

@@ -6,11 +6,13 @@ import dataclasses
 import json
 from typing import Any
 
-from cobasin.symmetry.canonical import Form
+from cobasin.symmetry.form import Form
+from cobasin.symmetry.gauges import KeyBias, LayerScale, Norm, RouterShift, ValueBias
 from cobasin.symmetry.groups import Orthogonal, Permutation, Rotation2
-from cobasin.symmetry.spec import KeyBias, Norm, Space, Spec, ValueBias
+from cobasin.symmetry.spec import Space, Spec
 
-_CLASSES = {c.__name__: c for c in (Form, Spec, Space, Norm, KeyBias, ValueBias, Permutation, Orthogonal, Rotation2)}
+_GROUPS = (Permutation, Orthogonal, Rotation2)
+_CLASSES = {c.__name__: c for c in (Form, Spec, Space, Norm, LayerScale, KeyBias, ValueBias, RouterShift, *_GROUPS)}
 _CLASS = "__class__"
 
 

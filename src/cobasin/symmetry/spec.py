@@ -10,11 +10,17 @@ from functools import cached_property
 
 import torch
 
-from cobasin.symmetry.groups import Group
-from cobasin.symmetry.types import Axis, Layout, TypeSyntaxError, layout
+from cobasin.symmetry.gauges import FreeGauge, LayerScale, Norm
+from cobasin.symmetry.groups import Group, Orthogonal
+from cobasin.symmetry.types import Axis, Layout, TypeSyntaxError, layout, parse
 
 Key = tuple[str | int, ...]
 """Names one element: its space, then the index values it belongs to, as ``("ffn", 3)`` for layer 3."""
+
+
+def key_text(key: Key) -> str:
+    """A key as in files: ``ffn.3``."""
+    return ".".join(str(part) for part in key)
 
 
 @dataclass(frozen=True)
@@ -37,40 +43,6 @@ class Space:
 
 
 @dataclass(frozen=True)
-class Norm:
-    """A norm in front of a branch, whose gain and offset can be folded into the ``readers`` of its output.
-
-    ``centred``: LayerNorm, which also ignores the mean of the stream; otherwise RMSNorm.
-    """
-
-    weight: str
-    readers: tuple[str, ...]
-    bias: str | None = None
-    centred: bool = True
-
-
-@dataclass(frozen=True)
-class KeyBias:
-    """A key bias that the softmax cancels: block ``block`` of tensor ``bias`` is pure gauge."""
-
-    bias: str
-    block: int = 0
-
-
-@dataclass(frozen=True)
-class ValueBias:
-    """A value bias that can move through the output projection ``weight`` into ``out_bias``."""
-
-    bias: str
-    weight: str
-    out_bias: str
-    block: int = 0
-
-
-BiasGauge = KeyBias | ValueBias
-
-
-@dataclass(frozen=True)
 class Site:
     """Where a space occurs: axis ``axis`` of block ``block`` of tensor ``tensor``."""
 
@@ -81,10 +53,11 @@ class Site:
 
 @dataclass(frozen=True)
 class Entry:
-    """One tensor: its layout and the values of the index spaces in its name."""
+    """One tensor: its layout, the values of the index spaces in its name, and the file's tensors it stacks."""
 
     layout: Layout
     index: Mapping[str, int]
+    stack: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -94,9 +67,13 @@ class Spec:
     Attributes:
         architecture: the Transformers class, as in ``config.architectures``.
         templates: tensor name (with ``{layer}`` for an index space) to type. Names are without ``prefix``,
-            which files of a model with a head carry and files of a bare model may lack.
+            which files of a model with a head carry and files of a bare model may lack. Where the space in the
+            name is also the first axis of the type (``experts.{expert}.w1: expert ffn resid``), the file has one
+            tensor for each of its values; here they are one, stacked, named ``experts.*.w1``.
+        absent: regular expressions of names that the templates give, but that the model does not have.
         tied: tensors that repeat another one and may be absent from the file.
-        norms, biases: the norms that can be folded, the biases that are gauge.
+        norms, scales, biases: the norms and layer scales that can be folded, the biases that are gauge.
+        plus_one: templates of gains that the file stores minus one.
         buffers: regular expressions of constants that old files carry; copied, never transformed.
         function_keys: the config keys that change the function at equal shapes.
     """
@@ -105,9 +82,12 @@ class Spec:
     spaces: Mapping[str, Space]
     templates: Mapping[str, str]
     prefix: str = ""
+    absent: tuple[str, ...] = ()
     tied: Mapping[str, str] = field(default_factory=dict)
     norms: tuple[Norm, ...] = ()
-    biases: tuple[BiasGauge, ...] = ()
+    scales: tuple[LayerScale, ...] = ()
+    biases: tuple[FreeGauge, ...] = ()
+    plus_one: tuple[str, ...] = ()
     buffers: tuple[str, ...] = ()
     function_keys: tuple[str, ...] = ()
     version: int = 1
@@ -120,23 +100,44 @@ class Spec:
     @cached_property
     def entries(self) -> dict[str, Entry]:
         """Every tensor of the model by name, with its layout."""
-        return {
-            name: Entry(layout(type_, self.sizes), index)
-            for template, type_ in self.templates.items()
-            for name, index in self.expand(template)
-        }
+        found = {}
+        for template, type_ in self.templates.items():
+            layout_ = layout(type_, self.sizes)
+            for name, index in self.expand(template):
+                stack = ()
+                if (stacked := _stacked(template, type_)) is not None:
+                    stack = tuple(name.replace("*", str(i)) for i in range(self.sizes[stacked]))
+                found[name] = Entry(layout_, index, stack)
+        return found
 
-    def expand(self, template: str) -> Iterable[tuple[str, dict[str, int]]]:
-        """The names that a template stands for, each with its index values."""
-        spaces = re.findall(r"\{(\w+)\}", template)
-        for values in itertools.product(*(range(self.sizes[space]) for space in spaces)):
-            index = dict(zip(spaces, values, strict=True))
-            yield template.format(**index), index
+    @cached_property
+    def file_entries(self) -> dict[str, tuple[str, int | None]]:
+        """For every tensor of the file, by name without prefix: the entry it belongs to, its place in a stack."""
+        found: dict[str, tuple[str, int | None]] = {}
+        for name, entry in self.entries.items():
+            found |= {part: (name, i) for i, part in enumerate(entry.stack)} if entry.stack else {name: (name, None)}
+        return found
+
+    def expand(self, template: str, index: Mapping[str, int] | None = None) -> Iterable[tuple[str, dict[str, int]]]:
+        """The names of tensors that a template stands for, each with its index values; ``index`` fixes some."""
+        stacked = _stacked(template, self.templates.get(template, "1"))
+        spaces = [space for space in re.findall(r"\{(\w+)\}", template) if space != stacked]
+        ranges = [(index[s],) if index and s in index else range(self.sizes[s]) for s in spaces]
+        for values in itertools.product(*ranges):
+            found = dict(zip(spaces, values, strict=True))
+            name = template.format(**found, **({stacked: "*"} if stacked else {}))
+            if not any(re.fullmatch(pattern, name) for pattern in self.absent):
+                yield name, found
 
     @cached_property
     def index_spaces(self) -> frozenset[str]:
         """Spaces that live in tensor names, not in axes."""
-        return frozenset(space for template in self.templates for space in re.findall(r"\{(\w+)\}", template))
+        return frozenset(
+            space
+            for template, type_ in self.templates.items()
+            for space in re.findall(r"\{(\w+)\}", template)
+            if space != _stacked(template, type_)
+        )
 
     def batch_axes(self, space: str) -> tuple[str, ...]:
         """The spaces that an element of ``space`` varies over inside a tensor."""
@@ -206,6 +207,22 @@ class Spec:
                 found[own] = name
         return found
 
+    @cached_property
+    def invertible(self) -> frozenset[str]:
+        """Spaces that any invertible map may act on: each use multiplies by it, or by its contragredient."""
+        neutral = {
+            axis.space
+            for entry in self.entries.values()
+            for block in entry.layout.blocks
+            for axis in block.axes
+            if axis.charge == 0
+        }
+        return frozenset(
+            name
+            for name, space in self.spaces.items()
+            if space.group == Orthogonal(scaled=True) and name not in neutral
+        )
+
     def problems(self, headers: Mapping[str, tuple[tuple[int, ...], torch.dtype]]) -> list[str]:
         """All that is wrong with a checkpoint's headers (on-disk name to shape and dtype), one line each."""
         names, found = self.disk_names(headers), []
@@ -213,15 +230,39 @@ class Spec:
             for name in self.disk_names([disk]):
                 if names[name] != disk:
                     found.append(f"{disk} and {names[name]} are the same tensor under two names")
-        for name in sorted(self.entries.keys() - names.keys() - self.tied.keys()):
-            found.append(f"missing tensor {name} {self.entries[name].layout.shape}")
+        for name in sorted(self.file_entries.keys() - names.keys() - self.tied.keys()):
+            found.append(f"missing tensor {name} {self._file_layout(name)[1]}")
         for name, disk in names.items():
             shape, dtype = headers[disk]
-            if name not in self.entries:
+            if name not in self.file_entries:
                 found.append(f"unexpected tensor {disk} {tuple(shape)}, not part of {self.architecture}")
-            elif tuple(shape) != self.entries[name].layout.shape:
-                want = self.entries[name].layout
-                found.append(f"{disk} has shape {tuple(shape)}, its type {want.text!r} needs {want.shape}")
+            elif tuple(shape) != self._file_layout(name)[1]:
+                text, wanted = self._file_layout(name)
+                found.append(f"{disk} has shape {tuple(shape)}, its type {text!r} needs {wanted}")
             elif not dtype.is_floating_point or dtype.itemsize < 2:
                 found.append(f"{disk} has dtype {dtype}, expected float64, float32, float16 or bfloat16")
         return found
+
+    def _file_layout(self, name: str) -> tuple[str, tuple[int, ...]]:
+        """Type and shape of a tensor of the file."""
+        entry, place = self.file_entries[name]
+        layout_ = self.entries[entry].layout
+        if place is None:
+            return layout_.text, layout_.shape
+        return layout_.text.partition(" ")[2], layout_.shape[1:]
+
+
+def is_layer(space: str) -> bool:
+    """Whether an index space counts layers: ``layer``, or ``decoder_layer`` where there is more than one stack."""
+    return space.endswith("layer")
+
+
+def layer_of(index: Mapping[str, int]) -> int | None:
+    """The layer among some index values, in whatever stack of layers; None where there is none."""
+    return next((value for space, value in index.items() if is_layer(space)), None)
+
+
+def _stacked(template: str, type_: str) -> str | None:
+    """The space in a name that is also the first axis of the type."""
+    first = parse(type_)[0]
+    return first.space if isinstance(first, Axis) and f"{{{first.space}}}" in template else None

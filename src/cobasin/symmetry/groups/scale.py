@@ -14,12 +14,12 @@ def gain(a: Tensor, direct: Tensor | float, inverse: Tensor | float, norm: Tenso
 
 
 def best_scale(direct: Tensor, inverse: Tensor, norm: Tensor, inverse_norm: Tensor, signed: bool) -> Tensor:
-    """The scale with the largest `gain`, elementwise over a batch.
+    """The scale with the largest `gain`, elementwise and to rounding; float32 or float64.
 
     Args:
         direct: ``<A₊, B₊>`` over the terms that are multiplied by the scale.
         inverse: ``<A₋, B₋>`` over the terms that are divided by it.
-        norm: ``|A₊|²``. inverse_norm: ``|A₋|²``. All of one shape.
+        norm: ``|A₊|²``. inverse_norm: ``|A₋|²``. All of one shape, or shapes that broadcast.
         signed: allow a negative scale.
 
     Returns:
@@ -27,25 +27,43 @@ def best_scale(direct: Tensor, inverse: Tensor, norm: Tensor, inverse_norm: Tens
         1 where one of the norms vanishes, since there the scale has no finite optimum or no effect.
     """
     usable = (norm > 0) & (inverse_norm > 0)
-    # In units of the scale that balances the two norms the quartic's outer coefficients are equal:
-    # t⁴ - P t³ + M t - 1, well conditioned whatever the gauge.
-    unit = torch.where(usable, inverse_norm / norm, 1.0).pow(0.25)
-    kappa = torch.where(usable, (norm * inverse_norm).sqrt(), 1.0)
-    p, m = unit * direct / kappa, inverse / (unit * kappa)
-    companion = torch.zeros(*p.shape, 4, 4, dtype=p.dtype, device=p.device)
-    companion[..., 0, 0], companion[..., 0, 2], companion[..., 0, 3] = p, -m, 1.0
-    companion[..., 1, 0] = companion[..., 2, 1] = companion[..., 3, 2] = 1.0
-    t = torch.linalg.eigvals(companion).real
-    for _ in range(3):  # polish: eigenvalues of a companion matrix carry half the digits near a double root
-        slope = 4 * t**3 - 3 * p[..., None] * t**2 + m[..., None]
-        value = t**4 - p[..., None] * t**3 + m[..., None] * t - 1
-        t = torch.where(slope.abs() > 1e-12, t - value / slope, t)
-    t = torch.cat([t, torch.ones_like(p)[..., None]], -1)
-    allowed = t.isfinite() & ((t.abs() if signed else t) > 1e-12)
-    t = torch.where(allowed, t, 1.0)
-    score = t * p[..., None] + m[..., None] / t - (t.square() + t.square().reciprocal()) / 2
-    best = t.gather(-1, score.argmax(-1, keepdim=True))[..., 0]
-    return torch.where(usable, best * unit, 1.0)
+    size, inverse_size = (torch.where(usable, x, 1.0).sqrt() for x in (norm, inverse_norm))
+    # In units of the scale that balances the two norms the quartic's outer coefficients are equal: with
+    # a = t·unit, t⁴ - P t³ + M t - 1, and the gain is tP + M/t - (t² + 1/t²)/2, well conditioned whatever the gauge.
+    unit, mean = (inverse_size / size).sqrt(), size.sqrt() * inverse_size.sqrt()
+    p, m = direct / (size * mean), inverse / (inverse_size * mean)
+    # t -> 1/t exchanges P and M. Where P >= M the gain at t >= 1 is no less than at 1/t, as the two differ by
+    # (P - M)(t - 1/t): the optimum is at t >= 1. With signs the same holds for |P| >= |M|, and t has the sign of P.
+    mirrored = m.abs() > p.abs() if signed else m > p
+    large, small = torch.where(mirrored, m, p), torch.where(mirrored, p, m)
+    if signed:
+        sign = torch.where(large < 0, -1.0, 1.0).to(large.dtype)
+        large, small, unit = large.abs(), small * sign, unit * sign
+    t = _root_from_one(large, small)
+    return torch.where(usable, torch.where(mirrored, 1 / t, t) * unit, 1.0)
+
+
+def _root_from_one(p: Tensor, m: Tensor) -> Tensor:
+    """The only root ``t >= 1`` of ``q(t) = t⁴ - p t³ + m t - 1``, for ``p >= m``.
+
+    It is the only one, as q(1) <= 0 and three positive roots never lie all on the same side of 1. From it on q is
+    convex, so Newton's method descends to it from any point at which q is positive.
+    """
+    # q = (t² - 1)(t² - p t + 1) - d t. Without d the root is known; each of three bounds on what d adds to it is
+    # close in a regime of its own, also next to the triple root at p = m = 2.
+    d, rest = p - m, (2 - p).clamp_min(torch.finfo(p.dtype).tiny)
+    half = p.clamp_min(2) / 2
+    ratio = d / rest
+    t = half + (half - 1).sqrt() * (half + 1).sqrt() + d.pow(1 / 3).minimum(ratio.sqrt()).minimum(ratio / 2)
+    eps = torch.finfo(p.dtype).eps
+    while True:
+        inverse = 1 / t
+        square = inverse * inverse
+        step = t - p + square * (m - inverse)  # q / t³, which does not overflow
+        step = step.clamp_min_(0) / (4 - 3 * p * inverse + m * square * inverse).clamp_min_(eps)
+        t = (t - step).clamp_min_(1)
+        if not (step > eps**0.5 * t).any():  # Newton squares the error: what would follow is rounding
+            return t
 
 
 def aligning_scale(gram: Gram, per_column: bool) -> Tensor:

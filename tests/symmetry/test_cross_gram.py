@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from cobasin.matching.cross_gram import cross_gram
+from cobasin.symmetry.cross_gram import cross_gram
 from cobasin.symmetry.groups import Gram, Orthogonal, Permutation, Rotation2, SignedPermutation
 from random_states import random_state, spec_of
 

@@ -1,0 +1,85 @@
+"""The balanced basis: GL(d) made O(d).
+
+Where one side of a product is multiplied by a map and the other by its contragredient (queries and keys without
+rotary embedding, values and output projections), any invertible map M keeps the function: P → P M, K → K M⁻ᵀ. In the
+basis where both sides have the same Gram, (PM)ᵀ(PM) = (KM⁻ᵀ)ᵀ(KM⁻ᵀ), what is left is orthogonal, so that matching
+there by Procrustes is closed form (Zhang et al. 2025 leave general invertible maps open, Appendix D). With
+P = Q₁R₁, K = Q₂R₂ and R₁R₂ᵀ = UΣVᵀ, M = R₁⁻¹UΣ^½ balances them, up to an isometry: the symmetric positive one of
+these maps is taken, which leaves a balanced model as it is.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from cobasin.symmetry.action import batch_positions, move, rows
+from cobasin.symmetry.form import Form
+from cobasin.symmetry.groups import Value
+from cobasin.symmetry.spec import Key
+from cobasin.symmetry.state import Lazy, State
+
+FRAME = ("matrix", "dual")
+Frames = dict[Key, Value]
+"""For every balanced key the map of charge +1 and that of charge -1, its contragredient: ``[*batch, d, d]``."""
+
+LARGEST_CONDITION = 1e5  # of a frame; a head beyond it keeps its own basis
+
+
+def balancing_frames(form: Form, state: State) -> Frames:
+    """The frames that bring every balanced key of a model to the balanced basis.
+
+    A head whose frame would have a condition number above `LARGEST_CONDITION` keeps its own basis.
+    """
+    return {key: _frame(*(_stacked(form, key, state, charge) for charge in (1, -1))) for key in form.balanced}
+
+
+def in_frames(form: Form, state: State, frames: Frames) -> State:
+    """The model with every key in ``frames`` moved to its frame."""
+
+    def action(key: Key):
+        if key not in frames:
+            return None
+        return lambda x, charge: x @ frames[key][FRAME[0] if charge > 0 else FRAME[1]].to(x.dtype)
+
+    return Lazy(state, lambda name: move(form.spec, action, name, state[name]))
+
+
+def inverse(frame: Value) -> Value:
+    """The frame that undoes one."""
+    return {"matrix": frame["dual"].mT.contiguous(), "dual": frame["matrix"].mT.contiguous()}
+
+
+def condition(matrix: Tensor) -> Tensor:
+    """Condition numbers, ``[*batch]``."""
+    values = torch.linalg.svdvals(matrix)
+    return values[..., 0] / values[..., -1]
+
+
+def _stacked(form: Form, key: Key, state: State, charge: int) -> Tensor:
+    """Everything that a key multiplies on one side, ``[*batch, rows, d]``."""
+    sides = []
+    for site in form.spec.sites[key]:
+        block = form.spec.entries[site.tensor].layout.blocks[site.block]
+        if block.axes[site.axis].charge == charge and site.tensor not in form.spec.tied:
+            view = block.view(state[site.tensor]).double()
+            sides.append(rows(view, batch_positions(form.spec, block.axes, str(key[0])), site.axis))
+    return torch.cat(sides, -2)
+
+
+def _frame(direct: Tensor, contragredient: Tensor) -> Value:
+    """The balancing frame of two sides, ``[*batch, rows, d]`` each."""
+    r1, r2 = (torch.linalg.qr(side, mode="r").R for side in (direct, contragredient))
+    identity = torch.eye(direct.shape[-1], dtype=direct.dtype).expand(*direct.shape[:-2], -1, -1)
+    if min(r1.shape[-2], r2.shape[-2]) < direct.shape[-1]:  # fewer rows than directions: no frame is determined
+        return {"matrix": identity.clone(), "dual": identity.clone()}
+    u, s, _ = torch.linalg.svd(r1 @ r2.mT)
+    matrix = torch.linalg.solve_triangular(r1, u * s.sqrt()[..., None, :], upper=True)
+    left, sizes, _ = torch.linalg.svd(matrix.nan_to_num(0.0, 0.0, 0.0))  # zero, and so not usable, where r1 is singular
+    usable = (sizes[..., -1] > 0) & (sizes[..., 0] < LARGEST_CONDITION * sizes[..., -1])
+    symmetric = (left * sizes[..., None, :]) @ left.mT
+    dual = (left / sizes[..., None, :]) @ left.mT
+    return {
+        part: torch.where(usable[..., None, None], found, identity)
+        for part, found in (("matrix", symmetric), ("dual", dual))
+    }

@@ -1,0 +1,195 @@
+"""Which gauge freedoms of a model are fixed in its canonical form, and what that asks of every tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from cobasin.symmetry.gauges import FreeGauge, LayerScale, Norm, RouterShift, ValueBias
+from cobasin.symmetry.groups import Group, Orthogonal
+from cobasin.symmetry.spec import Key, Spec, layer_of
+
+
+@dataclass(frozen=True)
+class Form:
+    """The gauge freedoms that are fixed: names are filled in, one entry a layer.
+
+    Attributes:
+        norms, scales: the norms and layer scales that are folded.
+        biases: the free biases that are moved or dropped.
+        balanced: the elements whose two sides are brought to the balanced basis, so that isometries act there
+            where any invertible map may act.
+    """
+
+    spec: Spec
+    norms: tuple[Norm, ...] = ()
+    scales: tuple[LayerScale, ...] = ()
+    biases: tuple[FreeGauge, ...] = ()
+    balanced: tuple[Key, ...] = ()
+
+    @property
+    def folded(self) -> bool:
+        """Whether the norms are folded."""
+        return bool(self.norms)
+
+    def group(self, key: Key) -> Group:
+        """The group that acts in this form with an element named ``key``."""
+        if key in self._balanced:
+            return Orthogonal()
+        group = self.spec.group(str(key[0]), self.folded)
+        assert group is not None, key
+        return group
+
+    def acts(self, key: Key) -> bool:
+        """Whether a group acts here with an element of this name."""
+        return key in self.spec.sites and self.spec.group(str(key[0]), self.folded) is not None
+
+    @cached_property
+    def _balanced(self) -> frozenset[Key]:
+        return frozenset(self.balanced)
+
+    @cached_property
+    def readers(self) -> dict[str, Norm]:
+        """Reader weight to the norm it reads."""
+        return {reader: norm for norm in self.norms for reader in norm.readers}
+
+    @cached_property
+    def reader_biases(self) -> dict[str, str]:
+        """Reader bias to its weight."""
+        return {bias: reader for reader in self.readers if (bias := self.bias_of(reader)) is not None}
+
+    @cached_property
+    def norm_parameters(self) -> dict[str, Norm]:
+        """Gain or offset to its norm."""
+        return {name: norm for norm in self.norms for name in (norm.weight, norm.bias) if name}
+
+    @cached_property
+    def scale_parameters(self) -> frozenset[str]:
+        """The layer scales that are folded."""
+        return frozenset(scale.weight for scale in self.scales)
+
+    @cached_property
+    def scaled_writers(self) -> dict[str, LayerScale]:
+        """Writer to the layer scale it takes over."""
+        return {writer: scale for scale in self.scales for writer in scale.writers}
+
+    @cached_property
+    def centred_writers(self) -> dict[str, str]:
+        """Tensors that write to a stream that is read by LayerNorms only, with that stream."""
+        streams = {norm.stream for norm in self.norms if norm.centred}
+        other = self.readers.keys() | self.norm_parameters.keys() | self.scale_parameters
+        return {
+            name: axis.space
+            for name, entry in self.spec.entries.items()
+            if name not in other
+            for axis in entry.layout.blocks[0].axes
+            if axis.space in streams
+        }
+
+    @cached_property
+    def value_biases(self) -> dict[str, ValueBias]:
+        """Output bias to the value bias that moves into it."""
+        return {gauge.out_bias: gauge for gauge in self.biases if isinstance(gauge, ValueBias)}
+
+    @cached_property
+    def plus_one(self) -> frozenset[str]:
+        """Gains that the file stores minus one."""
+        return frozenset(name for template in self.spec.plus_one for name, _ in self.spec.expand(template))
+
+    def bias_of(self, reader: str) -> str | None:
+        """Name of a reader's bias, None where it has none."""
+        bias = reader.removesuffix("weight") + "bias"
+        return bias if bias in self.spec.entries else None
+
+    def carries_offset(self, reader: str) -> bool:
+        """Whether a reader must keep its norm's offset along the ones vector, having no bias."""
+        return self.readers[reader].bias is not None and self.bias_of(reader) is None
+
+    def view(self, name: str, stream: str, tensor: Tensor) -> tuple[Tensor, int]:
+        """``tensor`` seen with ``stream`` as one of its axes, and that axis."""
+        layout = self.spec.entries[name].layout
+        if (axis := layout.axis_of(stream)) is not None:
+            return tensor, axis
+        (block,) = layout.blocks
+        return block.view(tensor), [a.space for a in block.axes].index(stream)
+
+    def scaled(self, name: str, stream: str, tensor: Tensor, vector: Tensor) -> Tensor:
+        """``tensor`` multiplied by ``vector`` along ``stream``, in the shape of `view`."""
+        view, axis = self.view(name, stream, tensor)
+        return view * vector.reshape(-1, *[1] * (view.ndim - 1 - axis))
+
+    def read_offset(self, reader: str, weight: Tensor, offset: Tensor) -> Tensor:
+        """``W β``: what a reader takes from its norm's offset, in the shape of its bias."""
+        stream, bias = self.readers[reader].stream, self.bias_of(reader)
+        assert bias is not None
+        moved = self.scaled(reader, stream, weight, offset)
+        shape = self.spec.entries[bias].layout.shape
+        if moved.shape == weight.shape:
+            return moved.sum(self.view(reader, stream, weight)[1]).reshape(shape)
+        # a stream read more than once (the class token and the mean of the patches) is an axis among others
+        kept = {axis.space for axis in self.spec.entries[bias].layout.blocks[0].axes}
+        axes = self.spec.entries[reader].layout.blocks[0].axes
+        return moved.sum([i for i, axis in enumerate(axes) if axis.space not in kept]).reshape(shape)
+
+    def through_output(self, gauge: ValueBias, weight: Tensor, bias: Tensor) -> Tensor:
+        """``W_O b_V``: what the value bias contributes to the output bias."""
+        (weight_block,) = self.spec.entries[gauge.weight].layout.blocks
+        (out_block,) = self.spec.entries[gauge.out_bias].layout.blocks
+        bias_block = self.spec.entries[gauge.bias].layout.blocks[gauge.block]
+        letters = {axis.space: chr(ord("a") + i) for i, axis in enumerate(weight_block.axes)}
+        left, right, out = ("".join(letters[a.space] for a in b.axes) for b in (weight_block, bias_block, out_block))
+        return torch.einsum(f"{left},{right}->{out}", weight_block.view(weight), bias_block.view(bias))
+
+    def common_row(self, gauge: RouterShift, weight: Tensor) -> Tensor:
+        """What all rows of a router share: their mean."""
+        axis = self.spec.entries[gauge.weight].layout.axis_of(gauge.space)
+        assert axis is not None
+        return weight.mean(axis, keepdim=True)
+
+    def with_block(self, name: str, block: int, tensor: Tensor, value: Tensor | float) -> Tensor:
+        """A copy of ``tensor`` with one block overwritten."""
+        tensor = tensor.clone()
+        view = self.spec.entries[name].layout.blocks[block].view(tensor)
+        view.copy_(torch.as_tensor(value, dtype=tensor.dtype).expand(view.shape))
+        return tensor
+
+
+def form_of(
+    spec: Spec,
+    folded: bool = False,
+    free_biases: bool = False,
+    balanced: bool = False,
+    layers: frozenset[int] | None = None,
+) -> Form:
+    """The form of a model in which these freedoms are fixed; biases and bases only in ``layers``, all where None."""
+
+    def chosen(index: Mapping[str, int]) -> bool:
+        return layers is None or layer_of(index) in layers
+
+    return Form(
+        spec,
+        tuple(_fill(spec, norm, index) for norm in spec.norms for _, index in spec.expand(norm.weight) if folded),
+        tuple(_fill(spec, scale, index) for scale in spec.scales for _, index in spec.expand(scale.weight) if folded),
+        tuple(
+            _fill(spec, bias, index)
+            for bias in spec.biases
+            for _, index in spec.expand(bias.weight if isinstance(bias, RouterShift) else bias.bias)
+            if free_biases and chosen(index)
+        ),
+        tuple(key for key in spec.sites if balanced and key[0] in spec.invertible and chosen(spec.index(key))),
+    )
+
+
+def _fill(spec: Spec, declared, index: Mapping[str, int]):
+    """A declaration with its name templates filled in; a tuple of names also over what ``index`` leaves open."""
+
+    def fill(value):
+        if isinstance(value, tuple):
+            return tuple(name for template in value for name, _ in spec.expand(template, index))
+        return value.format(**index) if isinstance(value, str) else value
+
+    return replace(declared, **{name: fill(value) for name, value in vars(declared).items()})
