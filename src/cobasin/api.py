@@ -18,9 +18,11 @@ from cobasin.fusion.average import average
 from cobasin.matching.choice import Choice
 from cobasin.matching.state import Match
 from cobasin.matching.weights import ascend
-from cobasin.symmetry.canonical import gauge_of, obstacles
+from cobasin.symmetry.balance import conditions
+from cobasin.symmetry.canonical import frames_of, gauge_of, obstacles
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import Form, form_of
+from cobasin.symmetry.spec import Key
 from cobasin.symmetry.state import Lazy, State, squared_distance
 from cobasin.typed import Typed, check_pair
 
@@ -38,7 +40,8 @@ def match(
 
     Args:
         source, anchor: anything `load` takes; of one architecture, configuration and vocabulary.
-        symmetry: ``full``, ``paper``, or a list out of ffn, heads, attention, scale, residual.
+        symmetry: ``full``, ``gl`` (full, with any invertible map in place of the orthogonal ones where the
+            architecture allows it), ``paper``, or a list out of ffn, heads, attention, scale, residual.
         layers: restrict it to layers, like ``"0-4,7"``; the residual stream is then left alone.
         progress: called after every round with its number and the squared distance.
 
@@ -97,7 +100,17 @@ def _match(
         "seconds": time.perf_counter() - started,
         "notes": notes,
     }
+    if form.balanced:
+        report["condition"] = _worst(conditions(form, state.values, *(frames_of(form, end) for end in ends)))
     return replace(element, report=report), source
+
+
+def _worst(figures: dict[Key, float]) -> dict[str, float]:
+    """The largest figure of every space."""
+    worst: dict[str, float] = {}
+    for key, figure in figures.items():
+        worst[str(key[0])] = max(worst.get(str(key[0]), 0.0), figure)
+    return worst
 
 
 def _form(source: Typed, anchor: Typed, choice: Choice) -> tuple[Form, Typed, Typed, list[str]]:

@@ -36,7 +36,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on sta
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the output folder if it is not empty.")]
 Out = Annotated[Path, typer.Option("--out", help="The folder to write. It appears only when complete.")]
 SYMMETRY = (
-    "'full' (all symmetries of the architecture), 'paper' (Zhang et al. 2025: FFN permutation, attention rotation and "
+    "'full' (all symmetries of the architecture, isometries in the heads), 'gl' (full, and any invertible map in the "
+    "heads where the architecture allows it), 'paper' (Zhang et al. 2025: FFN permutation, attention rotation and "
     "scale), or a list out of: ffn, heads, attention, scale, residual."
 )
 

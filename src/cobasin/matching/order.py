@@ -1,8 +1,9 @@
-"""The order of heads and KV groups, by assignment on the optimum of the nested problem.
+"""The order of heads, KV groups and experts, by assignment on the optimum of the nested problem.
 
 Which head is which cannot be read off while each is in its own basis. So every pair of heads gets the value of
 its best basis change (a nuclear norm), and the assignment maximises their sum. Under grouped-query attention
-the query heads of every pair of KV groups are assigned first, then the groups.
+the query heads of every pair of KV groups are assigned first, then the groups. A pair of experts gets the value of the
+best assignment of their neurons.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from torch import Tensor
 
 from cobasin.matching.state import Match
 from cobasin.symmetry.groups import Gram, Permutation, Value
-from cobasin.symmetry.groups.assignment import assign
-from cobasin.symmetry.spec import Key
+from cobasin.symmetry.groups.assignment import assign, assign_lazily
+from cobasin.symmetry.spec import Key, Site
 
 
 def propose_order(match: Match, base: Key) -> dict[Key, Value]:
@@ -22,16 +23,17 @@ def propose_order(match: Match, base: Key) -> dict[Key, Value]:
     Grams of pairs have leading axes ``[P, Q, R, S, ...]``: source and target group, source and target head
     inside the group (size one where there is no such order), then what else a fibre varies over.
     """
-    fibres = match.fibres(base)
-    inner = next((key for key in fibres if isinstance(match.groups[key], Permutation)), None)
-    bases = [key for key in fibres if key != inner]
+    fibres, inner = match.fibres(base), inner_order(match, base)
+    # orders of their own, such as the neurons of an expert: too large to hold the Grams of all pairs
+    orders = [key for key in fibres if key != inner and isinstance(match.groups[key], Permutation)]
+    bases = [key for key in fibres if key != inner and key not in orders]
     pairs = (str(base[0]), str(inner[0])) if inner else (str(base[0]),)
     family = [base, *fibres]
     grams = {key: match.gram(key, family, pairs) for key in bases}
     if not inner:
         grams = {key: gram.map(*[lambda x: x.unsqueeze(2).unsqueeze(2)] * 2) for key, gram in grams.items()}
     # places that know the order but have no free basis: a position bias per head, or all where bases are left alone
-    plain = [site for site in match.sites(base) if not _carries(match, site, bases)]
+    plain = [site for site in match.sites(base) if not _carries(match, site, [*bases, *orders])]
     within, terms = None, []
     if inner:
         sites = [site for site in match.sites(inner) if not _carries(match, site, bases)]
@@ -43,20 +45,49 @@ def propose_order(match: Match, base: Key) -> dict[Key, Value]:
     terms += _supports(match, grams, leading=2)
     if plain:
         terms.append(match.gram(base, family, sites=plain).total())
-    score = _total(terms)
-    perm = assign(score)
+    perm = _assign(match, base, orders, family, terms)
     back = perm.argsort()  # elements act before the order changes, so they are listed in the source's order
     chosen = torch.arange(len(perm))
     proposal: dict[Key, Value] = {base: {"perm": perm}}
     for key, gram in grams.items():
         picked = gram.map(*[lambda x: x.expand(len(perm), len(perm), *x.shape[2:])[perm, chosen]] * 2)
-        proposal[key] = {
-            part: x.index_select(0, back)
-            for part, x in match.groups[key].project(picked, not match.choice.paper).items()
-        }
+        proposal[key] = _listed(match.groups[key].project(picked, not match.choice.paper), back)
+    for key in orders:
+        gram_of = match.pair_grams(key, base, family)
+        values = [match.groups[key].project(gram_of(p, q)) for q, p in enumerate(perm.tolist())]
+        proposal[key] = _listed({part: torch.cat([value[part] for value in values]) for part in values[0]}, back)
     if inner and within is not None:
         proposal[inner] = {"perm": within[perm, chosen][back]}
     return proposal
+
+
+def inner_order(match: Match, base: Key) -> Key | None:
+    """The order inside the values of ``base`` whose items share bases: query heads of a KV group."""
+    fibres = match.fibres(base)
+    for key in fibres:
+        others = [other for other in fibres if other != key]
+        if isinstance(match.groups[key], Permutation) and any(_carries(match, s, others) for s in match.sites(key)):
+            return key
+    return None
+
+
+def _assign(match: Match, base: Key, orders: list[Key], family: list[Key], terms: list[Tensor]) -> Tensor:
+    """The best assignment, given the pairs' values apart from those of ``orders``."""
+    if not orders:
+        return assign(_total(terms))
+    grams = {key: match.pair_grams(key, base, family) for key in orders}
+    n = match.spec.spaces[str(base[0])].size
+    rest = _total(terms) if terms else torch.zeros(n, n, dtype=torch.float64)
+
+    def best(of: str, p: int, q: int) -> float:
+        return float(rest[p, q]) + sum(float(getattr(match.groups[key], of)(grams[key](p, q))) for key in orders)
+
+    bound = torch.tensor([[best("bound", p, q) for q in range(n)] for p in range(n)], dtype=torch.float64)
+    return assign_lazily(bound, lambda p, q: best("support", p, q))
+
+
+def _listed(value: Value, order: Tensor) -> Value:
+    return {part: x.index_select(0, order) for part, x in value.items()}
 
 
 def _supports(match: Match, grams: dict[Key, Gram], leading: int) -> list[Tensor]:
@@ -81,7 +112,7 @@ def _matched_heads(within: Tensor | None):
     return cross, lambda x: x.sum((2, 3))
 
 
-def _carries(match: Match, site, keys: list[Key]) -> bool:
+def _carries(match: Match, site: Site, keys: list[Key]) -> bool:
     """Whether the block at ``site`` has a basis that one of ``keys`` moves."""
     block = match.spec.entries[site.tensor].layout.blocks[site.block]
     return any(axis.space == key[0] for axis in block.axes for key in keys)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 
 from torch import Tensor
 
@@ -99,6 +100,17 @@ class Match:
             pairs,
             normalise,
         )
+
+    def pair_grams(self, key: Key, base: Key, without: Iterable[Key]) -> Callable[[int, int], Gram]:
+        """The cross-Gram of one key between value p of ``base`` in the source and value q in the anchor."""
+        left_out = {key, *without}
+        source, anchor = cache(lambda name: self.moved(name, left_out)), cache(self.anchor.__getitem__)
+
+        def gram(p: int, q: int) -> Gram:
+            select = {str(base[0]): (p, q)}
+            return cross_gram(self.spec, str(key[0]), self.groups[key], self.sites(key), source, anchor, select=select)
+
+        return gram
 
     def fibres(self, base: Key) -> list[Key]:
         """The free keys whose elements vary over ``base``."""

@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from cobasin.execution import run_jobs
-from cobasin.matching.order import propose_order
+from cobasin.matching.order import inner_order, propose_order
 from cobasin.matching.state import Match
 from cobasin.symmetry.action import in_new_order, in_old_order
-from cobasin.symmetry.groups import Permutation
 from cobasin.symmetry.spec import Key
 
 MAX_ROUNDS = 200
@@ -143,7 +142,7 @@ def _update_family(match: Match, family: list[Key], reorder: bool, sweep: Sweep)
             old = match.values[base]["perm"]
             if match.step(propose_order(match, base)):
                 # exact, but for an order within the order: there every key still takes a step of its own
-                if not any(isinstance(match.groups[key], Permutation) for key in fibres):
+                if inner_order(match, base) is None:
                     done |= {base, *fibres}
                 if not old.equal(match.values[base]["perm"]):
                     sweep.orders.append(base)

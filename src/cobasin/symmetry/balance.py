@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cobasin.symmetry.action import batch_positions, move, rows
+from cobasin.symmetry.action import Values, batch_positions, in_old_order, move, rows
 from cobasin.symmetry.form import Form
 from cobasin.symmetry.groups import Value
 from cobasin.symmetry.spec import Key
@@ -50,10 +50,17 @@ def inverse(frame: Value) -> Value:
     return {"matrix": frame["dual"].mT.contiguous(), "dual": frame["matrix"].mT.contiguous()}
 
 
-def condition(matrix: Tensor) -> Tensor:
-    """Condition numbers, ``[*batch]``."""
-    values = torch.linalg.svdvals(matrix)
-    return values[..., 0] / values[..., -1]
+def conditions(form: Form, values: Values, source: Frames, target: Frames) -> dict[Key, float]:
+    """For every balanced key the largest condition number of the maps that act on the source's bases in all."""
+    found = {}
+    for key in form.balanced:
+        back = in_old_order(form.spec, values, key, inverse(target[key]))  # listed as the source lists its heads
+        maps = source[key]["matrix"]
+        if key in values:
+            maps = maps @ values[key]["matrix"]
+        sizes = torch.linalg.svdvals(maps @ back["matrix"])
+        found[key] = float((sizes[..., 0] / sizes[..., -1]).max())
+    return found
 
 
 def _stacked(form: Form, key: Key, state: State, charge: int) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ def cross_gram(
     target: Read,
     pairs: Sequence[str] = (),
     normalise: bool = False,
+    select: Mapping[str, tuple[int, int]] | None = None,
 ) -> Gram:
     """``M[..., j, i] = Σ <source column j, target column i>`` of ``space``, over all places where it occurs.
 
@@ -32,6 +33,7 @@ def cross_gram(
         pairs: spaces of which every pair (source, target) gets a Gram of its own, instead of being a batch axis
             or being summed over.
         normalise: divide every term by the norms of its two tensors, so that each counts alike.
+        select: for a space, the one pair (source, target) of its values to look at; it stays an axis, of size one.
 
     Returns:
         A Gram with leading axes: two for every space of ``pairs`` (source, target; of size one where no tensor
@@ -41,6 +43,10 @@ def cross_gram(
     for site in sites:
         block = spec.entries[site.tensor].layout.blocks[site.block]
         a, b = block.view(source(site.tensor)), block.view(target(site.tensor))
+        for i, axis in enumerate(block.axes):
+            if select and axis.space in select:
+                p, q = select[axis.space]
+                a, b = a.narrow(i, p, 1), b.narrow(i, q, 1)
         # An isometry is only as good as its Gram; an assignment bears float32.
         dtype = torch.float64 if group.continuous else torch.promote_types(a.dtype, b.dtype)
         a, b = a.to(dtype), b.to(dtype)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
@@ -26,3 +28,21 @@ def assign(gain: Tensor) -> Tensor:
         sources, targets = linear_sum_assignment(cost.cpu().numpy())
         flat_perm[k, targets] = torch.as_tensor(sources, device=gain.device)
     return flat_perm.reshape(perm.shape)
+
+
+def assign_lazily(bound: Tensor, value: Callable[[int, int], float]) -> Tensor:
+    """`assign` where the gain of a pair is dear and an upper bound on it is cheap; exact.
+
+    Args:
+        bound: ``[n, n]``, not below the gain of any pair.
+        value: the gain of matching source j to target i. It is asked for until every pair that the best
+            assignment uses is known: no other assignment can then be better.
+    """
+    table, known = bound.clone(), torch.zeros(bound.shape, dtype=torch.bool)
+    while True:
+        perm = assign(table)
+        unknown = [(j, i) for i, j in enumerate(perm.tolist()) if not known[j, i]]
+        if not unknown:
+            return perm
+        for j, i in unknown:
+            table[j, i], known[j, i] = value(j, i), True

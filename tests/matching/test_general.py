@@ -1,0 +1,108 @@
+"""General invertible maps of Q-K and V-O: matching in the balanced basis."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from cobasin import api
+from cobasin.symmetry.balance import balancing_frames, in_frames
+from cobasin.symmetry.canonical import canonical, gauge_of
+from cobasin.symmetry.element import Element
+from cobasin.symmetry.form import form_of
+from cobasin.typed import Typed
+from random_states import CONFIGS, random_state, spec_of
+from tiny_models import checkpoint
+
+
+def invertible(shape: tuple[int, ...], condition: float, seed: int) -> dict[str, torch.Tensor]:
+    """Random invertible maps of a given condition number, with their contragredients."""
+    generator = torch.Generator().manual_seed(seed)
+    left, right = (
+        torch.linalg.qr(torch.randn(*shape, shape[-1], generator=generator, dtype=torch.float64)).Q for _ in range(2)
+    )
+    sizes = condition ** torch.linspace(-0.5, 0.5, shape[-1], dtype=torch.float64)
+    return {"matrix": (left * sizes) @ right.mT, "dual": (left / sizes) @ right.mT}
+
+
+def scramble(typed: Typed, condition: float, seed: int = 0):
+    """A copy with random invertible maps on every Q-K and V-O pair, and permuted FFNs."""
+    spec = typed.spec
+    keys = [key for key in spec.sites if key[0] in spec.invertible]
+    frames = {
+        key: invertible((*spec.batch(str(key[0])), spec.spaces[str(key[0])].size), condition, seed + i)
+        for i, key in enumerate(keys)
+    }
+    permuted = Element.sample(form_of(spec), seed, part="ffn").apply(typed)
+    return typed.derived(in_frames(form_of(spec), permuted, frames))
+
+
+@pytest.mark.parametrize("condition", [10.0, 1e3])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "bert/BertForMaskedLM",
+        "deberta/DebertaForMaskedLM",
+        "deberta-v2-separate/DebertaV2ForMaskedLM",
+        "vit/ViTForImageClassification",
+        "gpt2-untied/GPT2LMHeadModel",
+        "llama-gqa/LlamaForCausalLM",
+    ],
+)
+def test_a_scrambled_copy_is_brought_back(case, condition):
+    base = checkpoint(case)
+    scrambled = scramble(Typed.of(base), condition)
+    norm = sum(float(tensor.square().sum()) for tensor in Typed.of(base).values()) ** 0.5
+    report = api.match(scrambled, base, "gl").report
+    assert report["distance_before"] > 0.1 * norm
+    assert report["distance_after"] < 1e-4 * norm
+    assert all(0.5 * condition < worst < 1e6 for worst in report["condition"].values())
+    orthogonal = api.match(scrambled, base, "full").report
+    assert orthogonal["distance_after"] > 0.01 * norm  # the control: isometries and scales cannot
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_both_sides_are_balanced(family):
+    """In the balanced basis both sides of a product have one Gram; balancing it again changes nothing."""
+    form = form_of(spec_of(family), folded=True, free_biases=True, balanced=True)
+    state = canonical(form, random_state(form.spec))
+    assert form.balanced
+    for key, frame in balancing_frames(form, state).items():
+        identity = torch.eye(frame["matrix"].shape[-1], dtype=torch.float64).expand_as(frame["matrix"])
+        torch.testing.assert_close(frame["matrix"], identity, rtol=1e-10, atol=1e-10, msg=str(key))
+        torch.testing.assert_close(frame["dual"], identity, rtol=1e-10, atol=1e-10, msg=str(key))
+
+
+@pytest.mark.parametrize("case", ["bert/BertForMaskedLM", "gpt2/GPT2LMHeadModel", "llama-gqa/LlamaForCausalLM"])
+def test_only_what_is_chosen_changes(case):
+    """Layers that are not matched keep their bases."""
+    source, anchor = Typed.of(checkpoint(case, 1)), Typed.of(checkpoint(case, 2))
+    moved = api.transform(api.match(source.checkpoint, anchor.checkpoint, "gl", "1"), source.checkpoint)
+    changed = {name for name in source.checkpoint if not torch.equal(moved[name], source.checkpoint[name])}
+    assert changed
+    assert all(".1." in name for name in changed)
+
+
+def test_a_head_without_a_frame_keeps_its_basis():
+    """A head whose queries are zero cannot be balanced: it is left as it is, and the function is kept."""
+    form = form_of(spec_of("bert"), balanced=True)
+    state = random_state(form.spec)
+    name = "encoder.layer.0.attention.self.query"
+    state[f"{name}.weight"][:4] = 0
+    state[f"{name}.bias"][:4] = 0
+    frame = balancing_frames(form, state)["qk", 0]
+    assert torch.equal(frame["matrix"][0], torch.eye(4, dtype=torch.float64))
+    assert not torch.equal(frame["matrix"][1], torch.eye(4, dtype=torch.float64))
+
+
+def test_an_element_is_saved_with_its_frames(tmp_path):
+    form = form_of(spec_of("bert"), free_biases=True, balanced=True)
+    state, other = random_state(form.spec, 0), random_state(form.spec, 1)
+    element = dataclasses.replace(Element.sample(form, 2), source=gauge_of(form, state), target=gauge_of(form, other))
+    element.save(tmp_path / "element.safetensors")
+    loaded = Element.load(tmp_path / "element.safetensors")
+    moved = element.apply(state)
+    back = element.inverse().apply(moved)
+    for name in state:
+        assert torch.equal(loaded.apply(state)[name], moved[name])
+        torch.testing.assert_close(back[name], state[name], rtol=1e-9, atol=1e-9)
