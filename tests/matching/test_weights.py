@@ -272,3 +272,19 @@ def test_tied_and_folded_tensors_do_not_count():
     form = form_of("llama")
     match = Match(form, Choice.parse("full"), random_state(form.spec, 1), random_state(form.spec, 2))
     assert set(form.spec.entries) - set(match.distances) == set(form.norm_parameters)
+
+
+def test_a_square_map_of_the_stream_is_linearised_where_it_stands():
+    """The dense layer of a masked-LM head has the stream on both axes: each is seen with the other one moved."""
+    spec = spec_of("bert")
+    anchor = random_state(spec, 0)
+    perm = torch.randperm(12, generator=torch.Generator().manual_seed(1))
+    source = dict(Element(form_for(spec), {("resid",): {"perm": perm}}).inverse().apply(anchor))
+    match = Match(form_for(spec), Choice.parse("residual"), source, anchor)
+    match.set({("resid",): {"perm": perm}})
+    name = "cls.predictions.transform.dense.weight"
+    sites = [site for site in match.sites(("resid",)) if site.tensor == name]
+    gram = match.gram(("resid",), sites=sites).total()
+    assert len(sites) == 2
+    found = gram.gather(-2, perm[None])[0].sum()
+    torch.testing.assert_close(found, 2 * anchor[name].square().sum())

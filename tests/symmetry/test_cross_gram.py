@@ -19,6 +19,11 @@ GROUPS = {
 }
 
 
+def of(state):
+    """Reads the tensor of a site."""
+    return lambda site: state[site.tensor]
+
+
 def naive(spec, space, group, sites, source, target, pairs=(), normalise=False):
     """The same by definition: one product of two entries at a time."""
     gram = Gram()
@@ -76,7 +81,7 @@ def test_against_loops(models, space, pairs):
     key = ("resid",) if space == "resid" else (space, 1)
     sites = [site for site in spec.sites[key] if "embed" not in site.tensor and ".0." not in site.tensor]
     group = GROUPS[space]
-    found = cross_gram(spec, space, group, sites, source.__getitem__, target.__getitem__, pairs)
+    found = cross_gram(spec, space, group, sites, of(source), of(target), pairs)
     expected = naive(spec, space, group, sites, source, target, pairs)
     assert len(sites) >= 2
     assert found.cross.keys() == expected.cross.keys()
@@ -91,7 +96,7 @@ def test_charges_are_told_apart(models):
     spec, source, target = models
 
     def charges(space, group):
-        found = cross_gram(spec, space, group, spec.sites[space, 0], source.__getitem__, target.__getitem__)
+        found = cross_gram(spec, space, group, spec.sites[space, 0], of(source), of(target))
         return set(found.cross)
 
     assert charges("ffn", GROUPS["ffn"]) == {1, 0, -1}  # up, gate, down
@@ -102,9 +107,7 @@ def test_charges_are_told_apart(models):
 def test_a_pair_knows_its_two_heads(models):
     """Element (p, q) of the pairs is the Gram of source group p and target group q."""
     spec, source, target = models
-    found = cross_gram(
-        spec, "vo", Orthogonal(), spec.sites["vo", 0], source.__getitem__, target.__getitem__, ("kv",)
-    ).total()
+    found = cross_gram(spec, "vo", Orthogonal(), spec.sites["vo", 0], of(source), of(target), ("kv",)).total()
     v, o = (f"layers.0.self_attn.{name}_proj.weight" for name in "vo")
     rows = [side[v].view(2, 6, 16) for side in (source, target)]
     columns = [side[o].view(16, 2, 2, 6) for side in (source, target)]
@@ -119,7 +122,7 @@ def test_normalised_terms_count_alike(models):
     spec, source, target = models
     source = source | {"embed_tokens.weight": 1e6 * source["embed_tokens.weight"]}
     sites = [site for site in spec.sites["resid",] if site.tensor in ("embed_tokens.weight", "lm_head.weight")]
-    arguments = (spec, "resid", Orthogonal(), sites, source.__getitem__, target.__getitem__)
+    arguments = (spec, "resid", Orthogonal(), sites, of(source), of(target))
     terms = [source[s.tensor].T @ target[s.tensor] / source[s.tensor].norm() / target[s.tensor].norm() for s in sites]
     torch.testing.assert_close(cross_gram(*arguments, normalise=True).total(), terms[0] + terms[1])
     torch.testing.assert_close(
@@ -131,7 +134,7 @@ def test_zero_tensors_are_left_out_of_normalised_grams(models):
     spec, source, target = models
     zero = source | {"embed_tokens.weight": torch.zeros(20, 16, dtype=torch.float64)}
     (site,) = [site for site in spec.sites["resid",] if site.tensor == "embed_tokens.weight"]
-    gram = cross_gram(spec, "resid", Orthogonal(), [site], zero.__getitem__, target.__getitem__, normalise=True)
+    gram = cross_gram(spec, "resid", Orthogonal(), [site], of(zero), of(target), normalise=True)
     assert not gram.cross
 
 
@@ -140,5 +143,5 @@ def test_precision(models, group, dtype):
     """Isometries are solved from a float64 Gram, also of low-precision models; an assignment bears float32."""
     spec, source, target = models
     low = [{name: tensor.float() for name, tensor in side.items()} for side in (source, target)]
-    gram = cross_gram(spec, "ffn", group, spec.sites["ffn", 0], *(side.__getitem__ for side in low))
+    gram = cross_gram(spec, "ffn", group, spec.sites["ffn", 0], *(of(side) for side in low))
     assert gram.total().dtype == dtype

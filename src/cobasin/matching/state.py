@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache
+from functools import cache, partial
 
 from torch import Tensor
 
 from cobasin.matching.choice import Choice, without_scale
-from cobasin.symmetry.action import Values, act
+from cobasin.symmetry.action import Values, act, along
 from cobasin.symmetry.canonical import canonical
 from cobasin.symmetry.cross_gram import cross_gram
 from cobasin.symmetry.form import Form
@@ -89,28 +89,43 @@ class Match:
         normalise: bool = False,
     ) -> Gram:
         """The cross-Gram of one key, the source moved by all other keys but those in ``without``."""
-        left_out = {key, *without}
         return cross_gram(
             self.spec,
             str(key[0]),
             self.groups[key],
             self.sites(key) if sites is None else sites,
-            lambda name: self.moved(name, left_out),
-            self.anchor.__getitem__,
+            lambda site: self._moved_elsewhere(site, key, without),
+            lambda site: self.anchor[site.tensor],
             pairs,
             normalise,
         )
 
     def pair_grams(self, key: Key, base: Key, without: Iterable[Key]) -> Callable[[int, int], Gram]:
         """The cross-Gram of one key between value p of ``base`` in the source and value q in the anchor."""
-        left_out = {key, *without}
-        source, anchor = cache(lambda name: self.moved(name, left_out)), cache(self.anchor.__getitem__)
+        group, sites = self.groups[key], self.sites(key)
+        source = cache(lambda site: self._moved_elsewhere(site, key, without))
+        anchor = cache(lambda site: self.anchor[site.tensor])
 
         def gram(p: int, q: int) -> Gram:
-            select = {str(base[0]): (p, q)}
-            return cross_gram(self.spec, str(key[0]), self.groups[key], self.sites(key), source, anchor, select=select)
+            return cross_gram(self.spec, str(key[0]), group, sites, source, anchor, select={str(base[0]): (p, q)})
 
         return gram
+
+    def _moved_elsewhere(self, site: Site, key: Key, without: Iterable[Key]) -> Tensor:
+        """The source tensor at ``site`` moved by all keys but ``key`` and those in ``without``.
+
+        Where ``key`` acts on another axis of the block as well (a square map of the stream), it is left out on the
+        site's axis only.
+        """
+        moved = self.moved(site.tensor, {key, *without})
+        if key in without:
+            return moved
+        block = self.spec.entries[site.tensor].layout.blocks[site.block]
+        for i, axis in enumerate(block.axes):
+            if i != site.axis and axis.space == key[0]:
+                act_once = partial(self.groups[key].act, self.values[key], charge=axis.charge)
+                moved = along(block.view(moved), [], i, act_once).reshape(moved.shape)
+        return moved
 
     def fibres(self, base: Key) -> list[Key]:
         """The free keys whose elements vary over ``base``."""

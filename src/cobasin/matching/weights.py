@@ -7,7 +7,7 @@ stream the two alternate. A step is taken only if it does not raise the distance
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -15,7 +15,7 @@ from cobasin.execution import run_jobs
 from cobasin.matching.order import inner_order, propose_order
 from cobasin.matching.state import Match
 from cobasin.symmetry.action import in_new_order, in_old_order
-from cobasin.symmetry.spec import Key
+from cobasin.symmetry.spec import Key, Site
 
 MAX_ROUNDS = 200
 SETTLED = 1e-6  # relative fall of the squared distance in a round
@@ -83,7 +83,7 @@ def _first_round(match: Match, streams: list[Key], families: list[list[Key]]) ->
     towards its ends can at first be further away than before. Near copies need the first.
     """
     starts = [match.snapshot()]
-    if any([_turn_to_ends(match, key) for key in streams]):
+    if _turn_to_ends(match, streams):
         starts.append(match.snapshot())
     outcomes = []
     for start in starts:
@@ -106,21 +106,29 @@ def _round(match: Match, streams: list[Key], families: list[list[Key]], reorder:
     return sweep
 
 
-def _turn_to_ends(match: Match, key: Key) -> bool:
-    """Turn a stream so that the ends of the model agree, whose other axes (vocabulary, patches, labels) are fixed.
+def _turn_to_ends(match: Match, streams: list[Key]) -> bool:
+    """Turn the streams so that the ends of the model agree, whose other axes are fixed (vocabulary, patches, labels).
 
-    Each term counts alike. Says whether there are such ends.
+    A stream that is turned is an end of those that it meets. Each term counts alike. Says whether there are ends.
     """
+    left, turned = list(streams), set[str]()
+    while found := next(((key, sites) for key in left if (sites := _ends(match, key, turned))), None):
+        key, sites = found
+        match.set({key: match.groups[key].project(match.gram(key, sites=sites, normalise=True))})
+        left.remove(key)
+        turned.add(str(key[0]))
+    return bool(turned)
+
+
+def _ends(match: Match, key: Key, turned: Collection[str]) -> list[Site]:
+    """Where a stream meets only what is fixed or ``turned``."""
     sites = []
     for site in match.sites(key):
         block = match.spec.entries[site.tensor].layout.blocks[site.block]
         others = [axis.space for i, axis in enumerate(block.axes) if i != site.axis and axis.space != "1"]
-        if others and all(match.spec.spaces[space].group is None for space in others):
+        if others and all(space in turned or match.spec.spaces[space].group is None for space in others):
             sites.append(site)
-    gram = match.gram(key, sites=sites, normalise=True)
-    if gram.cross:
-        match.set({key: match.groups[key].project(gram)})
-    return bool(gram.cross)
+    return sites
 
 
 def _update(match: Match, key: Key, exactly: bool) -> None:

@@ -11,7 +11,8 @@ from cobasin.symmetry.groups import Gram, Group
 from cobasin.symmetry.spec import Site, Spec
 from cobasin.symmetry.types import Axis
 
-Read = Callable[[str], Tensor]
+Read = Callable[[Site], Tensor]
+"""Gives the tensor of a site."""
 
 
 def cross_gram(
@@ -29,7 +30,7 @@ def cross_gram(
 
     Args:
         sites: the places to sum over.
-        source, target: read a tensor of either model by name; the source already moved by all other elements.
+        source, target: read the tensor of a site in either model; the source already moved by all other elements.
         pairs: spaces of which every pair (source, target) gets a Gram of its own, instead of being a batch axis
             or being summed over.
         normalise: divide every term by the norms of its two tensors, so that each counts alike.
@@ -42,7 +43,7 @@ def cross_gram(
     gram = Gram()
     for site in sites:
         block = spec.entries[site.tensor].layout.blocks[site.block]
-        a, b = block.view(source(site.tensor)), block.view(target(site.tensor))
+        a, b = block.view(source(site)), block.view(target(site))
         for i, axis in enumerate(block.axes):
             if select and axis.space in select:
                 p, q = select[axis.space]
