@@ -37,7 +37,7 @@ def test_parse(text, nodes):
 
 @pytest.mark.parametrize(
     "text",
-    ["(a", "a)", "(a + b", "()", "a ()", "(a +)", "(+ a)", "(a + + b)", "a + b", "a''", "a~'", "'", "2a", "a-b", "a ;"],
+    ["(a", "a)", "(a + b", "()", "a ()", "(a +)", "(+ a)", "(a + + b)", "a + b", "a''", "a~'", "'", "2a", "a-b", "a ;", "1a", "a'b"],
 )
 def test_syntax_errors_quote_the_type(text):
     with pytest.raises(TypeSyntaxError) as refused:
@@ -49,6 +49,11 @@ def test_syntax_errors_quote_the_type(text):
 def test_an_empty_type_is_refused(text):
     with pytest.raises(TypeSyntaxError, match="empty type"):
         parse(text)
+
+
+def test_an_unknown_space_is_named():
+    with pytest.raises(TypeSyntaxError, match=r"type '\(a zz\) b': 'zz' is not a declared space"):
+        layout("(a zz) b", SIZES)
 
 
 def test_a_wrong_shape_is_quoted_with_the_type():

@@ -24,7 +24,7 @@ from functools import cache
 
 from torch import Tensor
 
-_TOKEN = re.compile(r"\s*(?:([A-Za-z_]\w*|1)(['~]?)|([()+])|(\S))")
+_TOKEN = re.compile(r"\s*(?:([A-Za-z_]\w*|1)(['~]?)(?=[\s()+]|$)|([()+])|(\S))")
 _CHARGE = {"": 1, "'": -1, "~": 0}
 
 
@@ -143,8 +143,14 @@ class Layout:
 
 
 def layout(text: str, sizes: Mapping[str, int]) -> Layout:
-    """Bind a type to sizes: its shape and the recipe of every block, worked out once."""
+    """Bind a type to sizes: its shape and the recipe of every block, worked out once.
+
+    Raises:
+        TypeSyntaxError: for a type that cannot be parsed, or that names a space without a size.
+    """
     nodes = parse(text)
+    if unknown := [space for node in nodes for space in _spaces(node) if space != "1" and space not in sizes]:
+        raise TypeSyntaxError(f"type {text!r}: {unknown[0]!r} is not a declared space")
     blocks: list[Block] = []
 
     def walk(todo: list[Node], done: list[Axis], steps: list[tuple]) -> None:
@@ -166,3 +172,7 @@ def layout(text: str, sizes: Mapping[str, int]) -> Layout:
 
     walk(list(nodes), [], [])
     return Layout(text, tuple(size(node, sizes) for node in nodes), tuple(blocks), nodes)
+
+
+def _spaces(node: Node) -> list[str]:
+    return [node.space] if isinstance(node, Axis) else [space for part in node.parts for space in _spaces(part)]
