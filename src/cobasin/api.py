@@ -115,23 +115,23 @@ def _worst(figures: dict[Key, float]) -> dict[str, float]:
 
 def _form(source: Typed, anchor: Typed, choice: Choice) -> tuple[Form, Typed, Typed, list[str]]:
     """The canonical form to match in; folding the norms in front of a tied head unties it."""
-    attention = "attention" in choice.parts
     fix = partial(
         form_of,
-        free_biases=attention and not choice.paper,
-        balanced=attention and choice.general,
+        free_biases=not choice.paper,
+        balanced=choice.general,
+        parts=choice.parts,
         layers=choice.layers,
     )
     plain = fix(source.spec)
     if "residual" not in choice.parts or not source.spec.norms:
         return plain, source, anchor, []
-    ends = (source.untied(), anchor.untied()) if source.spec.tied else (source, anchor)
+    ends = (source.untied(), anchor.untied()) if source.spec.unties else (source, anchor)
     form = fix(ends[0].spec, folded=True)
     if found := obstacles(form, *ends):
         note = "; ".join(found)
         return plain, source, anchor, [f"residual stream matched by permutation only: {note}"]
     notes = []
-    if source.spec.tied:
+    if source.spec.unties:
         notes.append(
             "the output head is untied from the embedding; to average with the tied anchor, give both originals to "
             "cobasin merge"
@@ -154,7 +154,7 @@ def transform(element: Element, source: Any, dtype: torch.dtype | None = None) -
         dtype: of the result; the source's own by default. With float64 the transformation is exact to 1e-12.
     """
     typed = Typed.of(load(source))
-    if typed.spec.tied and not element.spec.tied:
+    if typed.spec.unties and not element.spec.unties:
         typed = typed.untied()
     if typed.spec.architecture != element.spec.architecture or typed.spec.sizes != element.spec.sizes:
         raise InputError(f"{typed.checkpoint.label} is not of the type that the element acts on")
@@ -208,8 +208,8 @@ def merge(
         if choice is not None:
             elements[i - 1], typed[i] = element, _ = _match(other, typed[0], choice, symmetry, progress)
             states[i] = element.apply(typed[i])
-    if any(not model.spec.tied for model in typed):
-        untied = [model.untied() if model.spec.tied else model for model in typed]
+    if not all(model.spec.unties for model in typed):
+        untied = [model.untied() if model.spec.unties else model for model in typed]
         states = [new if state is old else state for new, old, state in zip(untied, typed, states, strict=True)]
         typed = untied
     base = typed[head_from or 0]

@@ -5,6 +5,7 @@ import torch
 
 from cobasin import api
 from cobasin.errors import InputError
+from cobasin.symmetry.canonical import gauge_of
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import form_of
 from cobasin.typed import Typed
@@ -24,6 +25,18 @@ def test_planted_element_is_recovered(case):
     report = api.match(scrambled, original).report
     assert report["distance_before"] > 1
     assert report["distance_after"] < 1e-6 * report["distance_before"]
+
+
+@pytest.mark.parametrize("case", {case.split("/")[0]: case for case in CASES}.values())
+def test_invertible_maps_are_recovered(case):
+    """The bases of another model's heads, which no isometry reaches; one head of every family."""
+    original = checkpoint(case)
+    typed, other = Typed.of(original), Typed.of(checkpoint(case, 1))
+    form = form_of(typed.spec, balanced=True)
+    scrambled = typed.derived(Element(form, {}, target=gauge_of(form, other)).apply(typed))
+    report = api.match(scrambled, original, symmetry="gl").report
+    assert report["distance_after"] < 1e-6 * report["distance_before"]
+    assert api.match(scrambled, original).report["distance_after"] > 0.01 * report["distance_before"]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -107,7 +107,8 @@ class Form:
 
     def carries_offset(self, reader: str) -> bool:
         """Whether a reader must keep its norm's offset along the ones vector, having no bias."""
-        return self.readers[reader].bias is not None and self.bias_of(reader) is None
+        norm = self.readers[reader]
+        return norm.bias is not None and self.bias_of(reader) is None and reader not in norm.keys
 
     def view(self, name: str, stream: str, tensor: Tensor) -> tuple[Tensor, int]:
         """``tensor`` seen with ``stream`` as one of its axes, and that axis."""
@@ -163,12 +164,16 @@ def form_of(
     folded: bool = False,
     free_biases: bool = False,
     balanced: bool = False,
+    parts: Collection[str] | None = None,
     layers: frozenset[int] | None = None,
 ) -> Form:
-    """The form of a model in which these freedoms are fixed; biases and bases only in ``layers``, all where None."""
+    """The form of a model in which these freedoms are fixed.
 
-    def chosen(index: Mapping[str, int]) -> bool:
-        return layers is None or layer_of(index) in layers
+    Biases and bases only where they belong to one of ``parts`` and to one of ``layers``; everywhere where None.
+    """
+
+    def chosen(part: str, index: Mapping[str, int]) -> bool:
+        return (parts is None or part in parts) and (layers is None or layer_of(index) in layers)
 
     return Form(
         spec,
@@ -178,9 +183,15 @@ def form_of(
             _fill(spec, bias, index)
             for bias in spec.biases
             for _, index in spec.expand(bias.weight if isinstance(bias, RouterShift) else bias.bias)
-            if free_biases and chosen(index)
+            if free_biases and chosen(bias.part, index)
         ),
-        tuple(key for key in spec.sites if balanced and key[0] in spec.invertible and chosen(spec.index(key))),
+        tuple(
+            key
+            for key in spec.sites
+            if balanced
+            and key[0] in spec.invertible
+            and chosen(spec.spaces[str(key[0])].part, spec.index(key))
+        ),
     )
 
 

@@ -1,11 +1,12 @@
 """Freedoms of a model besides its groups: what can be folded into a neighbour, and what nothing reads.
 
-All names are templates of a `Spec`.
+All names are templates of a `Spec`; ``part`` is the word of ``--symmetry`` that a freedom belongs to.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 
 @dataclass(frozen=True)
@@ -13,7 +14,8 @@ class Norm:
     """A norm in front of a branch, whose gain and offset can be folded into the ``readers`` of its output.
 
     ``centred``: LayerNorm, which also ignores the mean of the stream; otherwise RMSNorm. ``stream``: the space
-    that it normalises.
+    that it normalises. ``keys``: those of the readers that are key projections without a bias; what they take from
+    the offset is the same for all keys, and the softmax cancels it.
     """
 
     weight: str
@@ -21,6 +23,7 @@ class Norm:
     bias: str | None = None
     centred: bool = True
     stream: str = "resid"
+    keys: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,7 @@ class KeyBias:
 
     bias: str
     block: int = 0
+    part: ClassVar[str] = "attention"
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,7 @@ class ValueBias:
     weight: str
     out_bias: str
     block: int = 0
+    part: ClassVar[str] = "attention"
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,7 @@ class RouterShift:
 
     weight: str
     space: str = "expert"
+    part: ClassVar[str] = "ffn"
 
 
 FreeGauge = KeyBias | ValueBias | RouterShift
