@@ -10,6 +10,7 @@ import signal
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from functools import reduce
 from unittest.mock import patch
 
 import torch
@@ -121,10 +122,16 @@ def pair(folder, case, dtype=torch.float32, shard="1GB", **changes):
 
 
 def duplicate(source, name, **changes):
-    """A copy of a folder beside it, with changes to config.json (None: without the key)."""
+    """A copy of a folder beside it, with changes to config.json (None: without the key; dotted: in a config within)."""
+
+    def change(config):
+        for key, value in changes.items():
+            *within, last = key.split(".")
+            reduce(dict.__getitem__, within, config)[last] = value
+
     folder = source.with_name(name)
     shutil.copytree(source, folder)
-    edit_json(folder / "config.json", lambda config: config.update(changes))
+    edit_json(folder / "config.json", change)
     return folder
 
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from cobasin.symmetry.groups import Gram, Orthogonal, Permutation, Rotation2
+from cobasin.symmetry.groups import Diagonal, Gram, Orthogonal, Permutation, Rotation2
 
 GROUPS = {
     "permutation": Permutation(),
@@ -13,6 +13,9 @@ GROUPS = {
     "orthogonal, scaled": Orthogonal(scaled=True),
     "orthogonal fixing 1": Orthogonal(fix_ones=True),
     "orthogonal fixing 1, scaled": Orthogonal(scaled=True, fix_ones=True),
+    "signs": Diagonal(signed=True),
+    "positive scales": Diagonal(scaled=True),
+    "scales": Diagonal(signed=True, scaled=True),
     "rotation": Rotation2(),
     "rotation, scaled": Rotation2(scaled=True),
 }

@@ -158,10 +158,17 @@ def test_inspect(tmp_path):
 def test_inspect_list():
     finished = run("inspect", "--list")
     assert finished.code == 0
-    listed = {row["architecture"]: row for row in run("inspect", "--list", "--json").json["architectures"]}
+    assert max(map(len, finished.out.splitlines())) <= 100
+    rows = run("inspect", "--list", "--json").json["architectures"]
+    listed = {row["architecture"]: row for row in rows}
     assert {name: row["model_type"] for name, row in listed.items()} == known()
-    assert all(name in finished.out for name in listed)
+    assert all(row["family"] + row["head"] == name for name, row in listed.items())
+    assert all(row["family"][:12] in finished.out and row["head"][:27] in finished.out for row in rows)
+    assert f"{len(rows)} classes" in finished.out
     assert listed["LlamaForCausalLM"]["groups"]["resid"] == "O(4096)"
+    assert listed["LlamaForCausalLM"]["groups"]["vocab"] == "fixed"
+    assert all(row["groups"] and row["note"] is None and row["lines"] > 1 for row in rows)
+    assert "qk, vo: O(64) with scale" in finished.out
 
 
 @pytest.fixture

@@ -14,11 +14,16 @@ from cobasin.verification import instantiate, outputs, probe, verify
 SMALL = {"hidden_size": 24, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 20}
 TEXT = {**SMALL, "vocab_size": 40, "max_position_embeddings": 32}
 IMAGE = {**SMALL, "image_size": 8, "patch_size": 2, "num_channels": 1}
+WIDER = {**IMAGE, "image_size": 10}
 GPT2 = {"n_embd": 24, "n_head": 4, "n_layer": 2, "vocab_size": 40, "n_positions": 32}
 GPT2 |= {"bos_token_id": 1, "eos_token_id": 1}
 LLAMA = {**TEXT, "num_key_value_heads": 2}
 T5 = {"d_model": 24, "d_ff": 20, "d_kv": 6, "num_heads": 4, "num_layers": 2, "vocab_size": 40}
 BART = {"d_model": 24, "vocab_size": 40, "max_position_embeddings": 32}
+TOWERS = {"text_config": {**TEXT, "eos_token_id": 2}, "vision_config": IMAGE}
+CLIP_TEXT = {**TOWERS["text_config"], "projection_dim": 16}
+WHISPER = {"vocab_size": 40, "d_model": 24, "num_mel_bins": 8, "max_source_positions": 10, "max_target_positions": 24}
+WHISPER |= {"decoder_start_token_id": 1, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 BART |= {f"{side}_{what}": 2 for side in ("encoder", "decoder") for what in ("layers", "attention_heads", "ffn_dim")}
 
 # class, config class, settings, number of output values
@@ -48,6 +53,15 @@ KINDS = [
     ("T5ForConditionalGeneration", "T5Config", T5, 2 * 32 * 40),
     ("T5EncoderModel", "T5Config", T5, (32 + 22) * 24),
     ("BartForSequenceClassification", "BartConfig", BART, 6),
+    ("WhisperForConditionalGeneration", "WhisperConfig", WHISPER, 2 * 20 * 40),
+    ("WhisperForAudioClassification", "WhisperConfig", WHISPER, 4),
+    ("CLIPModel", "CLIPConfig", {**TOWERS, "projection_dim": 16}, 4),
+    ("CLIPTextModel", "CLIPTextConfig", CLIP_TEXT, (28 + 19 + 2) * 24),
+    ("CLIPTextModelWithProjection", "CLIPTextConfig", CLIP_TEXT, 2 * 16),
+    ("CLIPVisionModelWithProjection", "CLIPVisionConfig", {**IMAGE, "projection_dim": 16}, 2 * 16),
+    ("SiglipModel", "SiglipConfig", TOWERS, 4),
+    ("DeiTForImageClassificationWithTeacher", "DeiTConfig", IMAGE, 3 * 4),
+    ("Dinov2Model", "Dinov2Config", IMAGE, 2 * (17 + 1) * 24),
 ]
 
 
@@ -171,6 +185,8 @@ def test_other_inputs_or_outputs_are_different_functions():
     assert "numbers of values" in verify(model, bert(num_labels=3)).reason
     assert "numbers of values" in verify(model, make("BertModel", "BertConfig", TEXT)).reason
     assert verify(model, bert(num_labels=3)).same is False
+    towers = [make("SiglipModel", "SiglipConfig", {**TOWERS, **other}) for other in ({}, {"vision_config": WIDER})]
+    assert "image_size 8" in verify(*towers).reason
 
 
 def test_a_longer_position_table_is_no_other_function():
@@ -255,7 +271,7 @@ def test_classes_and_inputs_that_are_not_known():
     config = transformers.BertConfig(**TEXT, architectures=["NoSuchModel"])
     with pytest.raises(InputError, match="NoSuchModel"):
         verify(*(load(dict(bert()), config),) * 2)
-    with pytest.raises(InputError, match="CLIPModel"):
-        probe(transformers.CLIPConfig(), "CLIPModel")
-    with pytest.raises(InputError, match="input_features"):
-        probe(transformers.WhisperConfig(), "WhisperForConditionalGeneration")
+    with pytest.raises(InputError, match="LlavaForConditionalGeneration"):
+        probe(transformers.LlavaConfig(), "LlavaForConditionalGeneration")
+    with pytest.raises(InputError, match="input_values"):
+        probe(transformers.Wav2Vec2Config(), "Wav2Vec2Model")

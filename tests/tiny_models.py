@@ -14,9 +14,9 @@ from cobasin.checkpoint import Checkpoint, load
 
 T.logging.set_verbosity_error()
 
-_MODULES = [import_module(f"families.{module.name}") for module in iter_modules(families.__path__)]
-_FAMILIES = {name: family for module in _MODULES for name, family in module.FAMILIES.items()}
-FLOAT32_PARTS = tuple(start for module in _MODULES for start in module.FLOAT32_PARTS)
+MODULES = [import_module(f"families.{module.name}") for module in iter_modules(families.__path__)]
+_FAMILIES = {name: family for module in MODULES for name, family in module.FAMILIES.items()}
+FLOAT32_PARTS = tuple(start for module in MODULES for start in module.FLOAT32_PARTS)
 CASES = [f"{family}/{prefix}{head}" for family, (prefix, heads, *_) in _FAMILIES.items() for head in heads]
 
 
@@ -36,6 +36,8 @@ def model(case: str, seed: int = 0, dtype: torch.dtype = torch.float64, pooler: 
     with torch.no_grad():
         for parameter in made.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.3)
+    if "-fused" in family:
+        made._weight_conversions = []  # saved under the names that it has in memory
     made.tie_weights()
     return made.to(dtype).eval()
 

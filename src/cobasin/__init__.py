@@ -4,9 +4,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cobasin.api import Merge, match, merge, transform
+    from cobasin.adapters.folder import Adapter, load_adapter, save_adapter
+    from cobasin.adapters.match import match_adapters
+    from cobasin.api import Merge, match, merge, transform, transform_adapter
+    from cobasin.architectures import declares
+    from cobasin.checking import check_declaration
     from cobasin.checkpoint import Checkpoint, load
     from cobasin.errors import InputError
+    from cobasin.proposal import propose
     from cobasin.symmetry.element import Element
     from cobasin.verification import Verdict, verify
     from cobasin.writer import save
@@ -14,30 +19,46 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "Adapter": "adapters.folder",
     "Checkpoint": "checkpoint",
     "Element": "symmetry.element",
     "InputError": "errors",
     "Merge": "api",
     "Verdict": "verification",
+    "check_declaration": "checking",
+    "declares": "architectures",
     "load": "checkpoint",
+    "load_adapter": "adapters.folder",
     "match": "api",
+    "match_adapters": "adapters.match",
     "merge": "api",
+    "propose": "proposal",
     "save": "writer",
+    "save_adapter": "adapters.folder",
     "transform": "api",
+    "transform_adapter": "api",
     "verify": "verification",
 }
 
 __all__ = [
+    "Adapter",
     "Checkpoint",
     "Element",
     "InputError",
     "Merge",
     "Verdict",
+    "check_declaration",
+    "declares",
     "load",
+    "load_adapter",
     "match",
+    "match_adapters",
     "merge",
+    "propose",
     "save",
+    "save_adapter",
     "transform",
+    "transform_adapter",
     "verify",
 ]
 

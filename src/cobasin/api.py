@@ -7,11 +7,15 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from cobasin.adapters.folder import Adapter, load_adapter
+from cobasin.adapters.match import LORA, apply_to_adapter
+from cobasin.adapters.move import move_adapter
 from cobasin.checkpoint import Checkpoint, load
 from cobasin.errors import InputError
 from cobasin.fusion.average import average
@@ -125,13 +129,14 @@ def _form(source: Typed, anchor: Typed, choice: Choice) -> tuple[Form, Typed, Ty
     plain = fix(source.spec)
     if "residual" not in choice.parts or not source.spec.norms:
         return plain, source, anchor, []
-    ends = (source.untied(), anchor.untied()) if source.spec.unties else (source, anchor)
+    unties = source.spec.unties or anchor.spec.unties
+    ends = (source.untied(), anchor.untied()) if unties else (source, anchor)
     form = fix(ends[0].spec, folded=True)
     if found := obstacles(form, *ends):
         note = "; ".join(found)
         return plain, source, anchor, [f"residual stream matched by permutation only: {note}"]
     notes = []
-    if source.spec.unties:
+    if unties:
         notes.append(
             "the output head is untied from the embedding; to average with the tied anchor, give both originals to "
             "cobasin merge"
@@ -160,6 +165,42 @@ def transform(element: Element, source: Any, dtype: torch.dtype | None = None) -
         raise InputError(f"{typed.checkpoint.label} is not of the type that the element acts on")
     state = typed if dtype is None else Lazy(typed, lambda name: typed[name].to(dtype))
     return typed.derived(element.apply(state), dtype)
+
+
+def transform_adapter(
+    element: Element, adapter: str | Path | Adapter, base: Any = None, dtype: torch.dtype | None = None
+) -> Adapter:
+    """A LoRA moved with its base: on the model that the element makes of the base it computes what it did.
+
+    Args:
+        element: of the adapter's base, from `match`; or of the adapter, from `match_adapters`.
+        adapter: a PEFT folder, or an adapter read from one.
+        base: the adapter's base, anything `load` takes; needed where the move depends on tensors of it, and for
+            models whose modules have other names in memory than their tensors in the file.
+        dtype: of the result; the adapter's own by default.
+
+    Raises:
+        InputError: where the adapter does not fit, where its move needs the base and it is not given, and where no
+            adapter of its kind computes the same on the new base; names the tensor.
+    """
+    adapter = load_adapter(adapter)
+    if element.spec.architecture == LORA:
+        return apply_to_adapter(element, adapter, dtype)
+    return move_adapter(element, adapter, None if base is None else typed_for(element, base), dtype=dtype)
+
+
+def typed_for(element: Element, model: Any) -> Typed:
+    """The model as the element acts on it, untied where the element is of an untied model.
+
+    Raises:
+        InputError: where the element is of another type of model.
+    """
+    typed = Typed.of(load(model))
+    if typed.spec.tied.keys() - element.spec.tied.keys():
+        typed = typed.untied()
+    if typed.spec.architecture != element.spec.architecture or typed.spec.sizes != element.spec.sizes:
+        raise InputError(f"{typed.checkpoint.label} is not of the type that the element acts on")
+    return typed
 
 
 @dataclass(frozen=True)

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 _FRONT = "---\nlibrary_name: transformers\ntags:\n- merge\n- cobasin\n---\n"
+_ADAPTER_FRONT = _FRONT.replace("transformers", "peft")
 
 
 def matched(report: dict) -> str:
     """The card of a matched model."""
     return (
-        f"{_FRONT}# {report['source']}, matched to {report['anchor']}\n\n"
+        f"{_front(report)}# {report['source']}, matched to {report['anchor']}\n\n"
         f"This model computes the same function as `{report['source']}`. Its weights were transformed by "
         f"[cobasin](https://pypi.org/project/cobasin/) {report['cobasin']} (`--symmetry {report['symmetry']}`) to lie "
         f"close to `{report['anchor']}`, so that the two can be averaged. The transformation is in "
         f"`cobasin.safetensors`, all numbers in `cobasin.json`.\n\n{_numbers(report)}"
+    )
+
+
+def applied(report: dict) -> str:
+    """The card of a model or an adapter that was moved by a saved element."""
+    verification = report["verification"]
+    function = "not run on probe inputs" if verification is None else verification["reason"]
+    notes = "".join(f"- note: {note}\n" for note in report["notes"])
+    return (
+        f"{_front(report)}# {report['model']}, moved by {report['element']}\n\n"
+        f"The same function in other weights, by [cobasin](https://pypi.org/project/cobasin/) {report['cobasin']}.\n\n"
+        f"- function, in float64: {function}\n{notes}"
     )
 
 
@@ -32,6 +45,10 @@ def merged(report: dict) -> str:
         f"{report['cobasin']}, matched with `--match {report['match']}`.\n\n"
         f"| model | weight |\n|---|---|\n{rows}\n{head}{parts}"
     )
+
+
+def _front(report: dict) -> str:
+    return _ADAPTER_FRONT if report.get("adapter") else _FRONT
 
 
 def _numbers(report: dict) -> str:

@@ -1,7 +1,7 @@
 """The command line: the verbs, progress on standard error, exit codes.
 
-Exit codes: 0 done (verify: the same function), 1 verify found different functions, 2 bad input or undecided,
-130 interrupted.
+Exit codes: 0 done (verify: the same function), 1 verify found different functions or inspect --check a wrong
+declaration, 2 bad input or undecided, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -34,6 +34,13 @@ app = typer.Typer(
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output instead of a table.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the output folder if it is not empty.")]
+SpecFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--spec",
+        help="A Python file of yours that declares architectures; it is run. No code is taken from a model folder.",
+    ),
+]
 Out = Annotated[Path, typer.Option("--out", help="The folder to write. It appears only when complete.")]
 SYMMETRY = (
     "'full' (all symmetries of the architecture, isometries in the heads), 'gl' (full, and any invertible map in the "
@@ -51,6 +58,7 @@ def match(
     layers: Annotated[
         str | None, typer.Option(help="Only these layers, like 0-4,7; leaves the residual stream alone.")
     ] = None,
+    spec: SpecFile = None,
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
@@ -63,8 +71,33 @@ def match(
     """
     from cobasin import present, workflow
 
+    _declare(spec)
     report = workflow.match_to_folder(source, anchor, out, symmetry, layers, overwrite)
     _result(report, json, present.match_report)
+
+
+@app.command(name="apply")
+def apply_(
+    element: Annotated[str, typer.Argument(help="A folder that cobasin match has written, or its element file.")],
+    model: Annotated[str, typer.Argument(help="A model of the element's type, or a LoRA (PEFT folder) of its source.")],
+    out: Out,
+    base: Annotated[
+        str | None, typer.Option(help="The base of the LoRA; by default the folder that its adapter_config.json names.")
+    ] = None,
+    spec: SpecFile = None,
+    overwrite: Overwrite = False,
+    json: Json = False,
+) -> None:
+    """Move MODEL as ELEMENT moved its source: the same function, in the basis of the element's anchor.
+
+    A LoRA moves with its base: on the matched model it computes what it did on the source.
+
+    Example: cobasin apply ./b-matched ./lora-of-b --out ./lora-matched
+    """
+    from cobasin import present, workflow
+
+    _declare(spec)
+    _result(workflow.apply_to_folder(element, model, out, base, overwrite), json, present.apply_report)
 
 
 @app.command()
@@ -76,6 +109,7 @@ def merge(
     head_from: Annotated[
         str | None, typer.Option(help="Take the task head of this model instead of the average.")
     ] = None,
+    spec: SpecFile = None,
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
@@ -85,6 +119,7 @@ def merge(
     """
     from cobasin import present, workflow
 
+    _declare(spec)
     report = workflow.merge_to_folder(models, out, weights, match, head_from, overwrite)
     _result(report, json, present.merge_report)
 
@@ -123,6 +158,19 @@ def verify(
 def inspect(
     model: Annotated[str | None, typer.Argument(help="The model to look at.")] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the known architectures and their groups.")] = False,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check",
+            help="Is the declaration of its architecture right? Runs random elements of the group through the model, "
+            "and says what is wrong. Exit code 1: it is wrong.",
+        ),
+    ] = False,
+    propose: Annotated[
+        bool,
+        typer.Option("--propose", help="Print the draft of a declaration, unverified, for an unknown architecture."),
+    ] = False,
+    spec: SpecFile = None,
     json: Json = False,
 ) -> None:
     """Show the type of MODEL: its spaces, their groups, and the dimension of its symmetry group.
@@ -133,8 +181,22 @@ def inspect(
 
     if (model is None) != list_:
         raise InputError("name a model, or ask for the known architectures with --list (one of the two)")
+    if list_ + check + propose > 1:
+        raise InputError("--list, --check and --propose: one at a time")
+    _declare(spec)
     if model is None:
         _result({"architectures": inspection.known_architectures()}, json, present.architectures)
+    elif propose:
+        from cobasin.proposal import propose as propose_
+
+        _result({"model": model, "verified": False, "declaration": propose_(model)}, json, present.proposal)
+    elif check:
+        from cobasin.checking import check_declaration
+
+        with present.status("running random elements of the group through the model"):
+            found = check_declaration(model)
+        _result({"model": model, **found.to_dict()}, json, present.check)
+        raise typer.Exit(0 if found.sound else 1)
     else:
         _result(inspection.inspect(model), json, present.inspection)
 
@@ -154,6 +216,13 @@ def demo(
     from cobasin.demo import run, show
 
     _result(run(out, overwrite=overwrite), json, show)
+
+
+def _declare(spec: Path | None) -> None:
+    if spec is not None:
+        from cobasin.architectures import load_file
+
+        load_file(spec)
 
 
 def _result(report: dict, json: bool, show) -> None:

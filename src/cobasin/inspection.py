@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from inspect import getsourcefile, getsourcelines
 from typing import Any
 
-from cobasin.architectures import declare, known
+from cobasin.architectures import declare, registered
 from cobasin.checkpoint import load
+from cobasin.errors import InputError
 from cobasin.symmetry.spec import Spec
 from cobasin.typed import Typed
 
@@ -64,12 +66,31 @@ def describe_spaces(spec: Spec) -> list[dict]:
 
 
 def known_architectures() -> list[dict]:
-    """Every declared class with the group of every space, at the sizes of Transformers' default configuration."""
+    """Every declared class with the group of every space, at the sizes of Transformers' default configuration.
+
+    ``lines`` is the length of the function that declares it, ``file`` where that is. ``groups`` is empty for a
+    declaration that does not cover the default configuration, of which ``note`` then says why.
+    """
     from transformers import AutoConfig
 
     rows = []
-    for architecture, model_type in known().items():
-        spec = declare(AutoConfig.for_model(model_type), architecture)
-        groups = {row["space"]: row["group"] for row in describe_spaces(spec) if row["group"] != "fixed"}
-        rows.append({"architecture": architecture, "model_type": model_type, "groups": groups})
+    for architecture, declared in registered().items():
+        groups, note = {}, None
+        try:
+            spec = declare(AutoConfig.for_model(declared.model_type), architecture)
+            groups = {row["space"]: row["group"] for row in describe_spaces(spec)}
+        except InputError as error:
+            note = str(error)
+        rows.append(
+            {
+                "architecture": architecture,
+                "family": declared.family,
+                "head": declared.head,
+                "model_type": declared.model_type,
+                "groups": groups,
+                "note": note,
+                "lines": len(getsourcelines(declared.declaration)[0]),
+                "file": getsourcefile(declared.declaration),
+            }
+        )
     return rows

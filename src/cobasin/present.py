@@ -54,6 +54,15 @@ def match_report(report: dict) -> None:
     _output.print(f"written to {report['out']}")
 
 
+def apply_report(report: dict) -> None:
+    """The lines of `cobasin apply`."""
+    _output.print(f"moved {report['model']} by {report['element']}")
+    for note in report["notes"]:
+        _output.print(f"note: {note}")
+    _function(report["verification"])
+    _output.print(f"written to {report['out']}")
+
+
 def merge_report(report: dict) -> None:
     """The table of `cobasin merge`."""
     shares = ", ".join(f"{w:.3g} x {m}" for w, m in zip(report["weights"], report["models"], strict=True))
@@ -81,7 +90,10 @@ def _distances(report: dict) -> None:
     )
     for note in report["notes"]:
         _output.print(f"note: {note}")
-    verification = report["verification"]
+    _function(report["verification"])
+
+
+def _function(verification: dict | None) -> None:
     if verification is None:
         _output.print("function: not run on probe inputs (large model); check with cobasin verify")
     else:
@@ -125,10 +137,56 @@ def inspection(report: dict) -> None:
 
 
 def architectures(report: dict) -> None:
-    """The table of `cobasin inspect --list`."""
-    name = Column("architecture", overflow="fold")
-    table = Table(name, "model_type", "groups", title="groups at the default configuration", show_lines=True)
+    """The table of `cobasin inspect --list`: a row a family, with the groups of all its heads."""
+    families: dict[tuple[str, str], list[dict]] = {}
     for row in report["architectures"]:
-        groups = "\n".join(f"{space}: {group}" for space, group in row["groups"].items())
-        table.add_row(row["architecture"], row["model_type"], groups)
+        families.setdefault((row["family"], row["model_type"]), []).append(row)
+    widths = {"family": 12, "model_type": 12, "heads": 27, "group of every space": 36}  # 100 columns with the lines
+    table = Table(
+        *(Column(name, max_width=width, overflow="fold") for name, width in widths.items()),
+        title="groups at Transformers' default configuration, norms folded where they can be",
+        caption=f"{len(families)} families, {len(report['architectures'])} classes; the stream of a bare Model is its "
+        "output, and fixed",
+        show_lines=True,
+    )
+    for (family, model_type), rows in sorted(families.items()):
+        heads = ", ".join(row["head"] for row in rows)
+        table.add_row(family, model_type, heads, _groups(rows))
     _output.print(table, soft_wrap=False)
+
+
+def _groups(rows: list[dict]) -> str:
+    """Spaces by group, free ones first; of the heads that differ, the first in which a space is free."""
+    groups: dict[str, str] = {}
+    for row in sorted(rows, key=lambda row: row["head"] == "Model"):
+        groups |= {space: g for space, g in row["groups"].items() if groups.get(space, "fixed") == "fixed"}
+    spaces: dict[str, list[str]] = {}
+    for space, group in sorted(groups.items(), key=lambda item: item[1] == "fixed"):
+        spaces.setdefault(group, []).append(space)
+    return "\n".join(f"{', '.join(names)}: {group}" for group, names in spaces.items()) or str(rows[0]["note"])
+
+
+def check(report: dict) -> None:
+    """The answer of `cobasin inspect --check`."""
+    answer = "holds" if report["sound"] else "is wrong"
+    _output.print(f"{report['model']}: the declaration of {report['architecture']} {answer}")
+    table = Table("a random element of", "changes the outputs (float64) by")
+    table.add_row("the group of every space", _size(report["plain"]))
+    if report["canonical"] is not None or not report["pieces"]:
+        table.add_row("the same, norms folded and biases moved", _size(report["canonical"]))
+    for name, change in report["pieces"].items():
+        table.add_row(f"  {name} alone", _size(change))
+    _output.print(table, soft_wrap=False)
+    for line in report["repairs"]:
+        _output.print(f"with this change the function would be kept: {line}")
+    for name in report["idle"]:
+        _output.print(f"the entry of {name} makes no difference: never read, or cancelled by a softmax (KeyBias)?")
+
+
+def _size(change: float | None) -> str:
+    return "not finite" if change is None else f"{change:.1e}"
+
+
+def proposal(report: dict) -> None:
+    """The draft of `cobasin inspect --propose`, to be written to a file."""
+    _output.print(report["declaration"], end="")

@@ -6,7 +6,7 @@ import copy
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, reduce
 from pathlib import Path
 
 import torch
@@ -65,20 +65,17 @@ class Typed(Mapping[str, Tensor]):
         """The same model with its head a tensor of its own."""
         config = copy.deepcopy(self.checkpoint.config)
         config.tie_word_embeddings = False
-        spec = declare(config, self.checkpoint.architecture, self.checkpoint.headers)
-        headers = dict(self.checkpoint.headers)
-        for name, twin in self.spec.tied.items():
-            if name not in self.disk_names:
-                headers[name] = replace(self.checkpoint.headers[self.disk_names[twin]])
         label, architecture = self.checkpoint.label, self.checkpoint.architecture
-        disk = {**self.disk_names, **{name: name for name in self.spec.tied if name not in self.disk_names}}
-        spec_names = {on_disk: name for name, on_disk in disk.items()}
+        headers = dict(self.checkpoint.headers)
+        spec = declare(config, architecture, headers)
+        own = [name for name in self.spec.tied if name not in self.disk_names and name not in spec.tied]
+        for name in own:
+            headers[name] = replace(headers[self.disk_names[self.spec.tied[name]]])
 
         def read(on_disk: str) -> Tensor:
-            name = spec_names.get(on_disk)
-            return self[name] if name in self.spec.tied else self.checkpoint[on_disk]
+            return self[on_disk] if on_disk in own else self.checkpoint[on_disk]
 
-        return Typed(Checkpoint(label, config, architecture, headers, read, self.checkpoint.folder), spec, {})
+        return Typed(Checkpoint(label, config, architecture, headers, read, self.checkpoint.folder), spec, spec.tied)
 
     @cached_property
     def disk_names(self) -> dict[str, str]:
@@ -202,11 +199,21 @@ def check_pair(source: Typed, anchor: Typed) -> None:
 
 
 def _setting(checkpoint: Checkpoint, key: str) -> object:
-    """What the config says; of a rotary embedding without the old name of its type, which some files repeat."""
-    value = getattr(checkpoint.config, key, None)
-    if isinstance(value, dict) and "rope_type" in value:
-        return {name: entry for name, entry in value.items() if name != "type"}
-    return value
+    """What the config says; of a rotary embedding without the old name of its type, which some files repeat.
+
+    A dotted key (``text_config.hidden_act``) is looked up in a config within the config.
+    """
+    return _said_once(reduce(lambda part, name: getattr(part, name, None), key.split("."), checkpoint.config))
+
+
+def _said_once(value: object) -> object:
+    if not isinstance(value, dict):
+        return value
+    return {
+        name: _said_once(entry)  # some models have a rotary embedding for every kind of layer
+        for name, entry in value.items()
+        if name != "type" or "rope_type" not in value
+    }
 
 
 def _vocabulary_problems(a: Path, b: Path) -> list[str]:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from cobasin.checkpoint import Checkpoint
-from cobasin.evaluation.running import build, cast_floats, instantiate, model_class, outputs, positions, probe
+from cobasin.evaluation.running import build, cast_floats, input_sizes, instantiate, outputs, positions, probe
 
 __all__ = ["Verdict", "instantiate", "outputs", "probe", "verify"]
 
@@ -168,6 +168,6 @@ def _native_dtype(checkpoint: Checkpoint) -> torch.dtype:
 
 def _domain(checkpoint: Checkpoint) -> str:
     """What the model can be applied to."""
-    sizes = {name: getattr(checkpoint.config, name, None) for name in ("vocab_size", "image_size", "num_channels")}
-    known = ", ".join(f"{name} {size}" for name, size in sizes.items() if size is not None)
-    return f"{model_class(checkpoint.architecture).main_input_name} with {known}"
+    inputs = input_sizes(checkpoint.config, checkpoint.architecture)
+    texts = (", ".join(f"{key} {size}" for key, size in sizes.items()) for sizes in inputs.values())
+    return "; ".join(f"{name} with {text}" for name, text in zip(inputs, texts, strict=True))

@@ -159,10 +159,14 @@ def _contradictions(weight_map: dict[str, str], present: dict[str, set[str]]) ->
 def _open(path: Path) -> tuple[dict[str, Header], Reader]:
     if not path.is_file():
         raise InputError(f"{path}: is not a file")
-    return _open_pickle(path) if path.suffix == ".bin" else _open_safetensors(path)
+    return _open_pickle(path) if path.suffix == ".bin" else open_safetensors(path)
 
 
-def _open_safetensors(path: Path) -> tuple[dict[str, Header], Reader]:
+def open_safetensors(path: Path) -> tuple[dict[str, Header], Reader]:
+    """The headers of one file's tensors in file order, and a function that reads one.
+
+    Raises InputError if the file is damaged, or holds elements that torch has no type for.
+    """
     headers = {}
     try:
         handle = safe_open(path, framework="pt")

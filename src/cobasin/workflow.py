@@ -10,19 +10,28 @@ from pathlib import Path
 import torch
 
 from cobasin import __version__, card, present
-from cobasin.api import match, merge, transform
+from cobasin.adapters.folder import Adapter, is_adapter, load_adapter, save_adapter
+from cobasin.adapters.layers import type_adapter
+from cobasin.adapters.match import LORA, apply_to_adapter, match_adapters, products
+from cobasin.adapters.merged import merged as base_and_adapter
+from cobasin.adapters.move import move_adapter
+from cobasin.api import match, merge, transform, typed_for
 from cobasin.checkpoint import Checkpoint, load
 from cobasin.errors import InputError
 from cobasin.symmetry.element import Element
+from cobasin.typed import Typed
 from cobasin.verification import verify
 from cobasin.writer import check_output, save
 
 # above this the two float64 models that verification builds would be the largest thing in memory by far
 VERIFIED_PARAMETERS = 100_000_000
+ELEMENT_FILE = "cobasin.safetensors"
 
 
 def match_to_folder(source: str, anchor: str, out: Path, symmetry: str, layers: str | None, overwrite: bool) -> dict:
     """Match, write the matched model with its element and report; returns the report."""
+    if is_adapter(source) or is_adapter(anchor):
+        return _match_adapters(source, anchor, out, symmetry, layers, overwrite)
     models = load(source), load(anchor)
     check_output(out, overwrite, [model.folder for model in models])
     with present.rounds(f"matching {source} to {anchor}") as progress:
@@ -34,12 +43,115 @@ def match_to_folder(source: str, anchor: str, out: Path, symmetry: str, layers: 
         out,
         overwrite,
         {
-            "cobasin.safetensors": element.save,
+            ELEMENT_FILE: element.save,
             "cobasin.json": json.dumps(report, indent=2),
             "README.md": card.matched(report),
         },
     )
     return report
+
+
+def apply_to_folder(element_path: str, model: str, out: Path, base: str | None, overwrite: bool) -> dict:
+    """Move a model, or an adapter with its base, by a saved element; returns the report."""
+    path = Path(element_path).expanduser()
+    folder = path if path.is_dir() else None
+    element = Element.load(path / ELEMENT_FILE if folder else path)
+    report: dict = {"cobasin": __version__, "element": element_path, "model": model, "out": str(out), "notes": []}
+    if is_adapter(model):
+        adapter = load_adapter(model)
+        check_output(out, overwrite, [adapter.folder, folder])
+        if element.spec.architecture == LORA:
+            moved = apply_to_adapter(element, adapter)
+            report |= {"adapter": True, **_products_kept(element, adapter)}
+        else:
+            moved, found = _move_adapter(element, adapter, base, path)
+            report |= {"adapter": True, **found}
+        save_adapter(moved, out, files=_texts(report, card.applied(report)), overwrite=overwrite)
+    elif base is not None:
+        raise InputError(f"--base {base}: a base goes with an adapter, and {model} is none")
+    else:
+        source = load(model)
+        check_output(out, overwrite, [source.folder, folder])
+        report |= _evidence(element, source)
+        _save(transform(element, source), out, overwrite, _texts(report, card.applied(report)))
+    return report
+
+
+def _move_adapter(element: Element, adapter: Adapter, base: str | None, path: Path) -> tuple[Adapter, dict]:
+    """The adapter moved with its base, and the report; ``path`` is the element's file or the matched model's folder."""
+    home = path if path.is_dir() else path.parent if path.name == ELEMENT_FILE else None
+    matched = load(home) if home and (home / "config.json").is_file() else None
+    named = adapter.config.get("base_model_name_or_path")
+    base = base or (named if named and Path(named).is_dir() else None)
+    original = None if base is None else load(base)
+    if original and original.architecture != (wanted := element.spec.architecture):
+        raise InputError(
+            f"{base}, the base of {adapter.label}, is a {original.architecture}; the element moves a {wanted}"
+        )
+    config = original.config if original else matched.config if matched else None
+    type_adapter(adapter, element.spec, config)  # what does not fit is best told by the adapter's own tensors
+    typed = None if original is None else typed_for(element, original)
+    moved = move_adapter(element, adapter, typed, config)
+    moved.config |= {"base_model_name_or_path": str(home) if matched else None, "revision": None}
+    added = len(moved.headers) - len(adapter.headers)
+    notes = [f"{added} biases (lora_bias) were added: they hold constants that the adapter read"] if added else []
+    return moved, {"base": base, "notes": notes, **_adapter_evidence(element, adapter, typed)}
+
+
+def _match_adapters(source: str, anchor: str, out: Path, symmetry: str, layers: str | None, overwrite: bool) -> dict:
+    """Match two adapters of one base in their ranks, and write the first."""
+    for one, other in ((source, anchor), (anchor, source)):
+        if not is_adapter(one):
+            raise InputError(f"{other} is an adapter, {one} is none: match two models, or two adapters of one base")
+    if symmetry not in ("full", "gl") or layers is not None:
+        raise InputError(
+            "adapters of one base are matched by any invertible map of their ranks: no other --symmetry, no --layers"
+        )
+    ends = load_adapter(source), load_adapter(anchor)
+    check_output(out, overwrite, [end.folder for end in ends])
+    with present.rounds(f"matching {source} to {anchor}") as progress:
+        element = match_adapters(*ends, progress=progress)
+    report = {"cobasin": __version__, "source": source, "anchor": anchor, "out": str(out), **element.report}
+    report |= {"adapter": True, **_products_kept(element, ends[0])}
+    files = {ELEMENT_FILE: element.save, **_texts(report, card.matched(report))}
+    save_adapter(apply_to_adapter(element, ends[0]), out, files=files, overwrite=overwrite)
+    return report
+
+
+def _texts(report: dict, text: str) -> dict[str, str]:
+    return {"cobasin.json": json.dumps(report, indent=2), "README.md": text}
+
+
+def _products_kept(element: Element, adapter: Adapter) -> dict:
+    """What shows that an adapter adds what it did: the products of its factors."""
+    pairs = zip(
+        products(adapter).values(), products(apply_to_adapter(element, adapter, torch.float64)).values(), strict=True
+    )
+    change = max(float((old - new).norm() / old.norm().clamp_min(1e-300)) for old, new in pairs)
+    reason = f"relative difference {change:.1e} of the products of the factors"
+    return {"deviation_from_group": element.deviation(), "verification": {"reason": reason}}
+
+
+def _adapter_evidence(element: Element, adapter: Adapter, base: Typed | None) -> dict:
+    """What shows that base and adapter together compute what they did, where the base is known and not large."""
+    evidence: dict = {"deviation_from_group": element.deviation()}
+    if base is None or _parameters(base.checkpoint) > VERIFIED_PARAMETERS:
+        return evidence | {"verification": None}
+    with present.status("verifying the function of base and adapter in float64"):
+        new_base = Typed.of(transform(element, base.checkpoint, torch.float64))
+        moved = move_adapter(element, adapter, base, dtype=torch.float64)
+        try:
+            ends = base_and_adapter(base, adapter, torch.float64), base_and_adapter(new_base, moved, torch.float64)
+        except InputError:  # a bias where the base has none, or an adapted embedding that no config can untie
+            return evidence | {"verification": None}
+        verdict = verify(*ends)
+    if verdict.same is False:
+        raise RuntimeError(f"base and adapter compute another function ({verdict.reason}): a wrong declaration?")
+    return evidence | {"verification": verdict.to_dict()}
+
+
+def _parameters(checkpoint: Checkpoint) -> int:
+    return sum(math.prod(header.shape) for header in checkpoint.headers.values())
 
 
 def merge_to_folder(
@@ -80,8 +192,7 @@ def merge_to_folder(
 def _evidence(element: Element, source: Checkpoint) -> dict:
     """What shows that the function is kept: the group's own equations; for all but large models logits in float64."""
     evidence: dict = {"deviation_from_group": element.deviation()}
-    parameters = sum(math.prod(header.shape) for header in source.headers.values())
-    if parameters > VERIFIED_PARAMETERS:
+    if _parameters(source) > VERIFIED_PARAMETERS:
         return evidence | {"verification": None}
     with present.status("verifying the function in float64"):
         verdict = verify(source, transform(element, source, torch.float64))

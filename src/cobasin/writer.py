@@ -51,26 +51,41 @@ def save(
     Raises InputError where `out` is refused (see `check_output`) or cannot be written, RuntimeError where a
     tensor is not of the dtype and shape that its header says.
     """
+    with publishing(out, overwrite, checkpoint.folder) as partial:
+        _write_weights(checkpoint, partial, progress or (lambda _: None))
+        write_beside(partial, checkpoint.folder, files or {})
+        # Last: without a config no loader takes the folder for a model.
+        _write_config(checkpoint, partial)
+
+
+@contextmanager
+def publishing(out: Path, overwrite: bool, source: Path | None) -> Iterator[Path]:
+    """A folder to fill, which becomes ``out`` at the end of the block; nothing is left of it if that fails.
+
+    Raises InputError where `out` is refused (see `check_output`) or cannot be written.
+    """
     out = Path(out).resolve()
     with _output_errors(out):
         _clear_stale(out)
-        check_output(out, overwrite, [checkpoint.folder])
+        check_output(out, overwrite, [source])
         out.parent.mkdir(parents=True, exist_ok=True)
         partial = out.with_name(f".{out.name}.partial-{os.getpid()}")
         try:
             partial.mkdir()
-            _write_weights(checkpoint, partial, progress or (lambda _: None))
-            if checkpoint.folder is not None:
-                _carry(checkpoint.folder, partial)
-            for name, content in (files or {}).items():
-                _write_file(partial / name, content)
-            # Last: without a config no loader takes the folder for a model.
-            _write_config(checkpoint, partial)
+            yield partial
             _sync(partial)
             _publish(partial, out, overwrite)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise
+
+
+def write_beside(folder: Path, source: Path | None, files: Mapping[str, Callable[[Path], None] | str]) -> None:
+    """Write what goes with the weights: the other files of the ``source`` folder, then ``files``."""
+    if source is not None:
+        _carry(source, folder)
+    for name, content in files.items():
+        _write_file(folder / name, content)
 
 
 def check_output(out: Path, overwrite: bool, inputs: Iterable[Path | None] = ()) -> None:

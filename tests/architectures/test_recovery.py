@@ -13,9 +13,8 @@ from tiny_models import CASES, checkpoint
 
 
 def scramble(typed: Typed, seed: int):
-    """A copy moved by a random element of the full group: folded where the head is not tied."""
-    folded = typed.spec.norms and not typed.spec.tied
-    return typed.derived(Element.sample(form_of(typed.spec, folded=bool(folded)), seed).apply(typed))
+    """A copy moved by a random element of the full group: folded where that does not untie the head."""
+    return typed.derived(Element.sample(form_of(typed.spec, folded=not typed.spec.unties), seed).apply(typed))
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -2,7 +2,17 @@
 
 Each module has ``FAMILIES``: name -> (class prefix, heads, config class, options), and ``FLOAT32_PARTS``: the
 beginnings of the names of cases where Transformers computes parts in float32 always.
+
+``KEYS`` says of every config key that changes the function at equal shapes what Transformers makes of another value:
+case -> key -> (value, effect). "a + b" names keys that change together. ``TIED`` are cases whose head repeats the
+embeddings and would, untied, be a tensor of its own.
 """
+
+CHANGES = "changes"  # the tensors stay valid and the function becomes another
+KEEPS = "keeps"  # the tensors stay valid and the function stays: the key is read elsewhere, or only in training
+SHAPES = "shapes"  # the tensors are no longer those of the config: this model alone is refused, by its headers
+UNCOVERED = "uncovered"  # this model alone is refused: the declaration does not cover the value
+FAILS = "fails"  # Transformers refuses to build the model, or to run it on what the other reads; no header tells
 
 SMALL = {
     "hidden_size": 24,
@@ -14,3 +24,6 @@ SMALL = {
 }
 ENCODER_HEADS = ("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification")
 DECODER_HEADS = ("ForSequenceClassification", "ForTokenClassification", "Model")
+LINEAR_ROPE = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
+LINEAR_ROPES = dict.fromkeys(("full_attention", "sliding_attention"), LINEAR_ROPE)  # of models that have two
+PADDING_KEYS = {"pad_token_id": (7, CHANGES), "tie_word_embeddings": (True, KEEPS)}  # of a decoder that classifies

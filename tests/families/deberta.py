@@ -2,7 +2,7 @@
 
 import transformers as T
 
-from families import ENCODER_HEADS, SMALL
+from families import CHANGES, ENCODER_HEADS, KEEPS, SHAPES, SMALL, UNCOVERED
 
 _DEBERTA = {**SMALL, "relative_attention": True, "type_vocab_size": 0, "pos_att_type": "c2p|p2c"}
 _DEBERTA2 = {**_DEBERTA, "position_buckets": 8, "norm_rel_ebd": "layer_norm", "position_biased_input": False}
@@ -24,3 +24,39 @@ FAMILIES = {
     "deberta-v2-new-head": ("DebertaV2", ("ForMaskedLM",), T.DebertaV2Config, {**_DEBERTA2, "legacy": False}),
 }
 FLOAT32_PARTS: tuple[str, ...] = ("deberta/",)  # its norms
+
+_KEYS = {
+    "num_attention_heads": (2, CHANGES),
+    "hidden_act": ("relu", CHANGES),
+    "layer_norm_eps": (0.1, CHANGES),
+    "relative_attention": (False, SHAPES),
+    "is_decoder": (True, KEEPS),
+    "add_cross_attention": (True, KEEPS),
+    "tie_word_embeddings": (False, KEEPS),
+    "pooler_hidden_act": ("relu", CHANGES),
+}
+KEYS = {
+    "deberta/DebertaForSequenceClassification": {
+        **_KEYS,
+        "position_biased_input": (False, SHAPES),
+        "pos_att_type": (["c2p"], SHAPES),
+        "max_relative_positions": (4, SHAPES),
+        "talking_head": (True, UNCOVERED),
+    },
+    "deberta-v2-shared/DebertaV2ForSequenceClassification": {
+        **_KEYS,
+        "position_biased_input": (True, SHAPES),
+        "pos_att_type": (["c2p"], CHANGES),
+        "max_relative_positions": (64, CHANGES),
+        "position_buckets": (4, SHAPES),
+        "share_att_key": (False, SHAPES),
+        "norm_rel_ebd": ("none", SHAPES),
+        "conv_act": ("relu", KEEPS),  # there is no convolution
+    },
+    "deberta-v2-separate/DebertaV2ForMaskedLM": {
+        "conv_act": ("relu", CHANGES),
+        "conv_groups": (2, UNCOVERED),
+        "pooler_hidden_act": ("relu", KEEPS),  # there is no pooler
+    },
+}
+TIED = ("deberta/DebertaForMaskedLM", "deberta-v2-shared/DebertaV2ForMaskedLM")

@@ -2,7 +2,7 @@
 
 import transformers as T
 
-from families import DECODER_HEADS, SMALL
+from families import CHANGES, DECODER_HEADS, KEEPS, LINEAR_ROPE, PADDING_KEYS, SHAPES, SMALL, UNCOVERED
 
 _GPT2 = {"vocab_size": 40, "n_embd": 24, "n_layer": 2, "n_head": 4, "n_inner": 20, "n_positions": 32}
 
@@ -29,3 +29,27 @@ FAMILIES = {
     ),
 }
 FLOAT32_PARTS: tuple[str, ...] = ("llama",)  # RMSNorm and rotary angles
+KEYS = {
+    "gpt2/GPT2LMHeadModel": {
+        "n_head": (2, CHANGES),
+        "activation_function": ("relu", CHANGES),
+        "layer_norm_epsilon": (0.1, CHANGES),
+        "scale_attn_weights": (False, CHANGES),
+        "scale_attn_by_inverse_layer_idx": (True, CHANGES),
+        "reorder_and_upcast_attn": (True, KEEPS),  # the same sums in another order
+        "add_cross_attention": (True, UNCOVERED),
+    },
+    "gpt2/GPT2ForSequenceClassification": {**PADDING_KEYS, "tie_word_embeddings": (False, KEEPS)},
+    "llama-gqa/LlamaForCausalLM": {
+        # alone, the number of key-value heads would change the shapes
+        "num_attention_heads + num_key_value_heads + head_dim": ((2, 1, 12), CHANGES),
+        "num_key_value_heads": (4, SHAPES),
+        "hidden_act": ("gelu", CHANGES),
+        "rms_norm_eps": (0.1, CHANGES),
+        "rope_theta + rope_parameters": ((500.0, None), CHANGES),
+        "rope_parameters": (LINEAR_ROPE, CHANGES),
+        "rope_scaling + rope_parameters": (({"type": "linear", "factor": 4.0}, None), CHANGES),
+    },
+    "llama-gqa/LlamaForSequenceClassification": PADDING_KEYS,
+}
+TIED = ("gpt2/GPT2LMHeadModel", "llama-mqa-tied/LlamaForCausalLM")

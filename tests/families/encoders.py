@@ -2,7 +2,9 @@
 
 import transformers as T
 
-from families import ENCODER_HEADS, SMALL
+from families import CHANGES, ENCODER_HEADS, FAILS, KEEPS, SMALL
+
+_ALBERT = {**SMALL, "embedding_size": 10, "num_hidden_layers": 3}
 
 FAMILIES = {
     "bert": ("Bert", ENCODER_HEADS, T.BertConfig, SMALL),
@@ -13,6 +15,12 @@ FAMILIES = {
         {**SMALL, "tie_word_embeddings": False, "hidden_act": "relu"},
     ),
     "roberta": ("Roberta", ENCODER_HEADS, T.RobertaConfig, {**SMALL, "pad_token_id": 1}),
+    "xlm-roberta": (
+        "XLMRoberta",
+        ENCODER_HEADS,
+        T.XLMRobertaConfig,
+        {**SMALL, "pad_token_id": 1},
+    ),
     "distilbert": (
         "DistilBert",
         ENCODER_HEADS,
@@ -26,5 +34,65 @@ FAMILIES = {
             "max_position_embeddings": 32,
         },
     ),
+    "electra": (
+        "Electra",
+        ("ForPreTraining", *ENCODER_HEADS),
+        T.ElectraConfig,
+        {**SMALL, "embedding_size": 10},
+    ),
+    "electra-untied": (
+        "Electra",
+        ("ForMaskedLM",),
+        T.ElectraConfig,
+        {**SMALL, "embedding_size": 10, "tie_word_embeddings": False},
+    ),
+    "electra-wide-relu": (
+        "Electra",
+        ("ForPreTraining", "ForMaskedLM"),
+        T.ElectraConfig,
+        {**SMALL, "embedding_size": 24, "hidden_act": "relu"},
+    ),
+    "albert": ("Albert", ENCODER_HEADS, T.AlbertConfig, _ALBERT),
+    "albert-groups-untied": (
+        "Albert",
+        ("ForMaskedLM",),
+        T.AlbertConfig,
+        {**_ALBERT, "num_hidden_groups": 2, "inner_group_num": 2, "tie_word_embeddings": False},
+    ),
 }
 FLOAT32_PARTS: tuple[str, ...] = ()
+
+_KEYS = {
+    "num_attention_heads": (2, CHANGES),
+    "hidden_act": ("relu", CHANGES),
+    "layer_norm_eps": (0.1, CHANGES),
+}
+_BERT_KEYS = {
+    **_KEYS,
+    "position_embedding_type": ("relative_key", KEEPS),  # Transformers 5 has absolute positions only
+    "is_decoder": (True, CHANGES),
+    "add_cross_attention": (True, FAILS),  # goes with is_decoder, and then needs tensors
+}
+_ROBERTA_KEYS = {**_BERT_KEYS, "pad_token_id": (3, CHANGES)}
+_NO_DECODER_KEYS = {"is_decoder": (True, KEEPS), "add_cross_attention": (True, KEEPS)}
+KEYS = {
+    "bert/BertForMaskedLM": _BERT_KEYS,
+    "roberta/RobertaForMaskedLM": _ROBERTA_KEYS,
+    "xlm-roberta/XLMRobertaForMaskedLM": _ROBERTA_KEYS,
+    "distilbert/DistilBertForMaskedLM": {
+        **_NO_DECODER_KEYS,
+        "n_heads": (2, CHANGES),
+        "activation": ("relu", CHANGES),
+        "sinusoidal_pos_embds": (True, KEEPS),  # fills the position table before it is read from the file
+    },
+    "electra/ElectraForPreTraining": _BERT_KEYS,
+    "albert/AlbertForMaskedLM": {**_KEYS, **_NO_DECODER_KEYS, "num_hidden_layers": (5, CHANGES)},
+}
+TIED = (
+    "bert/BertForMaskedLM",
+    "roberta/RobertaForMaskedLM",
+    "xlm-roberta/XLMRobertaForMaskedLM",
+    "distilbert/DistilBertForMaskedLM",
+    "electra/ElectraForMaskedLM",
+    "albert/AlbertForMaskedLM",
+)

@@ -107,3 +107,33 @@ def test_a_bias_per_head_counts():
     assert torch.equal(proposal["head", 0]["perm"], perm.argsort())
     without = Match(Form(spec), Choice.parse("full"), source, anchor, excluded=["0.bias"])
     assert not torch.equal(propose_order(without, ("head", 0))["head", 0]["perm"], perm.argsort())
+
+
+@pytest.mark.parametrize("group", [Permutation(), Permutation(signed=True, scaled=True)], ids=["plain", "scaled"])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_order_of_experts_is_optimal(group, seed):
+    """Against every order of the experts, the neurons of each matched as well as can be."""
+    spaces = {
+        "layer": Space(1),
+        "expert": Space(3, Permutation(), ("layer",), "ffn"),
+        "ffn": Space(4, group, ("layer", "expert"), "ffn"),
+        "d": Space(5),
+    }
+    templates = {
+        "{layer}.router": "expert d",
+        "{layer}.gate": "expert ffn~ d",
+        "{layer}.up": "expert ffn d",
+        "{layer}.down": "expert d ffn'",
+    }
+    spec = Spec("Toy", spaces, templates)
+    source, anchor = random_state(spec, seed), random_state(spec, seed + 10)
+    totals = []
+    for perm in itertools.permutations(range(3)):
+        moved = dict(Element(Form(spec), {("expert", 0): {"perm": torch.tensor(perm)}}).apply(source))
+        match = Match(Form(spec), Choice.parse("ffn,scale"), moved, anchor)
+        match.set({("ffn", 0): match.groups["ffn", 0].project(match.gram(("ffn", 0)))})
+        totals.append(match.total)
+    match = Match(Form(spec), Choice.parse("ffn,scale"), source, anchor)
+    match.set(propose_order(match, ("expert", 0)))
+    assert match.total == pytest.approx(min(totals), rel=1e-12)
+    assert max(totals) > 1.01 * min(totals)

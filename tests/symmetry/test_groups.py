@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cobasin.symmetry.groups import Orthogonal, Permutation, Rotation2
+from cobasin.symmetry.groups import Diagonal, Orthogonal, Permutation, Rotation2
 from group_cases import CHARGES, GROUPS, distance, gram_of, moved, normal, related, sample, sides, size_of
 
 ROUNDING = {"rtol": 1e-12, "atol": 1e-12}
@@ -34,6 +34,32 @@ def test_identity_does_nothing(group, batch, seed):
 
 
 @every_group
+def test_the_identity_is_exact(group):
+    n = size_of(group)
+    x = torch.eye(n, dtype=torch.float64)
+    for charge in CHARGES:
+        assert torch.equal(group.act(group.identity((), n), x, charge), x)
+
+
+def test_without_signs_and_scales_nothing_is_left():
+    """Of a diagonal group, that is: the trivial one takes part in a match like any other."""
+    trivial = Diagonal()
+    source, target = related(GROUPS["scales"], (3,), 5, seed=0)
+    assert trivial.identity((3,), 5) == trivial.sample((3,), 5, torch.Generator()) == {}
+    assert trivial.project(gram_of(source, target)) == trivial.inverse({}) == trivial.compose({}, {}) == {}
+    norm = sum(x.square().sum((-2, -1)) for side in (source, target) for x in side.values())
+    torch.testing.assert_close(
+        trivial.support(gram_of(source, target)), (norm - distance(trivial, {}, source, target)) / 2
+    )
+    assert trivial.deviation({}) == 0
+    assert trivial.describe(5) == ("identity", 0)
+
+
+def test_a_diagonal_group_sees_rounding_only_with_scales():
+    assert [GROUPS[name].continuous for name in ("signs", "positive scales", "scales")] == [False, True, True]
+
+
+@every_group
 @quick
 @given(batches, seeds)
 def test_inverse(group, batch, seed):
@@ -44,7 +70,9 @@ def test_inverse(group, batch, seed):
     for charge, x in sides(batch, n, seed).items():
         torch.testing.assert_close(group.act(inverse, group.act(value, x, charge), charge), x, **ROUNDING)
         torch.testing.assert_close(group.act(value, group.act(inverse, x, charge), charge), x, **ROUNDING)
-        assert not torch.allclose(group.act(value, x, charge), x, atol=1e-3)  # the control: it did something
+        acts = charge or not isinstance(group, Diagonal)
+        acts = acts and any(not part.equal(group.identity(batch, n)[name]) for name, part in value.items())
+        assert torch.allclose(group.act(value, x, charge), x, atol=1e-3) != acts  # the control: it did something
 
 
 @every_group
@@ -77,7 +105,7 @@ def test_charges(group, batch, seed):
         torch.testing.assert_close(group.act(bare, source[charge], charge), group.act(value, source[charge], 0))
     if group.charged:
         assert not torch.allclose(acted[1] @ acted[1].mT, source[1] @ source[1].mT, atol=1e-3) or not group.scaled
-        assert not torch.allclose(acted[1], group.act(value, source[1], 0), atol=1e-3)
+        assert torch.allclose(acted[1], group.act(value, source[1], 0), atol=1e-3) == value["scale"].eq(1).all()
 
 
 @pytest.mark.parametrize("batch", [(), (4,)])
@@ -117,7 +145,7 @@ def test_samples_are_of_every_part_of_the_group(group):
         assert len(value["perm"].unique(dim=0)) > 50
     elif isinstance(group, Rotation2):
         assert value["angle"].max() - value["angle"].min() > math.tau * 0.9
-    else:
+    elif isinstance(group, Orthogonal):
         reflections = (torch.linalg.det(value["matrix"]) < 0).double().mean()
         assert 0.3 < reflections < 0.7
     if group.scaled:
@@ -153,6 +181,7 @@ def broken_values():
         if getattr(group, "fix_ones", False):
             yield f"{name}: moves 1", group, value | {"matrix": sample(Orthogonal(), (2,), 5, 0)["matrix"]}
     yield "signed: a scale of two", GROUPS["signed"], {"perm": torch.arange(2), "scale": torch.tensor([1.0, 2.0])}
+    yield "signs: a scale of two", GROUPS["signs"], {"scale": torch.tensor([1.0, 2.0])}
 
 
 BROKEN = {name: (group, value) for name, group, value in broken_values()}
@@ -181,16 +210,20 @@ def test_refining_never_hurts(group, batch, seed):
 @quick
 @given(batches, seeds)
 def test_support(group, batch, seed):
-    """The value of the best element: half of what it takes off the squared distance; with a scale, a bound."""
+    """The value of the best element: half of what it takes off the squared distance; of a scaled isometry, a bound."""
     n = size_of(group)
     source, target = related(group, batch, n, seed)
     gram = gram_of(source, target)
+    assert (group.bound(gram) >= group.support(gram) - 1e-9).all()
     best = distance(group, group.project(gram), source, target)
     norms = [sum(x.square().sum((-2, -1)) for x in side.values()) for side in (source, target)]
     if not group.scaled:
         torch.testing.assert_close(group.support(gram), (norms[0] + norms[1] - best) / 2)
         return
     constant = norms[1] + source[0].square().sum((-2, -1))  # the scale moves what is charged, and its norm with it
+    if not isinstance(group, Orthogonal | Rotation2):
+        torch.testing.assert_close(group.support(gram), (constant - best) / 2)
+        return
     assert (group.support(gram) <= (constant - best) / 2 + 1e-9).all()
     exact = moved(group, sample(group, batch, n, seed), source)
     norm = sum(x.square().sum((-2, -1)) for x in exact.values())
@@ -209,6 +242,9 @@ def test_support(group, batch, seed):
         ("orthogonal, scaled", 5, 11),
         ("orthogonal fixing 1", 5, 6),
         ("orthogonal fixing 1, scaled", 5, 7),
+        ("signs", 5, 0),
+        ("positive scales", 5, 5),
+        ("scales", 5, 5),
         ("rotation", 2, 1),
         ("rotation, scaled", 2, 2),
     ],

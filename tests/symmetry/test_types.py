@@ -37,7 +37,25 @@ def test_parse(text, nodes):
 
 @pytest.mark.parametrize(
     "text",
-    ["(a", "a)", "(a + b", "()", "a ()", "(a +)", "(+ a)", "(a + + b)", "a + b", "a''", "a~'", "'", "2a", "a-b", "a ;", "1a", "a'b"],
+    [
+        "(a",
+        "a)",
+        "(a + b",
+        "()",
+        "a ()",
+        "(a +)",
+        "(+ a)",
+        "(a + + b)",
+        "a + b",
+        "a''",
+        "a~'",
+        "'",
+        "2a",
+        "a-b",
+        "a ;",
+        "1a",
+        "a'b",
+    ],
 )
 def test_syntax_errors_quote_the_type(text):
     with pytest.raises(TypeSyntaxError) as refused:

@@ -1,21 +1,33 @@
 """Declared architectures. A declaration is a function from a config to a `Spec`; no routine is written for it.
 
-Every module of this package registers the Transformers classes it declares with `declares`.
+Every module of this package registers the Transformers classes it declares with `declares`. So does a user's own
+package, named by an entry point of the group ``cobasin.architectures``, and a Python file given with ``--spec``.
 """
 
 from __future__ import annotations
 
 import importlib
+import logging
 import pkgutil
-from collections.abc import Callable, Collection
+import sys
+import traceback
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cobasin.errors import InputError
 from cobasin.symmetry.spec import Spec
+from cobasin.symmetry.wellformed import mistakes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
+
+ENTRY_POINTS = "cobasin.architectures"
 
 
 @dataclass(frozen=True)
@@ -39,15 +51,42 @@ class Request:
 
 
 Declaration = Callable[[Request], Spec]
-_DECLARED: dict[str, tuple[Declaration, str, str]] = {}  # class -> declaration, head, model_type
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A Transformers class, ``family + head``, and what declares it."""
+
+    family: str
+    head: str
+    model_type: str
+    declaration: Declaration
+
+    @property
+    def own(self) -> bool:
+        """Whether cobasin declares it itself."""
+        return self.declaration.__module__.startswith(f"{__name__}.")
+
+
+_DECLARED: dict[str, Declared] = {}
 
 
 def declares(family: str, model_type: str, *heads: str) -> Callable[[Declaration], Declaration]:
-    """Register a declaration for the classes ``family + head``."""
+    """Register a declaration for the Transformers classes ``family + head``.
+
+    Raises:
+        InputError: for a class that another module declares.
+    """
 
     def register(declaration: Declaration) -> Declaration:
         for head in heads:
-            _DECLARED[family + head] = (declaration, head, model_type)
+            new = Declared(family, head, model_type, declaration)
+            if not new.own:
+                _load_own()  # so that it is the newcomer that is refused
+            other = _DECLARED.get(family + head, new)
+            if other.declaration.__module__ != declaration.__module__:
+                raise InputError(f"{family + head} is already declared, by {other.declaration.__module__}")
+            _DECLARED[family + head] = new
         return declaration
 
     return register
@@ -55,22 +94,127 @@ def declares(family: str, model_type: str, *heads: str) -> Callable[[Declaration
 
 def known() -> dict[str, str]:
     """Every declared class, with its ``model_type``."""
-    for module in pkgutil.iter_modules(__path__):
-        importlib.import_module(f"{__name__}.{module.name}")
-    return {architecture: model_type for architecture, (_, _, model_type) in _DECLARED.items()}
+    return {architecture: declared.model_type for architecture, declared in registered().items()}
+
+
+def registered() -> dict[str, Declared]:
+    """Every declared class with its declaration: cobasin's, those of installed packages, those of loaded files."""
+    _load_own()
+    _load_installed()
+    return dict(_DECLARED)
 
 
 def declare(config: PreTrainedConfig, architecture: str, names: Collection[str] = ()) -> Spec:
     """The type of a model.
 
     Raises:
-        InputError: for an architecture that is not declared, with the list of those that are; for a
-            configuration that a declaration does not cover.
+        InputError: for an architecture that is not declared, with the families that are; for a
+            configuration that a declaration does not cover; for a declaration from outside that does not hold
+            together.
     """
-    if architecture not in known():
-        raise InputError(
-            f"architecture {architecture!r} is not declared; known are: {', '.join(sorted(known()))}. "
-            "An unknown architecture is never guessed"
-        )
-    declaration, head, _ = _DECLARED[architecture]
-    return declaration(Request(config, architecture, head, names))
+    declared = registered().get(architecture)
+    if declared is None:
+        raise InputError(_unknown(architecture))
+    request = Request(config, architecture, declared.head, names)
+    if declared.own:
+        return declared.declaration(request)
+    file = declared.declaration.__code__.co_filename
+    try:
+        spec = declared.declaration(request)
+        found = mistakes(spec) if isinstance(spec, Spec) else [f"it returns {type(spec).__name__}, expected a Spec"]
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(_where(file, error)) from error
+    if found:
+        raise InputError(f"{file}: the declaration of {architecture} is wrong: {'; '.join(found)}")
+    return spec
+
+
+def _unknown(architecture: str) -> str:
+    declared = registered().values()
+    siblings = [one.family + one.head for one in declared if architecture.startswith(one.family)]
+    families = ", ".join(sorted({one.family for one in declared}))
+    known = f"of this family are: {', '.join(siblings)}" if siblings else f"known are classes of: {families}"
+    return (
+        f"architecture {architecture!r} is not declared; {known}. An unknown architecture is never guessed; "
+        "cobasin inspect --propose drafts a declaration"
+    )
+
+
+def load_file(path: str | Path) -> list[str]:
+    """Run a Python file that the user names and register what it declares; returns the classes.
+
+    Raises:
+        InputError: where there is no such file, it fails (with the line), it declares nothing, or a class that is
+            declared already or that the installed transformers does not have.
+    """
+    file = Path(path).expanduser().resolve()
+    if not file.is_file():
+        raise InputError(f"spec file {path}: no such file")
+    found = spec_from_file_location(f"spec file {file}", file)
+    if found is None or found.loader is None:
+        raise InputError(f"spec file {path}: not a Python file, whose name ends in .py")
+    module = module_from_spec(found)
+    sys.modules[found.name] = module  # as an import would: dataclasses look their module up
+    try:
+        with _registering() as before:
+            found.loader.exec_module(module)
+            new = [name for name, declared in _DECLARED.items() if before.get(name) is not declared]
+            if not new:
+                raise InputError("it declares nothing; decorate a function with cobasin.declares")
+    except (Exception, SystemExit) as error:
+        raise InputError(f"spec file {_where(str(file), error)}") from error
+    return new
+
+
+@cache
+def _load_own() -> None:
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")
+
+
+@cache
+def _load_installed() -> None:
+    """The declarations of installed packages. One that is broken is left out, with a warning of one line."""
+    for entry in entry_points(group=ENTRY_POINTS):
+        package = entry.dist.name if entry.dist else entry.value
+        try:
+            with _registering():
+                entry.load()
+        except (Exception, SystemExit) as error:
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            logging.getLogger(__name__).warning(
+                "warning: the architectures of package %s are left out, its entry point %s fails: %s",
+                *(package, entry.value, reason),
+            )
+
+
+@contextmanager
+def _registering() -> Iterator[dict[str, Declared]]:
+    """Check what is registered meanwhile; take all of it back where anything fails."""
+    import transformers
+
+    _load_own()
+    before = dict(_DECLARED)
+    try:
+        yield before
+        for name in _DECLARED.keys() - before.keys():
+            if not hasattr(transformers, name):
+                raise InputError(f"it declares {name}, which transformers {transformers.__version__} does not have")
+            if (model_type := _DECLARED[name].model_type) not in transformers.CONFIG_MAPPING:
+                raise InputError(f"it declares {name} of model_type {model_type!r}, which transformers does not have")
+    except BaseException:
+        _DECLARED.clear()
+        _DECLARED.update(before)
+        raise
+
+
+def _where(file: str, error: BaseException) -> str:
+    """File, line and kind of an error in a declaration, in one line."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    if isinstance(error, SyntaxError) and error.filename == file:
+        lines.append(error.lineno)
+    place = f"{file}, line {lines[-1]}" if lines else file
+    text = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+    return " ".join(f"{place}: {text}".split())

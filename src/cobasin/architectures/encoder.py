@@ -1,7 +1,8 @@
-"""Post-LayerNorm encoders: BERT, RoBERTa, DistilBERT.
+"""Post-LayerNorm encoders: BERT, RoBERTa, XLM-R, DistilBERT.
 
 The gain of a post-norm sits in the residual stream, so one permutation acts on the stream of the whole model.
-A bare encoder shows its stream as output: there it is fixed.
+A bare encoder shows its stream as output: there it is fixed. That a post-norm ignores the mean of what is written
+to it is left out: no group gains by it.
 """
 
 from __future__ import annotations
@@ -22,19 +23,34 @@ def stream(size: int, head: str) -> Space:
     return Space(size, None if head == "Model" else Permutation(), part="residual")
 
 
-def masked_lm(tied: bool, dense: str, norm: str, decoder: str, bias: str) -> tuple[dict[str, str], dict[str, str]]:
+def masked_lm(
+    tied: bool, dense: str, norm: str, decoder: str, bias: str, embed: str = "resid"
+) -> tuple[dict[str, str], dict[str, str]]:
     """A masked-LM head (templates, ties): dense, activation, norm, decoder over the vocabulary.
 
-    The decoder repeats the word embedding, so that the head's hidden space is the residual stream itself;
+    The decoder repeats the word embedding, so that the head's hidden space is that of the embeddings, ``embed``;
     untied, it is a space of its own, ``trans``.
     """
-    hidden = "resid" if tied else "trans"
+    hidden = embed if tied else "trans"
     templates = linear(dense, hidden, "resid") | layer_norm(norm, hidden) | {bias: "vocab"}
     templates |= {f"{decoder}.weight": f"vocab {hidden}", f"{decoder}.bias": "vocab"}
     if not tied:
         return templates, {}
     ties = {f"{decoder}.weight": "embeddings.word_embeddings.weight", f"{decoder}.bias": bias}
     return templates, {name: twin for name, twin in ties.items() if name != twin}
+
+
+def bert_head(
+    request: Request, pooler: str, masked: tuple[dict[str, str], dict[str, str]]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """A task head (templates, ties): on the pooled first token, on every token, or the masked-LM head ``masked``."""
+    if request.head == "ForMaskedLM":
+        return masked
+    if request.head == "ForTokenClassification":
+        return linear("classifier", "label", "resid"), {}
+    if request.head == "ForSequenceClassification":
+        return linear(pooler, "pool", "resid") | linear("classifier", "label", "pool"), {}
+    return linear(pooler, "pool", "resid") if request.has(f"{pooler}.weight") else {}, {}
 
 
 def bert_layer(prefix: str) -> dict[str, str]:
@@ -48,45 +64,49 @@ def bert_layer(prefix: str) -> dict[str, str]:
     )
 
 
-def bert_spaces(request: Request) -> dict[str, Space]:
-    """Spaces of BERT, RoBERTa and DeBERTa."""
+def bert_spaces(request: Request, layers: tuple[str, ...] = LAYER) -> dict[str, Space]:
+    """Spaces of BERT, RoBERTa and DeBERTa; ``layers`` are the index spaces in a layer's name."""
     config = request.config
     width = getattr(config, "attention_head_size", config.hidden_size // config.num_attention_heads)
-    return attention(config.num_attention_heads, width) | {
+    return attention(config.num_attention_heads, width, layers) | {
         "layer": Space(config.num_hidden_layers),
         "resid": stream(config.hidden_size, request.head),
-        "ffn": Space(config.intermediate_size, neurons(config.hidden_act), LAYER, part="ffn"),
+        "ffn": Space(config.intermediate_size, neurons(config.hidden_act), layers, part="ffn"),
         "vocab": Space(config.vocab_size),
         "pos": Space(config.max_position_embeddings),
         "type": Space(config.type_vocab_size),
         "label": labels(config),
         "trans": Space(config.hidden_size, Permutation(), part="ffn"),
+        # tanh is odd: signs, too; a bare model's pooler is an output
+        "pool": Space(config.hidden_size, None if request.head == "Model" else SignedPermutation, part="ffn"),
     }
 
 
-def _bert(request: Request, head: dict[str, str], ties: dict[str, str], prefix: str) -> Spec:
+def bert_embeddings(space: str = "resid") -> dict[str, str]:
+    """The three embedding tables and their norm."""
+    return {
+        "embeddings.word_embeddings.weight": f"vocab {space}",
+        "embeddings.position_embeddings.weight": f"pos {space}",
+        "embeddings.token_type_embeddings.weight": f"type {space}",
+        **layer_norm("embeddings.LayerNorm", space),
+    }
+
+
+def bert_spec(request: Request, head: dict[str, str], ties: dict[str, str], prefix: str, embed: str = "resid") -> Spec:
+    """A model with BERT's layers, its embeddings in the space ``embed``."""
     layer = "encoder.layer.{layer}"
     templates = {
-        "embeddings.word_embeddings.weight": "vocab resid",
-        "embeddings.position_embeddings.weight": "pos resid",
-        "embeddings.token_type_embeddings.weight": "type resid",
-        **layer_norm("embeddings.LayerNorm"),
+        **bert_embeddings(embed),
         **linear(f"{layer}.attention.self.query", "(head qk)", "resid"),
         **linear(f"{layer}.attention.self.key", "(head qk')", "resid"),
         **linear(f"{layer}.attention.self.value", "(head vo)", "resid"),
         **bert_layer(layer),
         **head,
     }
-    spaces = bert_spaces(request)
-    if "pooler.dense.weight" in head:
-        # tanh is odd: signs, too; a bare model's pooler is an output
-        spaces["pool"] = Space(
-            request.config.hidden_size, None if request.head == "Model" else SignedPermutation, part="ffn"
-        )
     attention_ = f"{layer}.attention"
     return Spec(
         request.architecture,
-        spaces,
+        bert_spaces(request),
         templates,
         prefix=prefix,
         tied=ties,
@@ -112,24 +132,15 @@ def _bert(request: Request, head: dict[str, str], ties: dict[str, str], prefix: 
 @declares("Bert", "bert", "Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification")
 def bert(request: Request) -> Spec:
     """BERT."""
-    head: dict[str, str] = {}
-    ties: dict[str, str] = {}
-    if request.head == "ForSequenceClassification" or (request.head == "Model" and request.has("pooler.dense.weight")):
-        head |= linear("pooler.dense", "pool", "resid")
-    if request.head == "ForSequenceClassification":
-        head |= linear("classifier", "label", "pool")
-    if request.head == "ForTokenClassification":
-        head |= linear("classifier", "label", "resid")
-    if request.head == "ForMaskedLM":
-        p = "cls.predictions"
-        tied = request.config.tie_word_embeddings
-        head, ties = masked_lm(tied, f"{p}.transform.dense", f"{p}.transform.LayerNorm", f"{p}.decoder", f"{p}.bias")
-    return _bert(request, head, ties, "bert.")
+    p, tied = "cls.predictions", request.config.tie_word_embeddings
+    masked = masked_lm(tied, f"{p}.transform.dense", f"{p}.transform.LayerNorm", f"{p}.decoder", f"{p}.bias")
+    return bert_spec(request, *bert_head(request, "pooler.dense", masked), "bert.")
 
 
 @declares("Roberta", "roberta", "Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification")
+@declares("XLMRoberta", "xlm-roberta", "Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification")
 def roberta(request: Request) -> Spec:
-    """RoBERTa."""
+    """RoBERTa, XLM-R."""
     head: dict[str, str] = {}
     ties: dict[str, str] = {}
     if request.head == "Model" and request.has("pooler.dense.weight"):
@@ -141,12 +152,7 @@ def roberta(request: Request) -> Spec:
     if request.head == "ForMaskedLM":
         tied = request.config.tie_word_embeddings
         head, ties = masked_lm(tied, "lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", "lm_head.bias")
-    spec = _bert(request, head, ties, "roberta.")
-    if "classifier.dense.weight" in head:
-        spec = replace(
-            spec,
-            spaces={**spec.spaces, "pool": Space(request.config.hidden_size, SignedPermutation, part="ffn")},
-        )
+    spec = bert_spec(request, head, ties, "roberta.")
     return replace(spec, function_keys=(*spec.function_keys, "pad_token_id"))  # positions are counted from it
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cobasin.errors import InputError
-from cobasin.symmetry.groups import Orthogonal, Permutation, SignedPermutation
+from cobasin.symmetry.groups import Group, Orthogonal, Permutation, SignedPermutation
 from cobasin.symmetry.spec import Space
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
+    from cobasin.architectures import Request
+
 LAYER = ("layer",)
+PADDING_READ = {"ForSequenceClassification": ("pad_token_id",)}  # the last token before the padding is classified
 
 
 def linear(name: str, out: str, into: str, bias: bool = True) -> dict[str, str]:
@@ -34,19 +37,57 @@ def neurons(activation: str) -> Permutation:
     return {"relu": Permutation(scaled=True), "tanh": SignedPermutation}.get(activation, Permutation())
 
 
-def attention(heads: int, width: int) -> dict[str, Space]:
+def attention(heads: int, width: int, layers: tuple[str, ...] = LAYER) -> dict[str, Space]:
     """Spaces of multi-head attention without rotary embedding, ``width`` the size of a head."""
     return {
         "layer": Space(0),
-        "head": Space(heads, Permutation(), LAYER, part="heads"),
-        "qk": Space(width, Orthogonal(scaled=True), ("layer", "head"), part="attention"),
-        "vo": Space(width, Orthogonal(scaled=True), ("layer", "head"), part="attention"),
+        "head": Space(heads, Permutation(), layers, part="heads"),
+        "qk": Space(width, Orthogonal(scaled=True), (*layers, "head"), part="attention"),
+        "vo": Space(width, Orthogonal(scaled=True), (*layers, "head"), part="attention"),
     }
 
 
 def labels(config: PreTrainedConfig) -> Space:
     """The labels of a task head."""
     return Space(config.num_labels or 0)
+
+
+def output_head(
+    request: Request,
+    embedding: str,
+    lm: str = "lm_head",
+    biased: bool = False,
+    classifier: str = "score",
+    stream: str = "resid",
+) -> tuple[dict[str, str], dict[str, str]]:
+    """A decoder's head: its tensors, which read ``stream``, and its ties.
+
+    ``lm`` and ``classifier`` name the heads over the vocabulary and over the labels of tokens; ``biased`` is the
+    former.
+    """
+    if request.head == "Model":
+        return {}, {}
+    if request.head == "ForSequenceClassification":
+        return linear("score", "label", stream, bias=False), {}
+    if request.head == "ForTokenClassification":
+        return linear(classifier, "label", stream), {}
+    ties = {f"{lm}.weight": embedding} if request.config.tie_word_embeddings else {}
+    return linear(lm, "vocab", stream, biased), ties
+
+
+def rope_keys(config: PreTrainedConfig) -> tuple[str, ...]:
+    """The config keys that a rotary embedding reads; scalings of some types read the length it was made for."""
+    rope = config.rope_parameters or {}
+    settings = (rope, *rope.values())  # some models have one for every kind of layer
+    types = {setting.get("rope_type") for setting in settings if isinstance(setting, dict)}
+    return ("rope_parameters", *(("max_position_embeddings",) if types & {"dynamic", "longrope", "yarn"} else ()))
+
+
+def decoder_stream(size: int, head: str, generic: Group, folded: Group | None = None) -> Space:
+    """The residual stream; fixed in a bare model, whose output it is."""
+    if head == "Model":
+        return Space(size, part="residual")
+    return Space(size, generic, part="residual", folded=folded)
 
 
 def require(condition: bool, what: str) -> None:

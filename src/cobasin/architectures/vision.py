@@ -1,92 +1,266 @@
-"""Pre-LayerNorm vision transformers: ViT."""
+"""Pre-LayerNorm vision transformers: ViT, DeiT, BEiT, DINOv2.
+
+A bare model shows its stream as output: there it is fixed, and gains and layer scales stay as they are.
+"""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from cobasin.architectures import Request, declares
 from cobasin.architectures.parts import LAYER, attention, labels, layer_norm, linear, neurons
-from cobasin.symmetry.gauges import KeyBias, Norm, ValueBias
+from cobasin.symmetry.gauges import FreeGauge, KeyBias, LayerScale, Norm, SoftmaxShift, ValueBias
 from cobasin.symmetry.groups import Orthogonal, Permutation
 from cobasin.symmetry.spec import Space, Spec
+
+FUNCTION_KEYS = ("num_attention_heads", "hidden_act", "layer_norm_eps")
+PICTURE_KEYS = ("image_size", "patch_size")
+
+
+class Names(NamedTuple):
+    """What a layer, its linear layers and its norms are called."""
+
+    layer: str
+    query: str
+    key: str
+    value: str
+    output: str
+    before: str
+    after: str
+    up: str
+    down: str
+
+
+VIT = Names(
+    "encoder.layer.{layer}",
+    "attention.attention.query",
+    "attention.attention.key",
+    "attention.attention.value",
+    "attention.output.dense",
+    "layernorm_before",
+    "layernorm_after",
+    "intermediate.dense",
+    "output.dense",
+)
+DINO = VIT._replace(before="norm1", after="norm2", up="mlp.fc1", down="mlp.fc2")
+SWIGLU = DINO._replace(up="mlp.weights_in", down="mlp.weights_out")
+
+
+def free_stream(size: int) -> Space:
+    """A residual stream that LayerNorms and linear layers read and linear layers write."""
+    return Space(size, Permutation(), part="residual", folded=Orthogonal(fix_ones=True))
+
+
+def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
+    height, width = (size, size) if isinstance(size, int) else size
+    return height, width
+
+
+def grid(config) -> tuple[int, int]:
+    """Rows and columns of patches."""
+    (height, width), (down, right) = _pair(config.image_size), _pair(config.patch_size)
+    return height // down, width // right
+
+
+def pictures(config, tokens: int) -> dict[str, Space]:
+    """Spaces of pictures that are cut into patches, with ``tokens`` before the patches."""
+    (rows, columns), (down, right) = grid(config), _pair(config.patch_size)
+    return {
+        "channel": Space(config.num_channels),
+        "down": Space(down),
+        "right": Space(right),
+        "pos": Space(rows * columns + tokens),
+    }
+
+
+def pre_norm(
+    architecture: str,
+    config,
+    names: Names,
+    spaces: dict[str, Space],
+    embeddings: dict[str, str],
+    final: str,
+    head: dict[str, str],
+    *,
+    biased: tuple[bool, bool, bool] = (True, True, True),
+    scales: tuple[str, ...] = (),
+    up: str = "ffn",
+    norms: tuple[Norm, ...] = (),
+    biases: tuple[FreeGauge, ...] = (),
+    **options,
+) -> Spec:
+    """A model around a stack of pre-LayerNorm layers.
+
+    ``final`` is the norm behind the stack, which the weights of ``head`` read. ``biased`` says which of query, key
+    and value have a bias, ``scales`` names the layer scales of attention and FFN. The norms fold where ``resid``
+    has a larger group for it; ``norms`` and ``biases`` are those of other parts.
+    """
+    query, key, value, output, before, after, first, second = (f"{names.layer}.{part}" for part in names[1:])
+    scales = tuple(f"{names.layer}.{scale}" for scale in scales)
+    heads = config.num_attention_heads
+    spaces = attention(heads, config.hidden_size // heads) | {"layer": Space(config.num_hidden_layers)} | spaces
+    if "ffn" not in spaces:
+        spaces["ffn"] = Space(config.intermediate_size, neurons(config.hidden_act), LAYER, part="ffn")
+    folding = (
+        Norm(f"{before}.weight", tuple(f"{name}.weight" for name in (query, key, value)), f"{before}.bias"),
+        Norm(f"{after}.weight", (f"{first}.weight",), f"{after}.bias"),
+        Norm(f"{final}.weight", tuple(name for name in head if name.endswith(".weight")), f"{final}.bias"),
+    )
+    writers = ((f"{output}.weight", f"{output}.bias"), (f"{second}.weight", f"{second}.bias"))
+    folds = spaces["resid"].folded is not None
+    return Spec(
+        architecture,
+        spaces,
+        {
+            **embeddings,
+            **layer_norm(before),
+            **linear(query, "(head qk)", "resid", biased[0]),
+            **linear(key, "(head qk')", "resid", biased[1]),
+            **linear(value, "(head vo)", "resid", biased[2]),
+            **linear(output, "resid", "(head vo')"),
+            **layer_norm(after),
+            **linear(first, up, "resid"),
+            **linear(second, "resid", "ffn'"),
+            **dict.fromkeys(scales, "resid"),
+            **(layer_norm(final) if final else {}),
+            **head,
+        },
+        norms=(*(folding if folds else ()), *norms),
+        scales=tuple(map(LayerScale, scales, writers)) if folds else (),
+        biases=(
+            *((KeyBias(f"{key}.bias"),) if biased[1] else ()),
+            *((ValueBias(f"{value}.bias", f"{output}.weight", f"{output}.bias"),) if biased[2] else ()),
+            *biases,
+        ),
+        **options,
+    )
+
+
+def _vision(
+    request: Request,
+    names: Names,
+    tokens: dict[str, str],
+    head: dict[str, str],
+    norm: str = "layernorm",
+    spaces: dict[str, Space] | None = None,
+    positions: bool = True,
+    **options,
+) -> Spec:
+    """A vision transformer with ``tokens`` before its patches and ``norm`` behind the last layer."""
+    config, bare = request.config, request.head == "Model"
+    size = config.hidden_size
+    return pre_norm(
+        request.architecture,
+        config,
+        names,
+        pictures(config, sum(name != "mask_token" for name in tokens))
+        | {"resid": Space(size, part="residual") if bare else free_stream(size), "label": labels(config)}
+        | (spaces or {}),
+        {f"embeddings.{name}": type_ for name, type_ in tokens.items()}
+        | ({"embeddings.position_embeddings": "1 pos resid"} if positions else {})
+        | linear("embeddings.patch_embeddings.projection", "resid", "channel down right"),
+        norm,
+        head,
+        prefix=f"{config.model_type}.",
+        **options,
+    )
+
+
+def _pooler(request: Request) -> dict[str, str]:
+    return linear("pooler.dense", "pool", "resid") if request.has("pooler.dense.weight") else {}
 
 
 @declares("ViT", "vit", "Model", "ForImageClassification")
 def vit(request: Request) -> Spec:
-    """ViT. A bare model shows the stream behind its last norm as output: there it is fixed."""
+    """ViT."""
     config = request.config
-    bare = request.head == "Model"
-    layer, own = "encoder.layer.{layer}", "encoder.layer.{layer}.attention.attention"
-    (height, width), (down, right) = (
-        size if isinstance(size, (list, tuple)) else (size, size) for size in (config.image_size, config.patch_size)
+    return _vision(
+        request,
+        VIT,
+        {"cls_token": "1 1 resid"},
+        _pooler(request) if request.head == "Model" else linear("classifier", "label", "resid"),
+        spaces={"pool": Space(config.pooler_output_size)},
+        biased=(config.qkv_bias,) * 3,
+        function_keys=(*FUNCTION_KEYS, *PICTURE_KEYS, "pooler_act"),
     )
-    projections = [f"{own}.query", f"{own}.key", f"{own}.value"]
-    biased = config.qkv_bias
-    spaces = attention(config.num_attention_heads, config.hidden_size // config.num_attention_heads) | {
-        "layer": Space(config.num_hidden_layers),
-        "resid": Space(
-            config.hidden_size,
-            None if bare else Permutation(),
-            part="residual",
-            folded=None if bare else Orthogonal(fix_ones=True),
-        ),
-        "ffn": Space(config.intermediate_size, neurons(config.hidden_act), LAYER, part="ffn"),
-        "channel": Space(config.num_channels),
-        "patch": Space(config.patch_size),
-        "pos": Space((height // down) * (width // right) + 1),
-        "pool": Space(config.pooler_output_size),
-        "label": labels(config),
+
+
+@declares("DeiT", "deit", "Model", "ForImageClassification", "ForImageClassificationWithTeacher")
+def deit(request: Request) -> Spec:
+    """DeiT: ViT with a second token, which a second head may read."""
+    config = request.config
+    heads = {
+        "Model": _pooler(request),
+        "ForImageClassification": linear("classifier", "label", "resid"),
+        "ForImageClassificationWithTeacher": linear("cls_classifier", "label", "resid")
+        | linear("distillation_classifier", "label", "resid"),
     }
-    if not bare:
-        head = linear("classifier", "label", "resid")
-    else:
-        head = linear("pooler.dense", "pool", "resid") if request.has("pooler.dense.weight") else {}
-    output = f"{layer}.attention.output.dense"
-    return Spec(
-        request.architecture,
+    return _vision(
+        request,
+        VIT,
+        {"cls_token": "1 1 resid", "distillation_token": "1 1 resid"},
+        heads[request.head],
+        spaces={"pool": Space(config.pooler_output_size)},
+        biased=(config.qkv_bias,) * 3,
+        function_keys=(*FUNCTION_KEYS, *PICTURE_KEYS, "pooler_act"),
+    )
+
+
+@declares("Dinov2", "dinov2", "Model", "ForImageClassification")
+def dinov2(request: Request) -> Spec:
+    """DINOv2: layer scales, and a head that reads the stream twice, at the class token and as mean of the patches.
+
+    Only a bare model reads the mask token.
+    """
+    config, gated = request.config, request.config.use_swiglu_ffn
+    hidden = int(config.hidden_size * config.mlp_ratio)
+    if gated:  # two thirds of it, rounded up to a multiple of eight
+        hidden = (int(hidden * 2 / 3) + 7) // 8 * 8
+    group = Permutation(signed=True, scaled=True) if gated else neurons(config.hidden_act)
+    return _vision(
+        request,
+        SWIGLU if gated else DINO,
+        {"cls_token": "1 1 resid"} | ({"mask_token": "1 resid"} if config.use_mask_token else {}),
+        {} if request.head == "Model" else linear("classifier", "label", "(half resid)"),
+        spaces={"ffn": Space(hidden, group, LAYER, part="ffn"), "half": Space(2)},
+        up="(ffn~ + ffn)" if gated else "ffn",
+        biased=(config.qkv_bias,) * 3,
+        scales=("layer_scale1.lambda1", "layer_scale2.lambda1"),
+        function_keys=(*FUNCTION_KEYS, *PICTURE_KEYS),
+    )
+
+
+@declares("Beit", "beit", "Model", "ForImageClassification")
+def beit(request: Request) -> Spec:
+    """BEiT: layer scales, keys without a bias, and a bias for every head and offset between patches.
+
+    A constant added to all biases of a head cancels in the softmax. So does one added where the class token looks
+    from; that is left out. Only a bare model reads the mask token.
+    """
+    config, bare = request.config, request.head == "Model"
+    norm = "layernorm"
+    if config.use_mean_pooling:  # of the stream, then normalised
+        norm = "pooler.layernorm" if request.has("pooler.layernorm.weight") or not bare else ""
+    tables = {
+        "encoder.layer.{layer}.attention.attention.relative_position_bias": config.use_relative_position_bias,
+        "encoder.relative_position_bias": config.use_shared_relative_position_bias,
+    }
+    tables = [f"{name}.relative_position_bias_table" for name, used in tables.items() if used]
+    rows, columns = grid(config)
+    spaces = {"offset": Space((2 * rows - 1) * (2 * columns - 1) + 3)}
+    if config.use_shared_relative_position_bias:  # one order of the heads in all layers
+        spaces["head"] = Space(config.num_attention_heads, Permutation(), part="heads")
+    return _vision(
+        request,
+        VIT,
+        {"cls_token": "1 1 resid"} | ({"mask_token": "1 1 resid"} if config.use_mask_token else {}),
+        dict.fromkeys(tables, "offset head") | ({} if bare else linear("classifier", "label", "resid")),
+        norm,
         spaces,
-        {
-            "embeddings.cls_token": "1 1 resid",
-            "embeddings.position_embeddings": "1 pos resid",
-            "embeddings.patch_embeddings.projection.weight": "resid channel patch patch",
-            "embeddings.patch_embeddings.projection.bias": "resid",
-            **layer_norm(f"{layer}.layernorm_before"),
-            **linear(projections[0], "(head qk)", "resid", biased),
-            **linear(projections[1], "(head qk')", "resid", biased),
-            **linear(projections[2], "(head vo)", "resid", biased),
-            **linear(output, "resid", "(head vo')"),
-            **layer_norm(f"{layer}.layernorm_after"),
-            **linear(f"{layer}.intermediate.dense", "ffn", "resid"),
-            **linear(f"{layer}.output.dense", "resid", "ffn'"),
-            **layer_norm("layernorm"),
-            **head,
-        },
-        prefix="vit.",
-        norms=()
-        if bare
-        else (
-            Norm(
-                f"{layer}.layernorm_before.weight",
-                tuple(f"{name}.weight" for name in projections),
-                f"{layer}.layernorm_before.bias",
-            ),
-            Norm(
-                f"{layer}.layernorm_after.weight",
-                (f"{layer}.intermediate.dense.weight",),
-                f"{layer}.layernorm_after.bias",
-            ),
-            Norm("layernorm.weight", ("classifier.weight",), "layernorm.bias"),
-        ),
-        biases=(
-            KeyBias(f"{own}.key.bias"),
-            ValueBias(f"{own}.value.bias", f"{output}.weight", f"{output}.bias"),
-        )
-        if biased
-        else (),
-        function_keys=(
-            "num_attention_heads",
-            "hidden_act",
-            "layer_norm_eps",
-            "image_size",
-            "patch_size",
-            "pooler_act",
-        ),
+        positions=config.use_absolute_position_embeddings,
+        biased=(True, False, True),
+        scales=("lambda_1", "lambda_2") if config.layer_scale_init_value > 0 else (),
+        biases=tuple(SoftmaxShift(table, "offset", "attention") for table in tables),
+        buffers=(r".*relative_position_index",),
+        function_keys=(*FUNCTION_KEYS, *PICTURE_KEYS),
     )

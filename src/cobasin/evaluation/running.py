@@ -18,16 +18,29 @@ from cobasin.weight_files import one_line
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
-# What the models of transformers call the outputs that make up their function, heads first.
+# What the models of transformers call the outputs that make up their function: those of the first row that a
+# model has. Embeddings and hidden states beside logits are on the way to them.
 OUTPUT_NAMES = (
-    "logits",
-    "prediction_logits",
-    "seq_relationship_logits",
-    "start_logits",
-    "end_logits",
-    "last_hidden_state",
-    "pooler_output",
+    (
+        "logits",
+        "cls_logits",
+        "distillation_logits",
+        "prediction_logits",
+        "seq_relationship_logits",
+        "start_logits",
+        "end_logits",
+        "logits_per_image",
+    ),
+    ("text_embeds", "image_embeds"),
+    ("last_hidden_state", "pooler_output"),
 )
+# What the models of transformers call their inputs, and the config keys that say what these are made of.
+INPUT_SIZES = {
+    "input_ids": ("vocab_size",),
+    "decoder_input_ids": ("vocab_size",),
+    "pixel_values": ("image_size", "num_channels"),
+    "input_features": ("num_mel_bins", "max_source_positions"),
+}
 SPECIAL_TOKENS = ("pad", "bos", "eos", "cls", "sep", "mask", "unk", "decoder_start")
 
 
@@ -60,7 +73,8 @@ def build(checkpoint: Checkpoint, state: dict[str, Tensor], dtype: torch.dtype) 
         with _quiet():
             model, info = cls.from_pretrained(
                 None,
-                config=checkpoint.config,
+                # as it is read back from a file: T5 ties its embeddings, whatever the file says
+                config=type(checkpoint.config).from_dict(checkpoint.config.to_dict()),
                 state_dict=state,
                 dtype=dtype,
                 # the fused kernel of the experts knows no float64
@@ -93,25 +107,64 @@ def build(checkpoint: Checkpoint, state: dict[str, Tensor], dtype: torch.dtype) 
     return model.eval()
 
 
+def input_sizes(config: PreTrainedConfig, architecture: str) -> dict[str, dict[str, Any]]:
+    """What a model of this config and class reads: its inputs, each with its sizes by config key.
+
+    Raises:
+        InputError: the class is unknown, or takes inputs of another kind.
+    """
+    cls = model_class(architecture)
+    accepted = inspect.signature(cls.forward).parameters
+    names = [cls.main_input_name]
+    if "decoder_input_ids" in accepted:
+        names.append("decoder_input_ids")
+    if "return_loss" in accepted:  # contrastive models need both; others with pictures beside text may go without
+        names.append("pixel_values")
+    found: dict[str, dict[str, Any]] = {}
+    for name in names:
+        part = part_of(config, "vision_config" if name == "pixel_values" else "text_config")
+        found[name] = {key: getattr(part, key, None) for key in INPUT_SIZES.get(name, ())}
+        foreign = name == "input_ids" and "pixel_values" not in names and hasattr(config, "vision_config")
+        if foreign or name not in INPUT_SIZES or None in found[name].values():
+            raise InputError(
+                f"{architecture}: reads {name}; probes are text, images of a fixed size, both in a contrastive "
+                "model, or mel features"
+            )
+    return found
+
+
 def probe(config: PreTrainedConfig, architecture: str, seed: int = 0) -> dict[str, Tensor]:
     """Inputs that a model of this config and class runs on.
 
     Token ids [2, length] with the second row a third shorter and an attention mask, length at most 32;
-    one row [1, length] where the class cannot take a padded batch; or pixel values [2, channels, height,
-    width] from a normal distribution.  The same seed gives the same inputs.
+    one row [1, length] where the class cannot take a padded batch; pixel values [2, channels, height,
+    width] or mel features [2, bins, frames] from a normal distribution.  The same seed gives the same inputs.
 
     Raises:
         InputError: the class is unknown, or takes inputs of another kind.
     """
     generator = torch.Generator().manual_seed(seed)
-    cls = model_class(architecture)
-    size = getattr(config, "image_size", None)
-    if cls.main_input_name == "pixel_values" and size is not None:
-        height, width = (size, size) if isinstance(size, int) else size
-        return {"pixel_values": torch.randn(2, config.num_channels, height, width, generator=generator)}
-    if cls.main_input_name != "input_ids" or hasattr(config, "vision_config"):
-        raise InputError(f"{architecture}: reads {cls.main_input_name}; probes are text or images of a fixed size")
+    sizes = input_sizes(config, architecture)
+    inputs: dict[str, Tensor] = {}
+    if "input_ids" in sizes or "decoder_input_ids" in sizes:
+        inputs |= _tokens(part_of(config, "text_config"), architecture, generator)
+    if pixels := sizes.get("pixel_values"):
+        height, width = _pair(pixels["image_size"])
+        inputs["pixel_values"] = torch.randn(2, pixels["num_channels"], height, width, generator=generator)
+        if getattr(config, "use_mask_token", False):
+            down, right = _pair(config.patch_size)
+            masked = torch.arange((height // down) * (width // right)) % 3 == 1
+            inputs["bool_masked_pos"] = masked.expand(2, -1)
+    if mel := sizes.get("input_features"):
+        frames = 2 * mel["max_source_positions"]  # the second convolution has stride two
+        inputs["input_features"] = torch.randn(2, mel["num_mel_bins"], frames, generator=generator)
+        inputs.pop("attention_mask", None)  # it would be over frames
+    accepted = inspect.signature(model_class(architecture).forward).parameters
+    return {name: value for name, value in inputs.items() if name in accepted}
 
+
+def _tokens(config: PreTrainedConfig, architecture: str, generator: torch.Generator) -> dict[str, Tensor]:
+    """Token ids for encoder and decoder, and the attention mask."""
     # RoBERTa's position table has rows for the padding token and those before it, which are no positions.
     length = max(2, min(32, positions(config) - 4))
     pad = getattr(config, "pad_token_id", None)
@@ -126,25 +179,29 @@ def probe(config: PreTrainedConfig, architecture: str, seed: int = 0) -> dict[st
     decoder_tokens = ids[torch.randint(len(ids), (2, length), generator=generator)]
     mask = torch.ones_like(tokens)
     mask[1, length - max(1, length // 3) :] = 0
-    accepted = inspect.signature(cls.forward).parameters
-    if "decoder_input_ids" in accepted and isinstance(eos := config.eos_token_id, int):
-        # Sequence classification with a decoder reads the position of the last end-of-sequence token.
+    accepted = inspect.signature(model_class(architecture).forward).parameters
+    eos = getattr(config, "eos_token_id", None)
+    if isinstance(eos, int) and ("decoder_input_ids" in accepted or "CLIP" in architecture):
+        # Sequence classification with a decoder, and CLIP, read the position of an end-of-sequence token.
         tokens[torch.arange(2), mask.sum(1) - 1] = eos
     # Some configs have -1 for "no padding token".
     tokens[mask == 0] = max(pad or 0, 0)
-    inputs = {"input_ids": tokens, "attention_mask": mask}
-    if "decoder_input_ids" in accepted:
-        inputs["decoder_input_ids"] = decoder_tokens
+    inputs = {"input_ids": tokens, "attention_mask": mask, "decoder_input_ids": decoder_tokens}
     if architecture.endswith("ForSequenceClassification") and pad is None:
         # Decoders find the last token of a row by the padding token, and refuse a batch without one.
         inputs = {name: value[:1] for name, value in inputs.items()}
     if architecture.endswith("ForMultipleChoice"):
         inputs = {name: value[None] for name, value in inputs.items()}
-    return {name: value for name, value in inputs.items() if name in accepted}
+    return inputs
+
+
+def _pair(size: int | list[int] | tuple[int, int]) -> tuple[int, int]:
+    height, width = (size, size) if isinstance(size, int) else size
+    return height, width
 
 
 def outputs(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Tensor:
-    """Run the model and lay its outputs (logits, or the hidden states of a bare model) end to end: [values].
+    """Run the model and lay its outputs (logits, or embeddings, or hidden states) end to end: [values].
 
     Padded positions are left out.  Floating inputs are cast to the model's dtype.
 
@@ -156,17 +213,17 @@ def outputs(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Tensor:
     cast = {name: cast_floats(value, model.dtype) for name, value in inputs.items()}
     with torch.no_grad():
         result = model(**cast, return_dict=True)
-    found: list[Tensor] = []
-    for name in OUTPUT_NAMES:
-        value = result.get(name)
-        if value is None:
-            continue
-        if mask is not None and value.shape[: mask.dim()] == mask.shape:
-            value = value[mask.bool()]
-        found.append(value.flatten())
-    if not found:
-        raise InputError(f"{type(model).__name__} returns none of {', '.join(OUTPUT_NAMES)}")
-    return torch.cat(found)
+    for names in OUTPUT_NAMES:
+        found = [value for name in names if (value := result.get(name)) is not None]
+        if found:
+            return torch.cat([_without_padding(value, mask).flatten() for value in found])
+    raise InputError(f"{type(model).__name__} returns none of {', '.join(sum(OUTPUT_NAMES, ()))}")
+
+
+def _without_padding(value: Tensor, mask: Tensor | None) -> Tensor:
+    if mask is not None and value.shape[: mask.dim()] == mask.shape:
+        return value[mask.bool()]
+    return value
 
 
 def cast_floats(tensor: Tensor, dtype: torch.dtype) -> Tensor:
@@ -174,9 +231,16 @@ def cast_floats(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     return tensor.to(dtype if tensor.is_floating_point() else tensor.dtype, copy=True)
 
 
+def part_of(config: PreTrainedConfig, name: str) -> PreTrainedConfig:
+    """The config of one tower of a model, the model's own where it has one tower."""
+    return getattr(config, name, None) or config
+
+
 def positions(config: PreTrainedConfig) -> int:
-    """The rows of the position table; 512 where the config sets no limit."""
-    return getattr(config, "max_position_embeddings", None) or 512
+    """The rows of the position table, the decoder's where only that is made of tokens; 512 where there is no limit."""
+    text = part_of(config, "text_config")
+    limits = (getattr(text, name, None) for name in ("max_position_embeddings", "max_target_positions"))
+    return next(filter(None, limits), 512)
 
 
 def model_class(architecture: str) -> Any:

@@ -114,8 +114,11 @@ def _turn_to_ends(match: Match, streams: list[Key]) -> bool:
     left, turned = list(streams), set[str]()
     while found := next(((key, sites) for key in left if (sites := _ends(match, key, turned))), None):
         key, sites = found
-        match.set({key: match.groups[key].project(match.gram(key, sites=sites, normalise=True))})
         left.remove(key)
+        gram = match.gram(key, sites=sites, normalise=True)
+        if not gram.cross:  # tensors of zeros say nothing
+            continue
+        match.set({key: match.groups[key].project(gram)})
         turned.add(str(key[0]))
     return bool(turned)
 

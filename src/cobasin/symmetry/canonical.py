@@ -25,7 +25,7 @@ from torch import Tensor
 
 from cobasin.symmetry.balance import FRAME, Frames, balancing_frames, in_frames, inverse
 from cobasin.symmetry.form import Form
-from cobasin.symmetry.gauges import RouterShift
+from cobasin.symmetry.gauges import SoftmaxShift
 from cobasin.symmetry.spec import key_text
 from cobasin.symmetry.state import State
 
@@ -78,7 +78,7 @@ class Folded(_Changed):
                 gauge, self.before_biases(gauge.weight), self.before_biases(gauge.bias)
             )
         for gauge in form.biases:
-            if isinstance(gauge, RouterShift):
+            if isinstance(gauge, SoftmaxShift):
                 if gauge.weight == name:
                     tensor = tensor - form.common_row(gauge, tensor)
             elif gauge.bias == name:
@@ -139,7 +139,7 @@ class Unfolded(_Changed):
         if name in form.norm_parameters or name in form.scale_parameters:
             return self._gauge(name, tensor)
         for gauge in form.biases:
-            if isinstance(gauge, RouterShift) and gauge.weight == name:
+            if isinstance(gauge, SoftmaxShift) and gauge.weight == name:
                 tensor = tensor + self._gauge(f"{name}:shift", tensor)
         if name in form.readers:
             tensor = self._unfold(name, tensor)
@@ -161,7 +161,7 @@ class Unfolded(_Changed):
             inverse = self._gauge(scale.weight, tensor).reciprocal()
             tensor = form.scaled(name, scale.stream, tensor, inverse).reshape(tensor.shape)
         for gauge in form.biases:
-            if not isinstance(gauge, RouterShift) and gauge.bias == name:
+            if not isinstance(gauge, SoftmaxShift) and gauge.bias == name:
                 tensor = form.with_block(name, gauge.block, tensor, self._gauge(f"{name}:{gauge.block}", tensor))
         return tensor
 
@@ -218,7 +218,7 @@ def gauge_of(form: Form, state: State) -> Gauge:
         gauge[f"{name}:mean"] = view.mean(axis, keepdim=True)
     folded = Folded(form, state)
     for bias in form.biases:
-        if isinstance(bias, RouterShift):
+        if isinstance(bias, SoftmaxShift):
             gauge[f"{bias.weight}:shift"] = form.common_row(bias, folded.before_biases(bias.weight))
         else:
             view = form.spec.entries[bias.bias].layout.blocks[bias.block].view(_read(form, state, bias.bias))
@@ -235,11 +235,16 @@ def obstacles(form: Form, source: State, anchor: State) -> list[str]:
     found = [f"{name} of the anchor has a gain of zero (entry {int(gains[name].abs().argmin())})" for name in zeros]
     for norm in form.norms:
         if norm.weight not in zeros and norm.bias and any(form.carries_offset(reader) for reader in norm.readers):
-            ratio = anchor[norm.bias].double() / gains[norm.weight]
-            needed = ratio.any() or source[norm.bias].any()
-            if needed and ratio.sum().abs() < _SMALLEST_OFFSET * ratio.norm() + torch.finfo(torch.float64).tiny:
+            offset = anchor[norm.bias].double()
+            if (offset.any() or source[norm.bias].any()) and not carries(gains[norm.weight], offset):
                 found.append(f"{norm.bias} of the anchor sums to zero over its gains, and the head has no bias")
     return found
+
+
+def carries(gain: Tensor, offset: Tensor) -> bool:
+    """Whether a norm's offset can carry the bias of readers that have none of their own."""
+    ratio = offset.double() / gain
+    return bool(ratio.sum().abs() >= _SMALLEST_OFFSET * ratio.norm() + torch.finfo(torch.float64).tiny)
 
 
 def singular(form: Form, gauge: Mapping[str, Tensor]) -> list[str]:

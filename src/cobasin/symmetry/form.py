@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from cobasin.symmetry.gauges import FreeGauge, LayerScale, Norm, RouterShift, ValueBias
+from cobasin.symmetry.gauges import FreeGauge, LayerScale, Norm, SoftmaxShift, ValueBias
 from cobasin.symmetry.groups import Group, Orthogonal
 from cobasin.symmetry.spec import Key, Spec, layer_of
 
@@ -111,9 +111,12 @@ class Form:
         return norm.bias is not None and self.bias_of(reader) is None and reader not in norm.keys
 
     def view(self, name: str, stream: str, tensor: Tensor) -> tuple[Tensor, int]:
-        """``tensor`` seen with ``stream`` as one of its axes, and that axis."""
+        """``tensor`` seen with ``stream`` as one of its axes, and that axis.
+
+        Of a square map of the stream it is the axis that is read for a reader, the one that is written else.
+        """
         layout = self.spec.entries[name].layout
-        if (axis := layout.axis_of(stream)) is not None:
+        if (axis := layout.axis_of(stream, last=name in self.readers)) is not None:
             return tensor, axis
         (block,) = layout.blocks
         return block.view(tensor), [a.space for a in block.axes].index(stream)
@@ -145,8 +148,8 @@ class Form:
         left, right, out = ("".join(letters[a.space] for a in b.axes) for b in (weight_block, bias_block, out_block))
         return torch.einsum(f"{left},{right}->{out}", weight_block.view(weight), bias_block.view(bias))
 
-    def common_row(self, gauge: RouterShift, weight: Tensor) -> Tensor:
-        """What all rows of a router share: their mean."""
+    def common_row(self, gauge: SoftmaxShift, weight: Tensor) -> Tensor:
+        """What all values of the space share: their mean."""
         axis = self.spec.entries[gauge.weight].layout.axis_of(gauge.space)
         assert axis is not None
         return weight.mean(axis, keepdim=True)
@@ -182,7 +185,7 @@ def form_of(
         tuple(
             _fill(spec, bias, index)
             for bias in spec.biases
-            for _, index in spec.expand(bias.weight if isinstance(bias, RouterShift) else bias.bias)
+            for _, index in spec.expand(bias.weight if isinstance(bias, SoftmaxShift) else bias.bias)
             if free_biases and chosen(bias.part, index)
         ),
         tuple(

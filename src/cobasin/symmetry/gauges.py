@@ -56,12 +56,15 @@ class ValueBias:
 
 
 @dataclass(frozen=True)
-class RouterShift:
-    """A vector common to all rows of a router ``weight``, which the softmax over ``space`` cancels."""
+class SoftmaxShift:
+    """What all values of ``space`` share in ``weight`` (a router's rows, a head's position biases).
+
+    A softmax over the space cancels it.
+    """
 
     weight: str
     space: str = "expert"
-    part: ClassVar[str] = "ffn"
+    part: str = "ffn"
 
 
-FreeGauge = KeyBias | ValueBias | RouterShift
+FreeGauge = KeyBias | ValueBias | SoftmaxShift

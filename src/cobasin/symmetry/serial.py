@@ -7,12 +7,12 @@ import json
 from typing import Any
 
 from cobasin.symmetry.form import Form
-from cobasin.symmetry.gauges import KeyBias, LayerScale, Norm, RouterShift, ValueBias
-from cobasin.symmetry.groups import Orthogonal, Permutation, Rotation2
+from cobasin.symmetry.gauges import KeyBias, LayerScale, Norm, SoftmaxShift, ValueBias
+from cobasin.symmetry.groups import Diagonal, Orthogonal, Permutation, Rotation2
 from cobasin.symmetry.spec import Space, Spec
 
-_GROUPS = (Permutation, Orthogonal, Rotation2)
-_CLASSES = {c.__name__: c for c in (Form, Spec, Space, Norm, LayerScale, KeyBias, ValueBias, RouterShift, *_GROUPS)}
+_GROUPS = (Permutation, Orthogonal, Rotation2, Diagonal)
+_CLASSES = {c.__name__: c for c in (Form, Spec, Space, Norm, LayerScale, KeyBias, ValueBias, SoftmaxShift, *_GROUPS)}
 _CLASS = "__class__"
 
 

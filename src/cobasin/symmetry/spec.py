@@ -12,7 +12,7 @@ import torch
 
 from cobasin.symmetry.gauges import FreeGauge, LayerScale, Norm
 from cobasin.symmetry.groups import Group, Orthogonal
-from cobasin.symmetry.types import Axis, Layout, TypeSyntaxError, layout, parse
+from cobasin.symmetry.types import Axis, Layout, Product, TypeSyntaxError, layout, parse, unparse
 
 Key = tuple[str | int, ...]
 """Names one element: its space, then the index values it belongs to, as ``("ffn", 3)`` for layer 3."""
@@ -69,7 +69,8 @@ class Spec:
         templates: tensor name (with ``{layer}`` for an index space) to type. Names are without ``prefix``,
             which files of a model with a head carry and files of a bare model may lack. Where the space in the
             name is also the first axis of the type (``experts.{expert}.w1: expert ffn resid``), the file has one
-            tensor for each of its values; here they are one, stacked, named ``experts.*.w1``.
+            tensor for each of its values; here they are one, stacked, named ``experts.*.w1``. A product is named
+            by all its spaces (``norms.{kv rep}: (kv rep) freq``).
         absent: regular expressions of names that the templates give, but that the model does not have.
         tied: tensors that repeat another one and may be absent from the file.
         norms, scales, biases: the norms and layer scales that can be folded, the biases that are gauge.
@@ -105,8 +106,8 @@ class Spec:
             layout_ = layout(type_, self.sizes)
             for name, index in self.expand(template):
                 stack = ()
-                if (stacked := _stacked(template, type_)) is not None:
-                    stack = tuple(name.replace("*", str(i)) for i in range(self.sizes[stacked]))
+                if _stacked(template, type_) is not None:
+                    stack = tuple(name.replace("*", str(i)) for i in range(layout_.shape[0]))
                 found[name] = Entry(layout_, index, stack)
         return found
 
@@ -208,6 +209,12 @@ class Spec:
         return found
 
     @cached_property
+    def unties(self) -> bool:
+        """Whether a tied tensor reads a norm: folded, the norm gives it values of its own."""
+        readers = (name for norm in self.norms for reader in norm.readers for name, _ in self.expand(reader))
+        return not self.tied.keys().isdisjoint(readers)
+
+    @cached_property
     def invertible(self) -> frozenset[str]:
         """Spaces that any invertible map may act on: each use multiplies by it, or by its contragredient."""
         neutral = {
@@ -249,7 +256,7 @@ class Spec:
         layout_ = self.entries[entry].layout
         if place is None:
             return layout_.text, layout_.shape
-        return layout_.text.partition(" ")[2], layout_.shape[1:]
+        return unparse(layout_.nodes[1:]), layout_.shape[1:]
 
 
 def is_layer(space: str) -> bool:
@@ -263,6 +270,8 @@ def layer_of(index: Mapping[str, int]) -> int | None:
 
 
 def _stacked(template: str, type_: str) -> str | None:
-    """The space in a name that is also the first axis of the type."""
-    first = parse(type_)[0]
-    return first.space if isinstance(first, Axis) and f"{{{first.space}}}" in template else None
+    """The space in a name that is also the first axis of the type; the spaces, where this is a product."""
+    first = next(iter(parse(type_)), None)
+    parts = first.parts if isinstance(first, Product) else (first,)
+    name = " ".join(part.space for part in parts if isinstance(part, Axis))
+    return name if f"{{{name}}}" in template else None

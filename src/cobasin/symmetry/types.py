@@ -9,6 +9,7 @@ heads and, inside a head, over its Q-K basis, and whose columns are the residual
     a'         the contragredient side of a rescaling: divided where ``a`` is multiplied
     a~         a side that a rescaling (and a change of sign) leaves alone
     1          an axis of size one
+    scalar     no axis at all
 
 A type without sums is a monomial. Every type is a disjoint union of monomials, and the part of a tensor that
 belongs to one of them is a strided view with one axis per elementary space: a `Block`.
@@ -64,6 +65,8 @@ def parse(text: str) -> tuple[Node, ...]:
     Raises:
         TypeSyntaxError: on unbalanced parentheses, empty groups or stray characters; quotes the type.
     """
+    if text.strip() == "scalar":
+        return ()
     tokens: list[Axis | str] = []
     for space, mark, punctuation, stray in _TOKEN.findall(text):
         if stray:
@@ -101,6 +104,20 @@ def parse(text: str) -> tuple[Node, ...]:
     return tuple(axes)
 
 
+def unparse(nodes: tuple[Node, ...]) -> str:
+    """The type that `parse` reads as ``nodes``."""
+
+    def text(node: Node, bare: bool = False) -> str:
+        if isinstance(node, Axis):
+            return node.space + {1: "", -1: "'", 0: "~"}[node.charge]
+        joined = " ".join(map(text, node.parts))
+        if isinstance(node, Sum):
+            joined = " + ".join(text(part, bare=True) for part in node.parts)
+        return joined if bare and isinstance(node, Product) else f"({joined})"
+
+    return " ".join(map(text, nodes)) or "scalar"
+
+
 def size(node: Node, sizes: Mapping[str, int]) -> int:
     """Number of entries along a node, given the size of every space."""
     if isinstance(node, Axis):
@@ -132,9 +149,10 @@ class Layout:
     blocks: tuple[Block, ...]
     nodes: tuple[Node, ...]
 
-    def axis_of(self, space: str) -> int | None:
-        """The tensor axis that is exactly ``space``, or None."""
-        return next((i for i, n in enumerate(self.nodes) if isinstance(n, Axis) and n.space == space), None)
+    def axis_of(self, space: str, last: bool = False) -> int | None:
+        """The first tensor axis (or the ``last``) that is exactly ``space``, or None."""
+        found = [i for i, node in enumerate(self.nodes) if isinstance(node, Axis) and node.space == space]
+        return found[-1 if last else 0] if found else None
 
     def check(self, shape: tuple[int, ...]) -> None:
         """Raise TypeSyntaxError unless ``shape`` is the type's; the message quotes both."""

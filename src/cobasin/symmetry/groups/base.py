@@ -12,7 +12,6 @@ for the cross-Gram M; `support` its value, half of what it takes off the squared
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -28,7 +27,7 @@ class Group(ABC):
 
     scaled: bool
     """Whether its elements rescale."""
-    continuous: ClassVar[bool]
+    continuous: bool
     """Whether its elements form a continuum, so that rounding of the Gram shows in them."""
 
     @property
@@ -66,7 +65,7 @@ class Group(ABC):
 
     @abstractmethod
     def support(self, gram: Gram) -> Tensor:
-        """Value of the best element, ``[*batch]``; with a scale, at the scale that aligns the norms."""
+        """Value of the best element, ``[*batch]``; of a scaled isometry a lower bound."""
 
     def bound(self, gram: Gram) -> Tensor:
         """No less than `support`, and cheaper where that is dear."""

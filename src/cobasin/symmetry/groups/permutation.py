@@ -10,8 +10,10 @@ from torch import Tensor
 
 from cobasin.symmetry.groups.assignment import assign
 from cobasin.symmetry.groups.base import Batch, Group, Value
+from cobasin.symmetry.groups.diagonal import Diagonal
 from cobasin.symmetry.groups.gram import Gram
-from cobasin.symmetry.groups.scale import aligning_scale, best_scale, gain
+
+_CHUNK = 1 << 16  # pairs priced at once: small enough for the cache
 
 
 @dataclass(frozen=True)
@@ -30,79 +32,75 @@ class Permutation(Group):
     def charged(self) -> bool:
         return self.signed or self.scaled
 
+    @property
+    def _entries(self) -> Diagonal:
+        """The signs and scales alone."""
+        return Diagonal(self.signed, self.scaled)
+
     def identity(self, batch: Batch, n: int) -> Value:
-        value = {"perm": torch.arange(n).expand(*batch, n).clone()}
-        return value | ({"scale": torch.ones(*batch, n, dtype=torch.float64)} if self.charged else {})
+        return {"perm": torch.arange(n).expand(*batch, n).clone()} | self._entries.identity(batch, n)
 
     def sample(self, batch: Batch, n: int, generator: torch.Generator) -> Value:
-        value = {"perm": torch.rand(*batch, n, generator=generator).argsort(-1)}
-        if self.charged:
-            uniform = torch.rand(2, *batch, n, generator=generator, dtype=torch.float64)
-            sign = torch.ones_like(uniform[0])
-            if self.signed:
-                sign[uniform[0] < 0.5] = -1
-            value["scale"] = sign * torch.exp2(2 * uniform[1] - 1) if self.scaled else sign
-        return value
+        perm = torch.rand(*batch, n, generator=generator).argsort(-1)
+        return {"perm": perm} | self._entries.sample(batch, n, generator)
 
     def act(self, value: Value, x: Tensor, charge: int = 1) -> Tensor:
         perm = value["perm"]
         # one permutation for all rows is an index, not a gather of every entry
         x = x.index_select(-1, perm) if perm.ndim == 1 else x.gather(-1, perm[..., None, :].expand(x.shape))
-        if "scale" in value and charge:
-            x = x * value["scale"][..., None, :].pow(charge).to(x.dtype)
-        return x
+        return self._entries.act(value, x, charge)
 
     def inverse(self, value: Value) -> Value:
         perm = value["perm"].argsort(-1)
-        return {"perm": perm} | ({"scale": value["scale"].gather(-1, perm).reciprocal()} if "scale" in value else {})
+        return {"perm": perm} | self._entries.inverse(_moved_scale(value, perm))
 
     def compose(self, first: Value, second: Value) -> Value:
-        value = {"perm": first["perm"].gather(-1, second["perm"])}
-        if "scale" in first:
-            value["scale"] = first["scale"].gather(-1, second["perm"])
-        if "scale" in second:
-            value["scale"] = value.get("scale", 1.0) * second["scale"]
-        return value
+        perm = first["perm"].gather(-1, second["perm"])
+        return {"perm": perm} | self._entries.compose(_moved_scale(first, second["perm"]), second)
 
     def project(self, gram: Gram, joint: bool = True) -> Value:
         perm = assign(self._pair_gain(gram))
         if not self.charged:
             return {"perm": perm}
-        direct, inverse = (_matched(gram.total(charge), perm).double() for charge in (1, -1))
-        if not self.scaled:
-            return {"perm": perm, "scale": torch.where(direct + inverse < 0, -1.0, 1.0).double()}
-        norm, inverse_norm = (gram.norms(charge)[0].gather(-1, perm).double() for charge in (1, -1))
-        return {"perm": perm, "scale": best_scale(direct, inverse, norm, inverse_norm, signed=self.signed)}
+        direct, inverse = (_matched(gram.total(charge), perm) for charge in (1, -1))
+        norms = [norm.gather(-1, perm) for norm in self._entries.norms(gram)]
+        return {"perm": perm} | self._entries.solve(direct, inverse, norms)
 
     def support(self, gram: Gram) -> Tensor:
         table = self._pair_gain(gram)
         return _matched(table, assign(table)).sum(-1)
 
+    def bound(self, gram: Gram) -> Tensor:
+        table = self._pair_gain(gram)
+        return torch.minimum(table.amax(-2).sum(-1), table.amax(-1).sum(-1))
+
     def deviation(self, value: Value) -> float:
         perm = value["perm"]
         bijective = perm.sort(-1).values.equal(torch.arange(perm.shape[-1]).expand(perm.shape))
-        scale = value.get("scale", torch.ones(()))
-        size = scale.abs() if self.signed else scale
-        usable = bool(scale.isfinite().all() and (size > 0).all() and (self.scaled or (size == 1).all()))
-        return 0.0 if bijective and usable else math.inf
+        return self._entries.deviation(value) if bijective else math.inf
 
     def describe(self, n: int) -> tuple[str, int]:
-        name = f"S({n})" if not self.charged else f"{'signed ' if self.signed else ''}S({n})"
+        name = f"signed S({n})" if self.signed else f"S({n})"
         return (name + " with scales", n) if self.scaled else (name, 0)
 
     def _pair_gain(self, gram: Gram) -> Tensor:
-        """What matching column j to column i gains, ``[..., j, i]``."""
+        """What matching column j to column i gains, with the best sign and scale of that pair, ``[..., j, i]``."""
         if not self.charged:
             return gram.total()
         direct, inverse = gram.total(1), gram.total(-1)
-        if not self.scaled:
-            return gram.total(0) + (direct + inverse).abs()
-        scale = aligning_scale(gram, per_column=True)
-        moved = scale * direct + inverse / scale
-        norm, inverse_norm = (gram.norms(charge)[0][..., :, None] for charge in (1, -1))
-        return gram.total(0) + (moved.abs() if self.signed else moved) + gain(scale, 0.0, 0.0, norm, inverse_norm)
+        norms = [norm[..., None] for norm in self._entries.norms(gram)]
+        table = gram.total(0).clone()
+        rows = max(1, _CHUNK * table.shape[-1] // table.numel())
+        for start in range(0, table.shape[-2], rows):
+            chunk = (..., slice(start, start + rows), slice(None))
+            table[chunk] += self._entries.gains(direct[chunk], inverse[chunk], [norm[chunk] for norm in norms])
+        return table
 
 
 def _matched(table: Tensor, perm: Tensor) -> Tensor:
     """``table[..., perm[i], i]``: the entries of the matched pairs, ``[..., n]``."""
     return table.gather(-2, perm[..., None, :])[..., 0, :]
+
+
+def _moved_scale(value: Value, perm: Tensor) -> Value:
+    return {"scale": value["scale"].gather(-1, perm)} if "scale" in value else {}

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
+from cobasin.symmetry.groups.base import Value
 from cobasin.symmetry.groups.gram import Gram
 
 
 def gain(a: Tensor, direct: Tensor | float, inverse: Tensor | float, norm: Tensor, inverse_norm: Tensor) -> Tensor:
     """What scale ``a`` gains: half the fall of the squared distance, ``a·p + m/a - (a²·|A₊|² + |A₋|²/a²)/2``."""
-    return a * direct + inverse / a - (a.square() * norm + inverse_norm / a.square()) / 2
+    reciprocal = 1 / a  # no squares, which would overflow for columns that all but vanish
+    return a * (direct - a * norm / 2) + reciprocal * (inverse - reciprocal * inverse_norm / 2)
 
 
 def best_scale(direct: Tensor, inverse: Tensor, norm: Tensor, inverse_norm: Tensor, signed: bool) -> Tensor:
@@ -66,18 +70,24 @@ def _root_from_one(p: Tensor, m: Tensor) -> Tensor:
             return t
 
 
-def aligning_scale(gram: Gram, per_column: bool) -> Tensor:
-    """The scale that gives the source's two sides the ratio of norms of the target's; 1 where a side is zero.
+def aligning_scale(gram: Gram) -> Tensor:
+    """The scale that gives the source's two sides the ratio of norms of the target's, ``[*batch]``.
 
-    Shape ``[..., n, n]`` (one for every pair of columns) or ``[...]`` (one for the whole space).
+    It is 1 where a side is zero.
     """
-    (source, target), (source_inverse, target_inverse) = gram.norms(1), gram.norms(-1)
-    if per_column:
-        source, source_inverse = source[..., :, None], source_inverse[..., :, None]
-        target, target_inverse = target[..., None, :], target_inverse[..., None, :]
-    else:
-        source, source_inverse, target, target_inverse = (
-            norm.sum(-1) for norm in (source, source_inverse, target, target_inverse)
-        )
+    (source, target), (source_inverse, target_inverse) = (
+        [norm.sum(-1) for norm in gram.norms(charge)] for charge in (1, -1)
+    )
     top, bottom = target * source_inverse, source * target_inverse
     return torch.where((top > 0) & (bottom > 0), top / bottom.clamp_min(torch.finfo(top.dtype).tiny), 1.0).pow(0.25)
+
+
+def inverse_scale(value: Value) -> Value:
+    """The scale of the inverse element, where there is one."""
+    return {"scale": value["scale"].reciprocal()} if "scale" in value else {}
+
+
+def compose_scale(first: Value, second: Value) -> Value:
+    """The scale of a product of two elements, where either has one."""
+    scales = [value["scale"] for value in (first, second) if "scale" in value]
+    return {"scale": math.prod(scales[1:], start=scales[0])} if scales else {}

@@ -1,0 +1,124 @@
+"""An adapter: its config and its tensors by name, as they lie in a PEFT folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+from cobasin.errors import InputError
+from cobasin.weight_files import INDEX_FILE, SINGLE_FILE, Header, open_safetensors, read_json
+from cobasin.writer import publishing, write_beside
+
+CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
+
+# With these an adapter is more than factors beside the weights of its base.
+_NOT_COVERED = (
+    *("layer_replication", "target_parameters", "trainable_token_indices", "ensure_weight_tying", "megatron_config"),
+    *("use_qalora", "use_bdlora", "arrow_config", "kasa_config", "monteclora_config", "velora_config"),
+)
+# Every other start subtracts from the weights of the base as the adapter is loaded.
+_STARTS = (True, False, None, "gaussian", "eva", "orthogonal")
+
+
+class Adapter(Mapping[str, Tensor]):
+    """A LoRA's config and its tensors by their names in the file, read lazily.
+
+    `headers` holds every tensor's dtype and shape; `read` reads (or computes) one tensor; `folder` is where the
+    adapter's other files are.
+    """
+
+    def __init__(
+        self,
+        label: str,
+        config: dict[str, Any],
+        headers: dict[str, Header],
+        read: Callable[[str], Tensor],
+        folder: Path | None = None,
+    ):
+        self.label, self.config, self.headers, self.read, self.folder = label, config, headers, read, folder
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self.headers:
+            raise KeyError(name)
+        return self.read(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.headers)
+
+    def __len__(self) -> int:
+        return len(self.headers)
+
+
+def is_adapter(model: Any) -> bool:
+    """Whether this is a PEFT folder; one that holds the weights of a model, too, is taken for that model."""
+    if not isinstance(model, (str, Path)):
+        return isinstance(model, Adapter)
+    folder = Path(model).expanduser()
+    return (folder / CONFIG_FILE).is_file() and not any((folder / name).exists() for name in (SINGLE_FILE, INDEX_FILE))
+
+
+def load_adapter(model: str | Path | Adapter) -> Adapter:
+    """Open a PEFT folder; only the header of its tensors is read.
+
+    Raises:
+        InputError: for anything missing or damaged, another kind of adapter than LoRA, and variants of LoRA that are
+            not factors beside the weights of a base; when a tensor is read, for values that are not finite.
+    """
+    if isinstance(model, Adapter):
+        return model
+    folder = Path(model).expanduser()
+    config = read_json(folder / CONFIG_FILE)
+    if config.get("peft_type") != "LORA":
+        raise InputError(f"{model}: peft_type is {config.get('peft_type')!r}; only adapters of type 'LORA' are covered")
+    if found := [key for key in _NOT_COVERED if config.get(key)]:
+        raise InputError(f"{model}: {found[0]} is set in {CONFIG_FILE}; such adapters are not covered")
+    if config.get("init_lora_weights") not in _STARTS:
+        raise InputError(
+            f"{model}: init_lora_weights is {config['init_lora_weights']!r}: loading the adapter changes the weights "
+            "of its base; convert it to a plain LoRA with peft's path_initial_model_for_weight_conversion"
+        )
+    if not (folder / WEIGHTS_FILE).is_file():
+        raise InputError(
+            f"{model}: has no {WEIGHTS_FILE}; adapters are read from safetensors only, never from a pickle"
+        )
+    headers, read = open_safetensors(folder / WEIGHTS_FILE)
+    for name, header in headers.items():
+        if not header.dtype.is_floating_point or header.dtype.itemsize < 2:
+            raise InputError(
+                f"{model}: {name} has dtype {header.dtype}, expected float64, float32, float16 or bfloat16"
+            )
+
+    def checked(name: str) -> Tensor:
+        tensor = read(name)
+        if not tensor.isfinite().all():
+            raise InputError(
+                f"{model}: {name} has NaN or infinite values; the file is damaged or the training diverged"
+            )
+        return tensor
+
+    return Adapter(str(model), config, headers, checked, folder)
+
+
+def save_adapter(
+    adapter: Adapter,
+    out: Path,
+    *,
+    files: Mapping[str, Callable[[Path], None] | str] | None = None,
+    overwrite: bool = False,
+) -> None:
+    """Write a PEFT folder, complete or not at all, with the tokenizer and other files of the adapter's folder.
+
+    Raises:
+        InputError: where ``out`` is refused or cannot be written.
+    """
+    with publishing(out, overwrite, adapter.folder) as partial:
+        save_file({name: adapter[name].contiguous() for name in adapter}, partial / WEIGHTS_FILE, {"format": "pt"})
+        write_beside(partial, adapter.folder, files or {})
+        (partial / CONFIG_FILE).write_text(
+            json.dumps(adapter.config, indent=2, sort_keys=True) + "\n", encoding="utf-8"
+        )

@@ -1,0 +1,129 @@
+"""Two adapters of one base: what each adds is a product B A, the same for every invertible map between the factors."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from cobasin.adapters.folder import Adapter, load_adapter
+from cobasin.adapters.layers import FACTOR, RANK
+from cobasin.errors import InputError
+from cobasin.matching.choice import Choice
+from cobasin.matching.state import Match
+from cobasin.matching.weights import ascend
+from cobasin.symmetry.canonical import gauge_of
+from cobasin.symmetry.element import Element
+from cobasin.symmetry.form import form_of
+from cobasin.symmetry.spec import Space, Spec
+from cobasin.symmetry.state import State, squared_distance
+
+LORA = "LoRA"  # in the place of an architecture
+
+
+def match_adapters(
+    source: str | Path | Adapter, anchor: str | Path | Adapter, progress: Callable[[int, float], None] | None = None
+) -> Element:
+    """The invertible maps between the factors of ``source`` that bring it closest to ``anchor``.
+
+    Both sides of every rank are brought to the balanced basis and matched there by isometries; the result is written in
+    the anchor's basis.
+
+    Args:
+        source, anchor: PEFT folders, or adapters read from them.
+        progress: called after every round with its number and the squared distance.
+
+    Raises:
+        InputError: where the two do not adapt the same weights with the same ranks.
+    """
+    started = time.perf_counter()
+    source, anchor = load_adapter(source), load_adapter(anchor)
+    _check_pair(source, anchor)
+    form = form_of(rank_spec(source), balanced=True)
+    ends = [_tensors(adapter) for adapter in (source, anchor)]
+    match = Match(form, Choice(frozenset({"rank", "scale"}), general=True), *ends)
+    first = dict(match.distances)
+    history = ascend(match, progress).history
+    element = Element(form, match.values, *(gauge_of(form, end) for end in ends))
+    bases = [adapter.config.get("base_model_name_or_path") for adapter in (source, anchor)]
+    report = {
+        "symmetry": "gl",
+        "distance_before": _distance(*ends),
+        "distance_after": _distance(element.apply(ends[0]), ends[1]),
+        "objective": [math.sqrt(value) for value in history],
+        "spaces": {
+            f"rank.{FACTOR.fullmatch(names[0])[1]}": {  # type: ignore[index]
+                "before": math.sqrt(sum(first[name] for name in names)),
+                "after": math.sqrt(sum(match.distances[name] for name in names)),
+            }
+            for names in map(lambda key: match.tensors_of([key]), match.groups)
+        },
+        "rounds": len(history) - 1,
+        "seconds": time.perf_counter() - started,
+        "notes": [f"the adapters name different bases: {bases[0]} and {bases[1]}"] if bases[0] != bases[1] else [],
+    }
+    return replace(element, report=report)
+
+
+def apply_to_adapter(element: Element, adapter: Adapter, dtype: torch.dtype | None = None) -> Adapter:
+    """The same adapter with its factors in the basis that `match_adapters` found.
+
+    Raises:
+        InputError: for an adapter of other ranks or weights.
+    """
+    if rank_spec(adapter) != element.spec:
+        raise InputError(f"{adapter.label} does not have the weights and ranks that the element acts on")
+    moved = element.apply(_tensors(adapter))
+    headers = {name: replace(h, dtype=dtype or h.dtype) for name, h in adapter.headers.items()}
+    read = lambda name: moved[name].to(headers[name].dtype)  # noqa: E731
+    return Adapter(adapter.label, dict(adapter.config), headers, read, adapter.folder)
+
+
+def products(adapter: Adapter) -> dict[str, Tensor]:
+    """``B A`` of every module."""
+    factors: dict[str, dict[str, Tensor]] = {}
+    for name in adapter:
+        if (found := FACTOR.fullmatch(name)) and found[2][-1] in "AB" and len(adapter.headers[name].shape) > 1:
+            factors.setdefault(found[1], {})[found[2][-1]] = adapter[name].double().flatten(1)
+    return {module: pair["B"] @ pair["A"] for module, pair in factors.items() if len(pair) == 2}
+
+
+def rank_spec(adapter: Adapter) -> Spec:
+    """The type of an adapter whose base stands still: only its ranks are free."""
+    spaces: dict[str, Space] = {}
+    templates: dict[str, str] = {}
+    ranks: dict[str, str] = {}
+    for name, header in adapter.headers.items():
+        axes = [f"fixed_{size}" for size in header.shape]
+        spaces |= {axis: Space(size) for axis, size in zip(axes, header.shape, strict=True)}
+        if (found := FACTOR.fullmatch(name)) and found[2][-1] in "AB" and len(axes) > 1:
+            rank = ranks.setdefault(found[1], f"rank_{len(ranks)}")
+            place, mark = (0, "") if found[2][-1] == "A" else (1, "'")
+            axes[place] = rank + mark
+            spaces[rank] = Space(header.shape[place], RANK, part="rank")
+        templates[name] = " ".join(axes)
+    return Spec(LORA, spaces, templates)
+
+
+def _check_pair(source: Adapter, anchor: Adapter) -> None:
+    problems = []
+    for name in sorted(source.headers.keys() | anchor.headers.keys()):
+        shapes = [end.headers[name].shape if name in end else "missing" for end in (source, anchor)]
+        if shapes[0] != shapes[1]:
+            problems.append(f"{name} is {shapes[0]} in {source.label} and {shapes[1]} in {anchor.label}")
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise InputError(f"the adapters do not adapt the same weights with the same ranks: {problems[0]}{more}")
+
+
+def _tensors(adapter: Adapter) -> dict[str, Tensor]:
+    return {name: adapter[name].double() for name in adapter}
+
+
+def _distance(a: State, b: State) -> float:
+    return math.sqrt(sum(squared_distance(a[name], b[name]) for name in b))

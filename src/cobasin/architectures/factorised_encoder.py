@@ -1,0 +1,115 @@
+"""Post-LayerNorm encoders whose embeddings have a width of their own: ELECTRA, ALBERT.
+
+A LayerNorm stands between the embeddings and the linear map into the stream. With its gain and offset folded into
+that map, any orthogonal map that fixes the ones vector acts on the embeddings. Not under a tied masked-LM head: an
+activation comes before its decoder, so the embeddings that repeat it are permuted only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cobasin.architectures import Request, declares
+from cobasin.architectures.encoder import SAME_FUNCTION, bert_embeddings, bert_head, bert_spaces, bert_spec, masked_lm
+from cobasin.architectures.parts import layer_norm, linear, neurons
+from cobasin.symmetry.gauges import KeyBias, Norm, ValueBias
+from cobasin.symmetry.groups import Orthogonal, Permutation
+from cobasin.symmetry.spec import Space, Spec
+
+
+def _head_is_tied(request: Request) -> bool:
+    return request.head == "ForMaskedLM" and request.config.tie_word_embeddings
+
+
+def _embedding_spaces(request: Request) -> dict[str, Space]:
+    size = request.config.embedding_size
+    folded = None if _head_is_tied(request) else Orthogonal(fix_ones=True)
+    return {
+        "embed": Space(size, Permutation(), part="residual", folded=folded),
+        "trans": Space(size, Permutation(), part="ffn"),
+    }
+
+
+def _embedding_norm(request: Request, into_stream: str) -> Norm:
+    # a tied decoder reads the mean of an embedding, too
+    weight, bias, centred = "embeddings.LayerNorm.weight", "embeddings.LayerNorm.bias", not _head_is_tied(request)
+    return Norm(weight, (f"{into_stream}.weight",), bias, centred, stream="embed")
+
+
+@declares(
+    "Electra",
+    "electra",
+    "Model",
+    "ForPreTraining",
+    "ForMaskedLM",
+    "ForSequenceClassification",
+    "ForTokenClassification",
+)
+def electra(request: Request) -> Spec:
+    """ELECTRA, discriminators and generators; embeddings as wide as the stream are written to it directly."""
+    config = request.config
+    narrow = config.embedding_size != config.hidden_size
+    embed, project = "embed" if narrow else "resid", "embeddings_project"
+    p, decoder = "discriminator_predictions", "generator_lm_head"
+    head, ties = {
+        "Model": ({}, {}),
+        "ForPreTraining": (linear(f"{p}.dense", "pool", "resid") | linear(f"{p}.dense_prediction", "1", "pool'"), {}),
+        "ForMaskedLM": masked_lm(
+            config.tie_word_embeddings,
+            "generator_predictions.dense",
+            "generator_predictions.LayerNorm",
+            decoder,
+            f"{decoder}.bias",
+            embed,
+        ),
+        "ForSequenceClassification": (
+            linear("classifier.dense", "pool", "resid") | linear("classifier.out_proj", "label", "pool"),
+            {},
+        ),
+        "ForTokenClassification": (linear("classifier", "label", "resid"), {}),
+    }[request.head]
+    spec = bert_spec(request, head, ties, "electra.", embed)
+    # the classification head has a gelu, whatever the config says
+    pool = neurons(config.hidden_act if request.head == "ForPreTraining" else "gelu")
+    return replace(
+        spec,
+        spaces={**spec.spaces, **_embedding_spaces(request), "pool": Space(config.hidden_size, pool, part="ffn")},
+        templates={**spec.templates, **(linear(project, "resid", "embed") if narrow else {})},
+        norms=(_embedding_norm(request, project),) if narrow else (),
+    )
+
+
+@declares("Albert", "albert", "Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification")
+def albert(request: Request) -> Spec:
+    """ALBERT: a ``layer`` is a group of layers with the same weights, a ``sublayer`` one of the layers of a group."""
+    config = request.config
+    layer = "encoder.albert_layer_groups.{layer}.albert_layers.{sublayer}"
+    own, project = f"{layer}.attention", "encoder.embedding_hidden_mapping_in"
+    p, tied = "predictions", config.tie_word_embeddings
+    masked = masked_lm(tied, f"{p}.dense", f"{p}.LayerNorm", f"{p}.decoder", f"{p}.bias", "embed")
+    head, ties = bert_head(request, "pooler", masked)
+    return Spec(
+        request.architecture,
+        bert_spaces(request, ("layer", "sublayer"))
+        | _embedding_spaces(request)
+        | {"layer": Space(config.num_hidden_groups), "sublayer": Space(config.inner_group_num)},
+        {
+            **bert_embeddings("embed"),
+            **linear(project, "resid", "embed"),
+            **linear(f"{own}.query", "(head qk)", "resid"),
+            **linear(f"{own}.key", "(head qk')", "resid"),
+            **linear(f"{own}.value", "(head vo)", "resid"),
+            **linear(f"{own}.dense", "resid", "(head vo')"),
+            **layer_norm(f"{own}.LayerNorm"),
+            **linear(f"{layer}.ffn", "ffn", "resid"),
+            **linear(f"{layer}.ffn_output", "resid", "ffn'"),
+            **layer_norm(f"{layer}.full_layer_layer_norm"),
+            **head,
+        },
+        prefix="albert.",
+        tied=ties,
+        norms=(_embedding_norm(request, project),),
+        biases=(KeyBias(f"{own}.key.bias"), ValueBias(f"{own}.value.bias", f"{own}.dense.weight", f"{own}.dense.bias")),
+        buffers=(r"embeddings\.position_ids", r"embeddings\.token_type_ids"),
+        function_keys=("num_attention_heads", "num_hidden_layers", "hidden_act", "layer_norm_eps", *SAME_FUNCTION),
+    )

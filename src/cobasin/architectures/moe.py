@@ -1,0 +1,124 @@
+"""Decoders with a mixture of experts: Mixtral, Qwen2-MoE, Qwen3-MoE, OLMoE.
+
+Experts may change order together with their router rows, and neurons inside each expert. A file has the experts one by
+one, or fused as Transformers 5 has them in memory.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cobasin.architectures import Request, declares
+from cobasin.architectures.parts import LAYER, require
+from cobasin.architectures.qk_norm_decoder import normed_basis, normed_projections
+from cobasin.architectures.rmsnorm_decoder import (
+    HEADS,
+    MLP,
+    NEURONS,
+    gated,
+    head_width,
+    projections,
+    rmsnorm_decoder,
+    rotary,
+)
+from cobasin.symmetry.gauges import SoftmaxShift
+from cobasin.symmetry.groups import Permutation
+from cobasin.symmetry.spec import Space, Spec
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
+
+
+def experts(request: Request, block: str = MLP, names: tuple[str, str, str] = PROJECTIONS) -> dict[str, str]:
+    """Templates of a router and its experts; the router comes first."""
+    if request.has("experts.gate_up_proj"):
+        return {
+            f"{MLP}.gate.weight": "expert resid",
+            f"{MLP}.experts.gate_up_proj": "expert (ffn~ + ffn) resid",
+            f"{MLP}.experts.down_proj": "expert resid ffn'",
+        }
+    gate, up, down = (f"{block}.experts.{{expert}}.{name}.weight" for name in names)
+    router = f"{block}.gate.weight"
+    return {router: "expert resid", gate: "expert ffn~ resid", up: "expert ffn resid", down: "expert resid ffn'"}
+
+
+def moe_spaces(count: int, width: int) -> dict[str, Space]:
+    """Spaces of ``count`` experts with ``width`` neurons each."""
+    return {
+        "expert": Space(count, Permutation(), LAYER, part="ffn"),
+        "ffn": Space(width, NEURONS, ("layer", "expert"), part="ffn"),
+    }
+
+
+def _moe(
+    request: Request,
+    spaces: dict[str, Space],
+    attention: dict[str, str],
+    mlp: dict[str, str],
+    absent: tuple[str, ...] = (),
+    keys: tuple[str, ...] = (),
+) -> Spec:
+    router = next(name for name in mlp if name.endswith(".gate.weight"))
+    keys = ("num_experts_per_tok", *keys)
+    return rmsnorm_decoder(request, spaces, attention, mlp, biases=(SoftmaxShift(router),), absent=absent, keys=keys)
+
+
+def _dense_layers(config: PreTrainedConfig) -> tuple[dict[str, Space], dict[str, str], tuple[str, ...]]:
+    """Spaces, templates and what is absent where some layers of a Qwen model have a plain FFN."""
+    layers = range(config.num_hidden_layers)
+    dense = [i for i in layers if i in config.mlp_only_layers or (i + 1) % config.decoder_sparse_step]
+    require(config.num_experts > 0 and len(dense) < len(layers), "a mixture of experts without experts")
+    if not dense:
+        return {}, {}, ()
+    is_dense = "|".join(map(str, dense))
+    absent = (
+        rf"layers\.({is_dense})\.mlp\.(gate|experts|shared_expert|shared_expert_gate)\..*",
+        rf"layers\.(?!({is_dense})\.)\d+\.mlp\.(gate|up|down)_proj\..*",
+    )
+    return {"dense": Space(config.intermediate_size, NEURONS, LAYER, part="ffn")}, gated(neurons="dense"), absent
+
+
+@declares("Mixtral", "mixtral", *HEADS)
+def mixtral(request: Request) -> Spec:
+    """Mixtral."""
+    config = request.config
+    spaces = rotary(head_width(config)) | moe_spaces(config.num_local_experts, config.intermediate_size)
+    mlp = experts(request, "layers.{layer}.block_sparse_moe", ("w1", "w3", "w2"))
+    return _moe(request, spaces, projections(), mlp, keys=("sliding_window",))
+
+
+@declares("Qwen2Moe", "qwen2_moe", *HEADS)
+def qwen2_moe(request: Request) -> Spec:
+    """Qwen2-MoE: besides the experts one that all tokens share, behind a gate of its own."""
+    config = request.config
+    dense, plain, absent = _dense_layers(config)
+    spaces = rotary(head_width(config)) | moe_spaces(config.num_experts, config.moe_intermediate_size) | dense
+    spaces["shared"] = Space(config.shared_expert_intermediate_size, NEURONS, LAYER, part="ffn")
+    shared = gated(f"{MLP}.shared_expert", "shared") | {f"{MLP}.shared_expert_gate.weight": "1 resid"}
+    mlp = experts(request) | shared | plain
+    keys = ("norm_topk_prob", "sliding_window", "layer_types")
+    return _moe(request, spaces, projections(bias=config.qkv_bias), mlp, absent, keys)
+
+
+@declares("Qwen3Moe", "qwen3_moe", *HEADS)
+def qwen3_moe(request: Request) -> Spec:
+    """Qwen3-MoE: experts, and the norms on queries and keys of Qwen3."""
+    config = request.config
+    dense, plain, absent = _dense_layers(config)
+    basis = normed_basis(head_width(config), shared=True)
+    spaces = basis | moe_spaces(config.num_experts, config.moe_intermediate_size) | dense
+    attention = normed_projections(config.attention_bias, shared=True)
+    keys = ("norm_topk_prob", "sliding_window")
+    return _moe(request, spaces, attention, experts(request) | plain, absent, keys)
+
+
+@declares("Olmoe", "olmoe", "Model", "ForCausalLM")
+def olmoe(request: Request) -> Spec:
+    """OLMoE: experts, and norms over all queries and all keys of a layer."""
+    config = request.config
+    require(config.clip_qkv is None, "clip_qkv")
+    spaces = normed_basis(head_width(config), shared=False) | moe_spaces(config.num_experts, config.intermediate_size)
+    attention = normed_projections(config.attention_bias, shared=False)
+    return _moe(request, spaces, attention, experts(request), keys=("norm_topk_prob",))

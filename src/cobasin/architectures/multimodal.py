@@ -1,0 +1,266 @@
+"""Two towers, for text and for pictures, that meet in a joint space: CLIP and SigLIP.
+
+Of the joint space only cosines are read, so any orthogonal map acts there; a tower alone shows it as output. Each
+tower could also change its length there: left out, since nothing keeps the best length away from zero.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from cobasin.architectures import Request, declares
+from cobasin.architectures.parts import labels, layer_norm, linear, neurons, require
+from cobasin.architectures.vision import FUNCTION_KEYS, PICTURE_KEYS, Names, free_stream, pictures, pre_norm
+from cobasin.symmetry.gauges import KeyBias, Norm, ValueBias
+from cobasin.symmetry.groups import Orthogonal, Permutation
+from cobasin.symmetry.spec import Space, Spec
+
+POOLED = "eos_token_id"  # the token whose place CLIP reads
+TEXT_PROJECTION = {"text_projection.weight": "joint resid"}
+VISION_PROJECTION = {"visual_projection.weight": "joint resid"}
+UNREAD = {"SiglipForImageClassification": (r"vision_model\.head\..*",)}
+TEXT, VISION = "text_model.", "vision_model."
+LAYERS = Names(
+    "encoder.layers.{layer}",
+    "self_attn.q_proj",
+    "self_attn.k_proj",
+    "self_attn.v_proj",
+    "self_attn.out_proj",
+    "layer_norm1",
+    "layer_norm2",
+    "mlp.fc1",
+    "mlp.fc2",
+)
+
+
+def _tower(
+    request: Request,
+    config,
+    root: str,
+    spaces: dict[str, Space],
+    embeddings: dict[str, str],
+    final: str,
+    head: dict[str, str],
+    keys: tuple[str, ...],
+    **options,
+) -> Spec:
+    """A tower, whose names begin with ``root``; alone, its file may or may not have the root."""
+    return pre_norm(
+        request.architecture,
+        config,
+        LAYERS._replace(layer=root + LAYERS.layer),
+        spaces,
+        {f"{root}{name}": type_ for name, type_ in embeddings.items()},
+        f"{root}{final}",
+        head,
+        prefix="" if root else TEXT if "vocab" in spaces else VISION,
+        buffers=(r"(.*\.)?embeddings\.position_ids", *UNREAD.get(request.architecture, ())),
+        function_keys=(*FUNCTION_KEYS, *keys),
+        **options,
+    )
+
+
+def _text(request: Request, config, root: str, spaces: dict[str, Space], head: dict[str, str], *keys: str) -> Spec:
+    """The text tower."""
+    vocabulary = {"vocab": Space(config.vocab_size), "pos": Space(config.max_position_embeddings)}
+    embeddings = {
+        "embeddings.token_embedding.weight": "vocab resid",
+        "embeddings.position_embedding.weight": "pos resid",
+    }
+    return _tower(request, config, root, vocabulary | spaces, embeddings, "final_layer_norm", head, keys)
+
+
+def _clip_vision(request: Request, config, root: str, spaces: dict[str, Space], head: dict[str, str]) -> Spec:
+    """CLIP's vision tower. The gain of its first norm sits in the stream: permutations only.
+
+    The mean of the embeddings, which that norm ignores, is left alone.
+    """
+    embeddings = {
+        "embeddings.class_embedding": "resid",
+        "embeddings.patch_embedding.weight": "resid channel down right",
+        "embeddings.position_embedding.weight": "pos resid",
+        **layer_norm("pre_layrnorm"),
+    }
+    spaces = pictures(config, tokens=1) | spaces
+    return _tower(request, config, root, spaces, embeddings, "post_layernorm", head, PICTURE_KEYS)
+
+
+def _siglip_vision(
+    request: Request, config, root: str, spaces: dict[str, Space], head: dict[str, str], **options
+) -> Spec:
+    """SigLIP's vision tower."""
+    embeddings = {
+        **linear("embeddings.patch_embedding", "resid", "channel down right"),
+        "embeddings.position_embedding.weight": "pos resid",
+    }
+    spaces = pictures(config, tokens=0) | spaces
+    return _tower(request, config, root, spaces, embeddings, "post_layernorm", head, PICTURE_KEYS, **options)
+
+
+def _joined(text: Spec, vision: Spec, templates: dict[str, str]) -> Spec:
+    """A model of two towers. The spaces of the vision tower are called ``vision_...``, apart from the joint one."""
+
+    def space(name: str) -> str:
+        return name if name == "joint" else f"vision_{name}"
+
+    def name(template: str) -> str:
+        return re.sub(r"(?<=\{)\w+", lambda found: space(found[0]), template)
+
+    def gauge(declared):
+        def field(key: str, value):
+            if isinstance(value, tuple):
+                return tuple(map(name, value))
+            return value if not isinstance(value, str) else space(value) if key == "stream" else name(value)
+
+        return replace(declared, **{key: field(key, value) for key, value in vars(declared).items()})
+
+    spaces = {space(key): replace(own, over=tuple(map(space, own.over))) for key, own in vision.spaces.items()}
+    types = {
+        name(template): re.sub(r"[A-Za-z_]\w*", lambda found: space(found[0]), type_)
+        for template, type_ in vision.templates.items()
+    }
+    return replace(
+        text,
+        spaces={**text.spaces, **spaces},
+        templates={**text.templates, **types, **templates},
+        norms=(*text.norms, *map(gauge, vision.norms)),
+        biases=(*text.biases, *map(gauge, vision.biases)),
+        function_keys=(
+            *(f"text_config.{key}" for key in text.function_keys),
+            *(f"vision_config.{key}" for key in vision.function_keys),
+        ),
+    )
+
+
+def _fixed(size: int) -> Space:
+    return Space(size, part="residual")
+
+
+def _permuted(size: int) -> Space:
+    return Space(size, Permutation(), part="residual")
+
+
+@declares("CLIP", "clip", "Model")
+def clip(request: Request) -> Spec:
+    """CLIP."""
+    text, vision = request.config.text_config, request.config.vision_config
+    joint = Space(request.config.projection_dim, Orthogonal(), part="residual")
+    spaces = {"resid": free_stream(text.hidden_size), "joint": joint}
+    return _joined(
+        _text(request, text, TEXT, spaces, TEXT_PROJECTION, POOLED),
+        _clip_vision(request, vision, VISION, {"resid": _permuted(vision.hidden_size)}, VISION_PROJECTION),
+        {"logit_scale": "scalar"},
+    )
+
+
+@declares("CLIP", "clip_text_model", "TextModel")
+def clip_text(request: Request) -> Spec:
+    """CLIP's text tower, with the stream as output."""
+    config = request.config
+    return _text(request, config, "", {"resid": _fixed(config.hidden_size)}, {}, POOLED)
+
+
+@declares("CLIP", "clip_text_model", "TextModelWithProjection")
+def clip_text_projection(request: Request) -> Spec:
+    """CLIP's text tower, with the projection as output."""
+    config = request.config
+    spaces = {"resid": free_stream(config.hidden_size), "joint": _fixed(config.projection_dim)}
+    return _text(request, config, TEXT, spaces, TEXT_PROJECTION, POOLED)
+
+
+@declares("CLIP", "clip_vision_model", "VisionModel")
+def clip_vision(request: Request) -> Spec:
+    """CLIP's vision tower, with the stream as output."""
+    config = request.config
+    return _clip_vision(request, config, "", {"resid": _fixed(config.hidden_size)}, {})
+
+
+@declares("CLIP", "clip_vision_model", "VisionModelWithProjection")
+def clip_vision_projection(request: Request) -> Spec:
+    """CLIP's vision tower, with the projection as output."""
+    config = request.config
+    spaces = {"resid": _permuted(config.hidden_size), "joint": _fixed(config.projection_dim)}
+    return _clip_vision(request, config, VISION, spaces, VISION_PROJECTION)
+
+
+def _pooled(request: Request, config, root: str, resid: Space, joint: Space) -> Spec:
+    """SigLIP's vision tower with its attention-pooling head, which writes the joint space as a stream of its own.
+
+    The input projections of the pooling attention are one tensor, whose keys and values read the last norm while
+    its queries read the probe: the norm cannot fold. That the probe may trade with the query bias is left out.
+    """
+    require(config.vision_use_head, "vision_use_head=false")
+    head, heads = f"{root}head", config.num_attention_heads
+    own, out = f"{head}.attention.in_proj", f"{head}.attention.out_proj"
+    fused = "(pool_head pool_qk + pool_head pool_qk' + pool_head pool_vo)"
+    base = Space(config.hidden_size // heads, Orthogonal(scaled=True), ("pool_head",), part="attention")
+    # the joint space keeps its mean, which cosines read: its writers are not centred
+    norm = Norm(f"{head}.layernorm.weight", (f"{head}.mlp.fc1.weight",), f"{head}.layernorm.bias", False, "joint")
+    return _siglip_vision(
+        request,
+        config,
+        root,
+        {
+            "resid": resid,
+            "joint": joint,
+            "pool_head": Space(heads, Permutation(), part="heads"),
+            "pool_qk": base,
+            "pool_vo": base,
+            "pool_ffn": Space(config.intermediate_size, neurons(config.hidden_act), part="ffn"),
+        },
+        {
+            f"{head}.probe": "1 1 resid",
+            f"{own}_weight": f"{fused} resid",
+            f"{own}_bias": fused,
+            **linear(out, "joint", "(pool_head pool_vo')"),
+            **layer_norm(f"{head}.layernorm", "joint"),
+            **linear(f"{head}.mlp.fc1", "pool_ffn", "joint"),
+            **linear(f"{head}.mlp.fc2", "joint", "pool_ffn'"),
+        },
+        norms=(norm,) if joint.folded else (),
+        biases=(KeyBias(f"{own}_bias", block=1), ValueBias(f"{own}_bias", f"{out}.weight", f"{out}.bias", block=2)),
+    )
+
+
+@declares("Siglip", "siglip", "Model")
+def siglip(request: Request) -> Spec:
+    """SigLIP."""
+    text, vision = request.config.text_config, request.config.vision_config
+    joint = free_stream(vision.hidden_size)
+    head = linear(f"{TEXT}head", "joint", "resid")
+    return _joined(
+        _text(request, text, TEXT, {"resid": free_stream(text.hidden_size), "joint": joint}, head),
+        _pooled(request, vision, VISION, _permuted(vision.hidden_size), joint),
+        {"logit_scale": "1", "logit_bias": "1"},
+    )
+
+
+@declares("Siglip", "siglip", "ForImageClassification")
+def siglip_classifier(request: Request) -> Spec:
+    """SigLIP's vision tower with a head on the mean of its stream; the pooling head in the file is not read."""
+    config = request.config.vision_config
+    spec = _siglip_vision(
+        request,
+        config,
+        VISION,
+        {"resid": free_stream(config.hidden_size), "label": labels(request.config)},
+        linear("classifier", "label", "resid"),
+    )
+    return replace(spec, function_keys=tuple(f"vision_config.{key}" for key in spec.function_keys))
+
+
+@declares("Siglip", "siglip_text_model", "TextModel")
+def siglip_text(request: Request) -> Spec:
+    """SigLIP's text tower, stream and projection fixed."""
+    config = request.config
+    spaces = {"resid": _fixed(config.hidden_size), "joint": _fixed(config.projection_size)}
+    return _text(request, config, "", spaces, linear("head", "joint", "resid"))
+
+
+@declares("Siglip", "siglip_vision_model", "VisionModel")
+def siglip_vision(request: Request) -> Spec:
+    """SigLIP's vision tower, stream and projection fixed."""
+    config = request.config
+    stream = _fixed(config.hidden_size)
+    return _pooled(request, config, "", stream, stream)

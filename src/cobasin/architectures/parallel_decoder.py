@@ -1,0 +1,156 @@
+"""Decoders with LayerNorms, rotary embeddings and grouped-query attention: Falcon, Phi, StableLM.
+
+Most of them have attention and FFN in parallel, behind one LayerNorm.
+"""
+
+from __future__ import annotations
+
+from cobasin.architectures import Request, declares
+from cobasin.architectures.layernorm_decoder import (
+    Templates,
+    head_bases,
+    layer_norm_decoder,
+    layers_of,
+    megatron_layer,
+)
+from cobasin.architectures.parts import LAYER, layer_norm, linear, neurons, output_head, rope_keys
+from cobasin.architectures.rmsnorm_decoder import MLP, NEURONS, OWN, PER_GROUP, gated, head_width
+from cobasin.symmetry.gauges import FreeGauge, KeyBias, ValueBias
+from cobasin.symmetry.groups import Diagonal, Permutation
+from cobasin.symmetry.spec import Space, Spec
+
+PROJECTIONS = tuple(f"{OWN}.{name}_proj" for name in "qkv")
+KEYS = ("num_attention_heads", "num_key_value_heads", "hidden_act", "layer_norm_eps")
+
+
+def groups(heads: int, kv: int) -> dict[str, Space]:
+    """KV groups and the heads in each."""
+    return {
+        "kv": Space(kv, Permutation(), LAYER, part="heads"),
+        "rep": Space(heads // kv, Permutation(), PER_GROUP, part="heads"),
+    }
+
+
+def grouped_attention(
+    request: Request, output: str, biased: bool, out_biased: bool, shared: bool
+) -> tuple[dict[str, Space], Templates, tuple[FreeGauge, ...]]:
+    """Spaces, templates and free biases of grouped-query attention; a part of every head is rotated.
+
+    Queries and keys may pass LayerNorms, whose gains all heads share (``shared``) or every head has for itself. Then
+    coordinates keep their places, but for an order where there is no rotary embedding, and gains of queries and keys
+    share scales. Left out: quarter turns of a rotary pair, and the mean over a head, which the norm ignores.
+    """
+    config = request.config
+    width = head_width(config)
+    rotated = int(width * config.rope_parameters.get("partial_rotary_factor", 1.0))
+    spaces, query, key = head_bases(width, PER_GROUP, rotated)
+    gains: Templates = {}
+    key_bias = f"{OWN}.k_proj.bias" if biased else ""
+    if config.qk_layernorm:
+        over = LAYER if shared else PER_GROUP
+        spaces["pair"] = Space(2)
+        spaces["freq"] = Space(rotated // 2, Diagonal(signed=True, scaled=True), over, part="attention")
+        if "nope" in spaces:
+            spaces["nope"] = Space(width - rotated, Permutation(signed=True, scaled=True), over, part="attention")
+        gain, key_gain = query, query.replace("freq", "freq'").replace("nope", "nope'")
+        query = key = query.replace("freq", "freq~").replace("nope", "nope~")
+        if shared:
+            gains = layer_norm(f"{OWN}.q_layernorm", gain) | layer_norm(f"{OWN}.k_layernorm", key_gain)
+            key_bias = f"{OWN}.k_layernorm.bias"
+        else:
+            gains[f"{OWN}.q_layernorm.norms.{{kv rep}}.weight"] = f"(kv rep) {gain}"
+            gains[f"{OWN}.k_layernorm.norms.{{kv}}.weight"] = f"kv {key_gain}"
+            key_bias = ""
+    templates = {
+        **linear(PROJECTIONS[0], f"(kv rep {query})", "resid", biased),
+        **linear(PROJECTIONS[1], f"(kv {key})", "resid", biased),
+        **gains,
+        **linear(PROJECTIONS[2], "(kv vo)", "resid", biased),
+        **linear(output, "resid", "(kv rep vo')", out_biased),
+    }
+    biases: tuple[FreeGauge, ...] = ()
+    if key_bias and "nope" in spaces:
+        biases += (KeyBias(key_bias, block=1),)
+    if biased and out_biased:
+        biases += (ValueBias(f"{OWN}.v_proj.bias", f"{output}.weight", f"{output}.bias"),)
+    return spaces | groups(config.num_attention_heads, config.num_key_value_heads), templates, biases
+
+
+@declares("Falcon", "falcon", "Model", "ForCausalLM", "ForSequenceClassification", "ForTokenClassification")
+def falcon(request: Request) -> Spec:
+    """Falcon: multi-query (7B), grouped-query with two LayerNorms (40B) or one (11B), ALiBi in sequence (RW).
+
+    Every head has a slope of its own in ALiBi: their order is fixed.
+    """
+    config = request.config
+    heads, new = config.num_attention_heads, config.new_decoder_architecture
+    kv = config.num_kv_heads if new else 1 if config.multi_query else heads
+    width = config.hidden_size // heads
+    bases, query, key = head_bases(width, PER_GROUP, 0 if config.alibi else width)
+    own, mlp = "h.{layer}.self_attention", "h.{layer}.mlp"
+    layer, biases = megatron_layer(own, mlp, "kv rep", query, key, config.bias, config.bias)
+    head, ties = output_head(request, "word_embeddings.weight", classifier="classifier")
+    attention, ffn = (f"{own}.query_key_value",), (f"{mlp}.dense_h_to_4h",)
+    if new and config.num_ln_in_parallel_attn in (None, 2):
+        reads = {"h.{layer}.ln_attn": attention, "h.{layer}.ln_mlp": ffn}
+    elif new or config.parallel_attn:
+        reads = {"h.{layer}.input_layernorm": attention + ffn}
+    else:
+        reads = {"h.{layer}.input_layernorm": attention, "h.{layer}.post_attention_layernorm": ffn}
+    return layer_norm_decoder(
+        request,
+        (head, ties),
+        bases
+        | ({"kv": Space(kv), "rep": Space(heads // kv)} if config.alibi else groups(heads, kv))
+        | {"ffn": Space(config.ffn_hidden_size, neurons(config.activation), LAYER, part="ffn")},
+        {"word_embeddings.weight": "vocab resid", **layer},
+        {**reads, "ln_f": layers_of(head)},
+        biases,
+        ("num_attention_heads", "alibi", "activation", "layer_norm_epsilon", *rope_keys(config)),
+        "transformer.",
+    )
+
+
+@declares("Phi", "phi", "Model", "ForCausalLM", "ForSequenceClassification", "ForTokenClassification")
+def phi(request: Request) -> Spec:
+    """Phi-1, 1.5 and 2: one LayerNorm for attention and FFN, biases everywhere, also in the LM head."""
+    config = request.config
+    spaces, attention, biases = grouped_attention(request, f"{OWN}.dense", True, True, shared=True)
+    head, ties = output_head(request, "embed_tokens.weight", biased=True)
+    return layer_norm_decoder(
+        request,
+        (head, ties),
+        {**spaces, "ffn": Space(config.intermediate_size, neurons(config.hidden_act), LAYER, part="ffn")},
+        {
+            "embed_tokens.weight": "vocab resid",
+            **attention,
+            **linear(f"{MLP}.fc1", "ffn", "resid"),
+            **linear(f"{MLP}.fc2", "resid", "ffn'"),
+        },
+        {"layers.{layer}.input_layernorm": (*PROJECTIONS, f"{MLP}.fc1"), "final_layernorm": layers_of(head)},
+        biases,
+        (*KEYS, *rope_keys(config)),
+        "model.",
+    )
+
+
+@declares("StableLm", "stablelm", "Model", "ForCausalLM", "ForSequenceClassification", "ForTokenClassification")
+def stablelm(request: Request) -> Spec:
+    """StableLM: SwiGLU, with branches in parallel behind one LayerNorm or one after the other."""
+    config = request.config
+    spaces, attention, biases = grouped_attention(request, f"{OWN}.o_proj", config.use_qkv_bias, False, shared=False)
+    head, ties = output_head(request, "embed_tokens.weight")
+    first, second = "layers.{layer}.input_layernorm", "layers.{layer}.post_attention_layernorm"
+    ffn = (f"{MLP}.gate_proj", f"{MLP}.up_proj")
+    parallel = config.use_parallel_residual
+    reads = {first: PROJECTIONS + ffn} if parallel else {first: PROJECTIONS, second: ffn}
+    return layer_norm_decoder(
+        request,
+        (head, ties),
+        {**spaces, "ffn": Space(config.intermediate_size, NEURONS, LAYER, part="ffn")},
+        {"embed_tokens.weight": "vocab resid", **attention, **gated()},
+        {**reads, "norm": layers_of(head)},
+        biases,
+        (*KEYS, *rope_keys(config)),
+        "model.",
+    )

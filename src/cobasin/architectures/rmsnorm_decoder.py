@@ -1,0 +1,205 @@
+"""Decoders with RMSNorm, RoPE, grouped queries and a gated FFN: Llama, Mistral, Qwen2, Phi-3, Gemma 1 and 2.
+
+Queries of a KV group share its key, so a group has one rotation per frequency for all its heads. The gate passes
+an activation: only (up, down) may change sign and scale. A norm ignores the size of what it reads only up to its
+epsilon, so that no scale follows from it. The sign of a single post-norm gain could go into the rows it meets; it is
+left alone, as a merge of gains of both signs would average to zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from cobasin.architectures import Request, declares
+from cobasin.architectures.parts import LAYER, PADDING_READ, decoder_stream, labels, linear, output_head, rope_keys
+from cobasin.symmetry.gauges import FreeGauge, Norm, ValueBias
+from cobasin.symmetry.groups import Orthogonal, Permutation, Rotation2, SignedPermutation
+from cobasin.symmetry.spec import Space, Spec
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+HEADS = ("Model", "ForCausalLM", "ForSequenceClassification")
+OWN, MLP = "layers.{layer}.self_attn", "layers.{layer}.mlp"
+PER_GROUP = ("layer", "kv")
+QUERY, KEY = "(kv rep pair freq)", "(kv pair' freq)"
+NEURONS = Permutation(signed=True, scaled=True)
+PRE_NORMS = ("input_layernorm", "post_attention_layernorm")
+POST_NORMS = ("post_attention_layernorm", "post_feedforward_layernorm")
+
+
+def head_width(config: PreTrainedConfig) -> int:
+    """The size of a head."""
+    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+
+
+def rotary(rotated: int) -> dict[str, Space]:
+    """Spaces of a Q-K basis of which ``rotated`` coordinates pass a rotary embedding."""
+    pair = Space(2, Rotation2(scaled=True), (*PER_GROUP, "freq"), part="attention")
+    return {"pair": pair, "freq": Space(rotated // 2)}
+
+
+def projections(bias: bool = False, out_bias: bool = False, query: str = QUERY, key: str = KEY) -> dict[str, str]:
+    """Queries, keys, values and output of attention."""
+    return (
+        linear(f"{OWN}.q_proj", query, "resid", bias)
+        | linear(f"{OWN}.k_proj", key, "resid", bias)
+        | linear(f"{OWN}.v_proj", "(kv vo)", "resid", bias)
+        | linear(f"{OWN}.o_proj", "resid", "(kv rep vo')", out_bias)
+    )
+
+
+def gated(name: str = MLP, neurons: str = "ffn", bias: bool = False) -> dict[str, str]:
+    """A gated FFN."""
+    return (
+        linear(f"{name}.gate_proj", f"{neurons}~", "resid", bias)
+        | linear(f"{name}.up_proj", neurons, "resid", bias)
+        | linear(f"{name}.down_proj", "resid", f"{neurons}'", bias)
+    )
+
+
+def rmsnorm_decoder(
+    request: Request,
+    spaces: Mapping[str, Space],
+    attention: Mapping[str, str],
+    mlp: Mapping[str, str],
+    pre_norms: tuple[str, ...] = PRE_NORMS,
+    post_norms: tuple[str, ...] = (),
+    plus_one: bool = False,
+    biases: tuple[FreeGauge, ...] = (),
+    absent: tuple[str, ...] = (),
+    keys: tuple[str, ...] = (),
+) -> Spec:
+    """The type of a decoder with RMSNorm and grouped queries.
+
+    Args:
+        request: the model.
+        spaces: those of the Q-K basis, and what is not as in Llama.
+        attention, mlp: templates of a layer's two branches.
+        pre_norms: the norms that the two branches read, whose gains fold into them.
+        post_norms: the norms behind the branches; their gains sit in the stream, which is then signed and permuted.
+        plus_one: gains are stored minus one.
+        biases, absent: besides what Llama has.
+        keys: config keys that change the function, besides those that Llama has.
+    """
+    config = request.config
+    head, ties = output_head(request, "embed_tokens.weight")
+    gains = [f"layers.{{layer}}.{norm}.weight" for norm in (*pre_norms, *post_norms)] + ["norm.weight"]
+    norms = [_norm(gain, branch) for gain, branch in zip(gains, (attention, mlp)[: len(pre_norms)], strict=False)]
+    if head and not (post_norms and ties):  # folded, it unties the head, which pays where the stream can then turn
+        norms.append(_norm("norm.weight", head))
+    if f"{OWN}.o_proj.bias" in attention:
+        biases += (ValueBias(f"{OWN}.v_proj.bias", f"{OWN}.o_proj.weight", f"{OWN}.o_proj.bias"),)
+    templates = {"embed_tokens.weight": "vocab resid", **attention, **mlp, **dict.fromkeys(gains, "resid~"), **head}
+    groups, turned = config.num_key_value_heads, None if post_norms else Orthogonal()
+    return Spec(
+        request.architecture,
+        {
+            "layer": Space(config.num_hidden_layers),
+            "resid": decoder_stream(config.hidden_size, request.head, SignedPermutation, turned),
+            "kv": Space(groups, Permutation(), LAYER, part="heads"),
+            "rep": Space(config.num_attention_heads // groups, Permutation(), PER_GROUP, part="heads"),
+            "vo": Space(head_width(config), Orthogonal(scaled=True), PER_GROUP, part="attention"),
+            "ffn": Space(config.intermediate_size, NEURONS, LAYER, part="ffn"),
+            "vocab": Space(config.vocab_size),
+            "label": labels(config),
+            **spaces,
+        },
+        templates,
+        prefix="model.",
+        absent=absent,
+        tied=ties,
+        norms=tuple(norms),
+        biases=biases,
+        plus_one=tuple(name for name in templates if name.endswith("norm.weight")) if plus_one else (),
+        buffers=(r"(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq",),
+        function_keys=(
+            "num_attention_heads",
+            "num_key_value_heads",
+            "hidden_act" if hasattr(config, "hidden_act") else "hidden_activation",
+            "rms_norm_eps",
+            "tie_word_embeddings",
+            *rope_keys(config),
+            *PADDING_READ.get(request.head, ()),
+            *keys,
+        ),
+    )
+
+
+def _norm(gain: str, branch: Mapping[str, str]) -> Norm:
+    """The norm in front of a branch, read by what has the stream as its last axis."""
+    return Norm(gain, tuple(name for name, type_ in branch.items() if type_.endswith(" resid")), centred=False)
+
+
+@declares("Llama", "llama", *HEADS, "ForTokenClassification")
+def llama(request: Request) -> Spec:
+    """Llama, with multi-head, grouped-query and multi-query attention."""
+    config = request.config
+    biased = config.attention_bias
+    mlp = gated(bias=config.mlp_bias)
+    return rmsnorm_decoder(request, rotary(head_width(config)), projections(biased, biased), mlp)
+
+
+@declares("Mistral", "mistral", *HEADS)
+def mistral(request: Request) -> Spec:
+    """Mistral."""
+    basis = rotary(head_width(request.config))
+    return rmsnorm_decoder(request, basis, projections(), gated(), keys=("sliding_window",))
+
+
+@declares("Qwen2", "qwen2", *HEADS)
+def qwen2(request: Request) -> Spec:
+    """Qwen2 and 2.5. Without an output bias the value bias is no gauge."""
+    basis = rotary(head_width(request.config))
+    return rmsnorm_decoder(request, basis, projections(bias=True), gated(), keys=("sliding_window", "layer_types"))
+
+
+@declares("Phi3", "phi3", *HEADS)
+def phi3(request: Request) -> Spec:
+    """Phi-3 and Phi-4: fused projections; of a head, only the first coordinates may be rotated."""
+    config = request.config
+    width = head_width(config)
+    rotated = int(width * config.rope_parameters.get("partial_rotary_factor", 1.0))
+    spaces = rotary(rotated + rotated % 2)
+    query, key = QUERY, KEY
+    if left := width - 2 * spaces["freq"].size:
+        spaces["nope"] = Space(left, Orthogonal(scaled=True), PER_GROUP, part="attention")
+        query, key = "(kv rep (pair freq + nope))", "(kv (pair' freq + nope'))"
+    attention = {
+        f"{OWN}.qkv_proj.weight": f"({query[1:-1]} + {key[1:-1]} + kv vo) resid",
+        f"{OWN}.o_proj.weight": "resid (kv rep vo')",
+    }
+    mlp = {f"{MLP}.gate_up_proj.weight": "(ffn~ + ffn) resid", f"{MLP}.down_proj.weight": "resid ffn'"}
+    return rmsnorm_decoder(request, spaces, attention, mlp, keys=("sliding_window",))
+
+
+@declares("Gemma", "gemma", *HEADS)
+def gemma(request: Request) -> Spec:
+    """Gemma 1. The factor on its embeddings is the same for all coordinates, so every rotation passes it."""
+    config = request.config
+    attention = projections(config.attention_bias, config.attention_bias)
+    keys = ("use_bidirectional_attention",)
+    return rmsnorm_decoder(request, rotary(head_width(config)), attention, gated(), plus_one=True, keys=keys)
+
+
+@declares("Gemma2", "gemma2", *HEADS)
+def gemma2(request: Request) -> Spec:
+    """Gemma 2: post-norms besides the pre-norms."""
+    config = request.config
+    attention = projections(config.attention_bias, config.attention_bias)
+    return gemma_sandwich(request, rotary(head_width(config)), attention)
+
+
+def gemma_sandwich(request: Request, basis: dict[str, Space], attention: dict[str, str]) -> Spec:
+    """A Gemma with a norm before and behind each branch."""
+    pre_norms = ("input_layernorm", "pre_feedforward_layernorm")
+    keys = (
+        "query_pre_attn_scalar",
+        "attn_logit_softcapping",
+        "final_logit_softcapping",
+        "sliding_window",
+        "layer_types",
+        "use_bidirectional_attention",
+    )
+    return rmsnorm_decoder(request, basis, attention, gated(), pre_norms, POST_NORMS, plus_one=True, keys=keys)

@@ -1,0 +1,248 @@
+"""Is a declaration right? Random elements of its group act on a model, which must go on computing the same function.
+
+Of a declaration that is wrong: which space or which folded norm changes the function, and which single change of a type
+or a group would keep it. Of one that is right: the tensors whose entry makes no difference.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cobasin.checkpoint import Checkpoint, load
+from cobasin.errors import InputError
+from cobasin.evaluation.running import instantiate, outputs, probe
+from cobasin.repairs import repairs, subgroups
+from cobasin.symmetry.canonical import Gauge, gauge_of
+from cobasin.symmetry.element import Element
+from cobasin.symmetry.form import Form, form_of
+from cobasin.symmetry.gauges import KeyBias
+from cobasin.symmetry.spec import Spec
+from cobasin.typed import Typed
+from cobasin.weight_files import one_line
+
+ROUNDING = 5e-6  # Transformers computes norms, rotary angles and softmax in float32 even in a float64 model
+EXACT = 1e-9  # what is below was computed in float64 throughout
+IDLE = 20  # a tensor makes no difference where leaving it out changes less than this many times the rounding
+DRAWS = 16  # of an element, in search of one without an identity in it
+REPAIRED = 3_000_000  # parameters up to which repairs are tried: every one costs a run of the model
+
+
+@dataclass(frozen=True)
+class Check:
+    """What was found out about a declaration; changes of the function are relative, max|y - y'| / max|y|.
+
+    Attributes:
+        architecture: the Transformers class.
+        plain: the change under a random element of the declared groups.
+        canonical: the same with the norms folded, the free biases moved and the bases balanced, all at random; None
+            where the groups alone are wrong.
+        pieces: where one of the two is broken, the change under each space, norm, bias or basis alone.
+        repairs: where a space is broken, single changes of the declaration with which it keeps the function.
+        idle: tensors (or their blocks) whose entry makes no difference, though no declared gauge says so.
+    """
+
+    architecture: str
+    plain: float
+    canonical: float | None = None
+    pieces: dict[str, float] = field(default_factory=dict)
+    repairs: list[str] = field(default_factory=list)
+    idle: list[str] = field(default_factory=list)
+
+    @property
+    def sound(self) -> bool:
+        """Whether the function is kept and every tensor makes a difference."""
+        return self.canonical is not None and max(self.plain, self.canonical) <= ROUNDING and not self.idle
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON; a change that is not finite is None."""
+
+        def finite(change: float | None) -> float | None:
+            return change if change is not None and math.isfinite(change) else None
+
+        pieces = {name: finite(change) for name, change in self.pieces.items()}
+        changes = {"plain": finite(self.plain), "canonical": finite(self.canonical), "pieces": pieces}
+        return {**asdict(self), **changes, "sound": self.sound}
+
+
+def check_declaration(model: Any) -> Check:
+    """Check the declaration of a model's architecture on the model, in float64.
+
+    Noise is added to every tensor first, so that no bias is zero and no gain is one: a tiny model with random
+    weights will do. Every tensor costs a run of the model.
+
+    Args:
+        model: anything `load` takes.
+
+    Raises:
+        InputError: for a model that does not fit its declaration, with all tensors that are missing, unknown or of
+            another shape; for a model that cannot run in float64.
+    """
+    given = Typed.of(load(model))
+    typed = generic(given, 1)
+    try:
+        reference = run(typed.checkpoint)
+    except RuntimeError as error:  # code that has a shorter float written into it
+        label = given.checkpoint.label
+        raise InputError(f"{label}: transformers cannot run this model in float64: {one_line(error)}") from error
+    check = Check(typed.spec.architecture, change(moved(typed, sample(Form(typed.spec), 1)), reference))
+    if check.plain > ROUNDING:
+        return _take_apart(check, typed, reference)
+    check = _check_canonical(check, typed, generic(given, 2), reference)
+    if check.pieces:
+        return check
+    limit = IDLE * (EXACT if check.plain < EXACT else ROUNDING)
+    found = sorted(idle(typed, reference, limit) - cancelled(typed.spec))
+    return replace(check, idle=[_block_text(typed.spec, *one) for one in found])
+
+
+def _take_apart(check: Check, typed: Typed, reference: Tensor) -> Check:
+    """Which spaces are wrong, and what would mend them."""
+    pieces = {space: change(moved(typed, one), reference) for space, one in _spaces(Form(typed.spec))}
+    broken = [space for space, size in pieces.items() if size > ROUNDING]
+    found: list[str] = []
+    if sum(math.prod(header.shape) for header in typed.checkpoint.headers.values()) <= REPAIRED:
+        for space in broken:
+            found += repairs(typed.spec, space, lambda spec, space=space: _keeps(typed, spec, space, reference))
+    return replace(check, pieces=pieces, repairs=list(dict.fromkeys(found)))
+
+
+def _check_canonical(check: Check, typed: Typed, twin: Typed, reference: Tensor) -> Check:
+    """The change with everything folded; where it is broken, under which norm, bias, basis or space."""
+    (full, form), (other, _) = forms(typed)[-1], forms(twin)[-1]
+    gauge = gauge_of(form, other)  # any gauge will do, so take one that is another model's
+    check = replace(check, canonical=change(moved(full, replace(sample(form, 2), target=gauge)), reference))
+    if check.canonical is None or check.canonical <= ROUNDING:
+        return check
+    pieces = {name: change(moved(full, one), reference) for name, one in _gauges(full, form, gauge)}
+    if max(pieces.values(), default=0) > ROUNDING:
+        return replace(check, pieces=pieces)
+    pieces = {space: change(moved(full, one), reference) for space, one in _spaces(form)}
+    found = []
+    for space, declared in full.spec.spaces.items():
+        for group in subgroups(declared.folded, declared.size) if pieces.get(space, 0) > ROUNDING else ():
+            spec = replace(full.spec, spaces={**full.spec.spaces, space: replace(declared, folded=group)})
+            if _keeps(replace(full, spec=spec), spec, space, reference, folded=True):
+                found.append(f"space {space}: folded, the group {group}")
+    return replace(check, pieces=pieces, repairs=found)
+
+
+def generic(typed: Typed, seed: int) -> Typed:
+    """The model in float64 with noise on every tensor."""
+
+    def noisy(name: str) -> Tensor:
+        tensor = typed[name].double()
+        scale = 0.3 if tensor.ndim == 1 else (tensor.shape[0] / tensor.numel()) ** 0.5
+        seed_ = zlib.crc32(f"{seed} {typed.ties.get(name, name)}".encode())  # a tie and its twin stay equal
+        noise = torch.randn(tensor.shape, generator=torch.Generator().manual_seed(seed_), dtype=torch.float64)
+        return tensor + scale * noise
+
+    return Typed.of(typed.derived({name: noisy(name) for name in typed}, torch.float64))
+
+
+def forms(typed: Typed) -> list[tuple[Typed, Form]]:
+    """The plain form, and the one in which all is fixed that can be: norms folded, biases moved, bases balanced."""
+    full = typed.untied() if typed.spec.unties else typed
+    return [(typed, Form(typed.spec)), (full, form_of(full.spec, folded=True, free_biases=True, balanced=True))]
+
+
+def sample(form: Form, seed: int) -> Element:
+    """A random element of the full group; as few of its parts as can be are the identity, one of two orders of two."""
+    drawn: list[Element] = []
+    for again in range(DRAWS):
+        drawn.append(Element.sample(form, seed + 1000 * again))
+        if not _still(drawn[-1]):
+            break
+    return min(drawn, key=_still)
+
+
+def _still(element: Element) -> int:
+    """How many of the parts of an element are the identity."""
+    found = 0
+    for key, value in element.values.items():
+        space = str(key[0])
+        rest = element.form.group(key).identity(element.spec.batch(space), element.spec.sizes[space])
+        found += all(torch.equal(tensor, rest[part]) for part, tensor in value.items() if part in rest)
+    return found
+
+
+def run(given: Checkpoint) -> Tensor:
+    """The outputs of a model on probe inputs, in float64."""
+    return outputs(instantiate(given, torch.float64), probe(given.config, given.architecture))
+
+
+def change(given: Checkpoint, reference: Tensor) -> float:
+    """How far a model's outputs are from ``reference``, relatively; infinite where they are not finite."""
+    relative = float((run(given) - reference).abs().max() / reference.abs().max())
+    return relative if math.isfinite(relative) else math.inf
+
+
+def moved(typed: Typed, element: Element) -> Checkpoint:
+    """The model that an element makes, in float64."""
+    return typed.derived(element.apply(typed), torch.float64)
+
+
+def idle(typed: Typed, reference: Tensor, limit: float) -> set[tuple[str, int]]:
+    """Tensors, with the number of a block, that a random element may as well leave alone: the function stays.
+
+    The first layer stands for all.
+    """
+    state = dict(sample(Form(typed.spec), 1).apply(typed))
+    found = set()
+    for name in _first_names(typed.spec):
+        for number, block in enumerate(typed.spec.entries[name].layout.blocks):
+            left = state[name].clone()
+            block.view(left).copy_(block.view(typed[name]))
+            if name in typed.spec.tied or torch.equal(left, state[name]):
+                continue
+            if change(typed.derived({**state, name: left}, torch.float64), reference) < limit:
+                found.add((name, number))
+    return found
+
+
+def cancelled(spec: Spec) -> set[tuple[str, int]]:
+    """What is declared as cancelled by the softmax, in the form of `idle`."""
+    keys = (bias for bias in spec.biases if isinstance(bias, KeyBias))
+    found = {(name, key.block) for key in keys for name, _ in spec.expand(key.bias)}
+    return {(name, number) for name, number in found if name in _first_names(spec)}
+
+
+def _first_names(spec: Spec) -> list[str]:
+    return [name for template in spec.templates for name, _ in itertools.islice(spec.expand(template), 1)]
+
+
+def _spaces(form: Form) -> Iterator[tuple[str, Element]]:
+    """For every space that a group acts on, a random element that moves it alone."""
+    element = sample(form, 1)
+    for space in dict.fromkeys(str(key[0]) for key in element.values):
+        yield space, replace(element, values={key: v for key, v in element.values.items() if key[0] == space})
+
+
+def _gauges(typed: Typed, form: Form, other: Gauge) -> Iterator[tuple[str, Element]]:
+    """For every norm, layer scale, bias and basis, an element that writes it as another model has it."""
+    own = gauge_of(form, typed)
+    stems = {name: re.sub(r"\b\d+\b", "*", name.split(":")[0]) for name in own}
+    for stem in dict.fromkeys(stems.values()):
+        chosen = {name: other[name] for name in own if stems[name] == stem}
+        yield stem, Element(form, {}, target={**own, **chosen})
+
+
+def _keeps(typed: Typed, spec: Spec, space: str, reference: Tensor, folded: bool = False) -> bool:
+    """Whether a random element of one space keeps the function under another declaration."""
+    element = dict(_spaces(form_of(spec, folded=folded))).get(space)
+    return element is not None and change(moved(replace(typed, spec=spec), element), reference) <= ROUNDING
+
+
+def _block_text(spec: Spec, name: str, number: int) -> str:
+    layout = spec.entries[name].layout
+    if len(layout.blocks) == 1:
+        return name
+    return f"{name}, block {number} of {layout.text!r}"

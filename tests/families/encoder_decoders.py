@@ -1,0 +1,102 @@
+"""T5, mT5, UMT5, BART, mBART and Whisper."""
+
+import transformers as T
+
+from families import CHANGES, FAILS, KEEPS, UNCOVERED
+
+_T5 = {
+    "vocab_size": 40,
+    "d_model": 24,
+    "d_kv": 3,
+    "d_ff": 20,
+    "num_layers": 2,
+    "num_decoder_layers": 3,
+    "num_heads": 4,
+    "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 16,
+    "decoder_start_token_id": 0,
+    "initializer_factor": 0.5,  # scores are not scaled: large weights blow up the float32 rounding of the norms
+}
+_STACKS = {
+    "vocab_size": 40,
+    "d_model": 24,
+    "encoder_layers": 2,
+    "decoder_layers": 3,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 3,
+    "encoder_ffn_dim": 20,
+    "decoder_ffn_dim": 18,
+    "max_position_embeddings": 20,
+}
+_WHISPER = {
+    **_STACKS,
+    "num_mel_bins": 5,
+    "max_source_positions": 8,
+    "max_target_positions": 16,
+    "classifier_proj_size": 6,
+    **{"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 3},
+}
+_T5_HEADS = (
+    "ForConditionalGeneration",
+    "EncoderModel",
+    "Model",
+    "ForSequenceClassification",
+    "ForTokenClassification",
+)
+_BART_HEADS = ("ForConditionalGeneration", "Model", "ForSequenceClassification")
+
+FAMILIES = {
+    "t5": ("T5", _T5_HEADS, T.T5Config, _T5),
+    "t5-gated": (
+        "T5",
+        ("ForConditionalGeneration",),
+        T.T5Config,
+        {**_T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+    ),
+    "mt5": ("MT5", _T5_HEADS, T.MT5Config, _T5),
+    "umt5": ("UMT5", _T5_HEADS, T.UMT5Config, _T5),
+    "bart": ("Bart", _BART_HEADS, T.BartConfig, _STACKS),
+    "mbart": ("MBart", _BART_HEADS, T.MBartConfig, {**_STACKS, "scale_embedding": True}),
+    "whisper": (
+        "Whisper",
+        ("ForConditionalGeneration", "Model", "ForAudioClassification"),
+        T.WhisperConfig,
+        _WHISPER,
+    ),
+}
+FLOAT32_PARTS: tuple[str, ...] = ("t5", "mt5", "umt5")  # their norms
+
+_T5_KEYS = {
+    "dense_act_fn": ("gelu", CHANGES),
+    "layer_norm_epsilon": (0.1, CHANGES),
+    "relative_attention_max_distance": (32, CHANGES),
+    "scale_decoder_outputs": (False, CHANGES),
+}
+_MT5_KEYS = {**_T5_KEYS, "scale_decoder_outputs": (False, KEEPS)}  # of T5; nothing reads it here
+_TOKEN_KEYS = {
+    "eos_token_id": (7, FAILS),
+    # read where the decoder is given no tokens
+    "pad_token_id": (7, KEEPS),
+    "decoder_start_token_id": (7, KEEPS),
+}
+_WHISPER_KEYS = {
+    "encoder_attention_heads": (2, CHANGES),
+    "decoder_attention_heads": (2, CHANGES),
+    "activation_function": ("relu", CHANGES),
+}
+_BART_KEYS = {**_WHISPER_KEYS, "tie_word_embeddings": (False, UNCOVERED)}
+KEYS = {
+    "t5/T5ForConditionalGeneration": _T5_KEYS,
+    "t5/T5ForSequenceClassification": _TOKEN_KEYS,
+    "mt5/MT5ForConditionalGeneration": _MT5_KEYS,
+    "mt5/MT5ForSequenceClassification": _TOKEN_KEYS,
+    "umt5/UMT5ForConditionalGeneration": _MT5_KEYS,
+    "umt5/UMT5ForSequenceClassification": _TOKEN_KEYS,
+    "bart/BartForConditionalGeneration": {**_BART_KEYS, "scale_embedding": (True, CHANGES)},
+    "bart/BartForSequenceClassification": _TOKEN_KEYS,
+    "mbart/MBartForConditionalGeneration": {**_BART_KEYS, "scale_embedding": (False, CHANGES)},
+    "mbart/MBartForSequenceClassification": _TOKEN_KEYS,
+    "whisper/WhisperForConditionalGeneration": _WHISPER_KEYS,
+    "whisper/WhisperForAudioClassification": {"use_weighted_layer_sum": (True, UNCOVERED)},
+}
+TIED = ("whisper/WhisperForConditionalGeneration",)

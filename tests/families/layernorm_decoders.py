@@ -1,0 +1,162 @@
+"""Decoders with LayerNorms."""
+
+import transformers as T
+
+from families import CHANGES, DECODER_HEADS, KEEPS, LINEAR_ROPE, PADDING_KEYS, SHAPES, SMALL
+
+_PAD = {**SMALL, "pad_token_id": 0}
+_ROPE = {"rope_type": "default", "rope_theta": 10000.0}
+_PARTIAL = {"rope_parameters": {**_ROPE, "partial_rotary_factor": 0.7}}  # 4 of 6 coordinates
+_FALCON = {"vocab_size": 40, "hidden_size": 24, "num_attention_heads": 4, "num_hidden_layers": 2, "ffn_hidden_size": 20}
+_OPT = {**SMALL, "ffn_dim": 20, "pad_token_id": 1}
+_CLASSES = ("Model", "ForSequenceClassification")
+
+FAMILIES = {
+    "gptneox": ("GPTNeoX", ("ForCausalLM", *DECODER_HEADS), T.GPTNeoXConfig, {**_PAD, **_PARTIAL}),
+    "gptneox-sequential-tied": (
+        "GPTNeoX",
+        ("ForCausalLM",),
+        T.GPTNeoXConfig,
+        {
+            **SMALL,
+            "rope_parameters": {**_ROPE, "partial_rotary_factor": 1.0},
+            "use_parallel_residual": False,
+            "attention_bias": False,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "gptj": (
+        "GPTJ",
+        ("ForCausalLM", *_CLASSES),
+        T.GPTJConfig,
+        {
+            "vocab_size": 40,
+            "n_embd": 24,
+            "n_layer": 2,
+            "n_head": 4,
+            "n_inner": 20,
+            "n_positions": 32,
+            "rotary_dim": 4,
+            "pad_token_id": 0,
+        },
+    ),
+    "opt": ("OPT", ("ForCausalLM", *_CLASSES), T.OPTConfig, _OPT),
+    "opt-350m": (
+        "OPT",
+        ("ForCausalLM", *_CLASSES),
+        T.OPTConfig,
+        {**_OPT, "do_layer_norm_before": False, "word_embed_proj_dim": 10},
+    ),
+    "opt-galactica": (
+        "OPT",
+        ("ForCausalLM",),
+        T.OPTConfig,
+        {**_OPT, "enable_bias": False, "layer_norm_elementwise_affine": False, "activation_function": "gelu"},
+    ),
+    "bloom": (
+        "Bloom",
+        ("ForCausalLM", *DECODER_HEADS),
+        T.BloomConfig,
+        {"vocab_size": 40, "hidden_size": 24, "n_layer": 2, "n_head": 4, "pad_token_id": 0},
+    ),
+    "falcon-7b": (
+        "Falcon",
+        ("ForCausalLM", *DECODER_HEADS),
+        T.FalconConfig,
+        {**_FALCON, "tie_word_embeddings": False, "pad_token_id": 0},
+    ),
+    "falcon-40b": (
+        "Falcon",
+        ("ForCausalLM",),
+        T.FalconConfig,
+        {**_FALCON, "new_decoder_architecture": True, "num_kv_heads": 2, "bias": True},
+    ),
+    "falcon-11b": (
+        "Falcon",
+        ("ForCausalLM",),
+        T.FalconConfig,
+        {**_FALCON, "new_decoder_architecture": True, "num_kv_heads": 2, "num_ln_in_parallel_attn": 1},
+    ),
+    "falcon-rw": (
+        "Falcon",
+        ("ForCausalLM",),
+        T.FalconConfig,
+        {**_FALCON, "alibi": True, "multi_query": False, "parallel_attn": False, "bias": True},
+    ),
+    "phi": ("Phi", ("ForCausalLM", *DECODER_HEADS), T.PhiConfig, {**_PAD, **_PARTIAL}),
+    "phi-qk-norm": ("Phi", ("ForCausalLM",), T.PhiConfig, {**SMALL, **_PARTIAL, "qk_layernorm": True}),
+    "stablelm": (
+        "StableLm",
+        ("ForCausalLM", *DECODER_HEADS),
+        T.StableLmConfig,
+        {**_PAD, **_PARTIAL, "num_key_value_heads": 2, "use_qkv_bias": True},
+    ),
+    "stablelm-12b": (
+        "StableLm",
+        ("ForCausalLM",),
+        T.StableLmConfig,
+        {**SMALL, **_PARTIAL, "num_key_value_heads": 2, "use_parallel_residual": True, "qk_layernorm": True},
+    ),
+}
+# softmax
+FLOAT32_PARTS: tuple[str, ...] = ("gptj", "bloom")
+
+_OTHER_ROPE = {"rope_parameters": (LINEAR_ROPE | {"partial_rotary_factor": 0.7}, CHANGES)}
+_NORM_KEYS = {"hidden_act": ("relu", CHANGES), "layer_norm_eps": (0.1, CHANGES)}
+_TIED_PADDING_KEYS = {**PADDING_KEYS, "tie_word_embeddings": (False, KEEPS)}
+KEYS = {
+    "gptneox/GPTNeoXForCausalLM": {
+        **_NORM_KEYS,
+        **_OTHER_ROPE,
+        "num_attention_heads": (2, CHANGES),
+        "use_parallel_residual": (False, CHANGES),
+    },
+    "gptneox/GPTNeoXForSequenceClassification": PADDING_KEYS,
+    "gptj/GPTJForCausalLM": {
+        "n_head": (2, CHANGES),
+        "rotary_dim": (2, CHANGES),
+        "activation_function": ("relu", CHANGES),
+        "layer_norm_epsilon": (0.1, CHANGES),
+    },
+    "gptj/GPTJForSequenceClassification": PADDING_KEYS,
+    "opt/OPTForCausalLM": {
+        "num_attention_heads": (2, CHANGES),
+        "activation_function": ("gelu", CHANGES),
+        "do_layer_norm_before": (False, SHAPES),
+        "_remove_final_layer_norm": (True, SHAPES),
+    },
+    "opt/OPTForSequenceClassification": _TIED_PADDING_KEYS,
+    "bloom/BloomForCausalLM": {
+        "n_head": (2, CHANGES),
+        "layer_norm_epsilon": (0.1, CHANGES),
+        "apply_residual_connection_post_layernorm": (True, CHANGES),
+    },
+    "bloom/BloomForSequenceClassification": _TIED_PADDING_KEYS,
+    "falcon-7b/FalconForCausalLM": {
+        "num_attention_heads": (2, SHAPES),
+        "activation": ("relu", CHANGES),
+        "layer_norm_epsilon": (0.1, CHANGES),
+        "alibi": (True, CHANGES),
+        "rope_parameters": (LINEAR_ROPE, CHANGES),
+    },
+    "falcon-7b/FalconForSequenceClassification": PADDING_KEYS,
+    "phi/PhiForCausalLM": {
+        **_NORM_KEYS,
+        **_OTHER_ROPE,
+        "num_attention_heads + num_key_value_heads": ((2, 2), CHANGES),
+    },
+    "phi/PhiForSequenceClassification": PADDING_KEYS,
+    "stablelm/StableLmForCausalLM": {
+        **_NORM_KEYS,
+        **_OTHER_ROPE,
+        "num_attention_heads + num_key_value_heads": ((2, 1), CHANGES),
+    },
+    "stablelm/StableLmForSequenceClassification": PADDING_KEYS,
+}
+TIED = (
+    "gptneox-sequential-tied/GPTNeoXForCausalLM",
+    "opt/OPTForCausalLM",
+    "opt-350m/OPTForCausalLM",
+    "bloom/BloomForCausalLM",
+    "falcon-rw/FalconForCausalLM",
+)

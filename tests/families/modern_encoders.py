@@ -1,0 +1,47 @@
+"""ModernBERT."""
+
+import transformers as T
+
+from families import CHANGES, ENCODER_HEADS, LINEAR_ROPES, SMALL
+
+_MODERNBERT = {
+    **SMALL,
+    "local_attention": 8,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "cls_token_id": 1,
+    "eos_token_id": 2,
+    "sep_token_id": 2,
+}
+
+FAMILIES = {
+    "modernbert": ("ModernBert", ENCODER_HEADS, T.ModernBertConfig, _MODERNBERT),
+    "modernbert-biased": (
+        "ModernBert",
+        ("ForMaskedLM", "ForSequenceClassification"),
+        T.ModernBertConfig,
+        {
+            **_MODERNBERT,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "norm_bias": True,
+            "classifier_bias": True,
+            "classifier_pooling": "mean",
+            "tie_word_embeddings": False,
+        },
+    ),
+}
+FLOAT32_PARTS: tuple[str, ...] = ("modernbert",)  # rotary angles
+KEYS = {
+    "modernbert/ModernBertForMaskedLM": {
+        "num_attention_heads": (2, CHANGES),
+        "hidden_activation": ("relu", CHANGES),
+        "norm_eps": (0.1, CHANGES),
+        "layer_types": (["full_attention"] * 2, CHANGES),
+        "local_attention": (12, CHANGES),
+        "rope_parameters": (LINEAR_ROPES, CHANGES),
+        "classifier_activation": ("relu", CHANGES),
+    },
+    "modernbert/ModernBertForSequenceClassification": {"classifier_pooling": ("mean", CHANGES)},
+}
+TIED = ("modernbert/ModernBertForMaskedLM",)

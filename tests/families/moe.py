@@ -1,0 +1,40 @@
+"""Mixtures of experts, in both layouts of their files."""
+
+import transformers as T
+
+from families import CHANGES, KEEPS, PADDING_KEYS, SHAPES, UNCOVERED
+from families.rmsnorm_decoders import GROUPED, HEAD_KEY, HEADS, LAYER_KEYS, RMS_KEYS, WINDOW_KEYS
+
+_EXPERTS = {**GROUPED, "intermediate_size": 12, "num_experts_per_tok": 2}
+_QWEN = {**_EXPERTS, "num_experts": 4, "moe_intermediate_size": 8}
+_MIXTRAL = {**_EXPERTS, "num_local_experts": 4}
+_SHARED = {**_QWEN, "shared_expert_intermediate_size": 10}
+
+FAMILIES = {
+    "mixtral": ("Mixtral", HEADS, T.MixtralConfig, _MIXTRAL),
+    "mixtral-fused": ("Mixtral", ("ForCausalLM", "Model"), T.MixtralConfig, _MIXTRAL),
+    "qwen2moe": ("Qwen2Moe", HEADS, T.Qwen2MoeConfig, _SHARED),
+    "qwen2moe-dense-fused": ("Qwen2Moe", ("ForCausalLM",), T.Qwen2MoeConfig, {**_SHARED, "mlp_only_layers": [0]}),
+    "qwen3moe": ("Qwen3Moe", HEADS, T.Qwen3MoeConfig, {**_QWEN, "norm_topk_prob": True}),
+    "qwen3moe-dense": ("Qwen3Moe", ("ForCausalLM",), T.Qwen3MoeConfig, {**_QWEN, "decoder_sparse_step": 2}),
+    "olmoe": ("Olmoe", ("ForCausalLM", "Model"), T.OlmoeConfig, {**_EXPERTS, "num_experts": 4}),
+}
+FLOAT32_PARTS: tuple[str, ...] = ("mixtral", "qwen2moe", "qwen3moe", "olmoe")  # RMSNorm, routers and rotary angles
+
+_KEYS = {**RMS_KEYS, "num_experts_per_tok": (1, CHANGES)}
+KEYS = {
+    "mixtral/MixtralForCausalLM": _KEYS | WINDOW_KEYS,
+    "mixtral/MixtralForSequenceClassification": PADDING_KEYS,
+    "qwen2moe/Qwen2MoeForCausalLM": {**_KEYS, **LAYER_KEYS, "norm_topk_prob": (True, CHANGES)},
+    "qwen2moe/Qwen2MoeForSequenceClassification": PADDING_KEYS,
+    "qwen3moe/Qwen3MoeForCausalLM": {
+        **_KEYS,
+        HEAD_KEY: ((2, 1, 12), SHAPES),  # a gain a coordinate of a head
+        "norm_topk_prob": (False, CHANGES),
+        "use_sliding_window + sliding_window": ((True, 9), CHANGES),
+    },
+    "qwen3moe/Qwen3MoeForSequenceClassification": PADDING_KEYS,
+    "olmoe/OlmoeForCausalLM": {**_KEYS, "norm_topk_prob": (True, CHANGES), "clip_qkv": (8.0, UNCOVERED)},
+    "olmoe/OlmoeModel": {"tie_word_embeddings": (True, KEEPS)},
+}
+TIED: tuple[str, ...] = ()

@@ -1,0 +1,42 @@
+"""Decoders with a norm on queries and keys."""
+
+import transformers as T
+
+from families import CHANGES, KEEPS, LINEAR_ROPES, PADDING_KEYS, SHAPES
+from families.rmsnorm_decoders import (
+    GEMMA2_KEYS,
+    GEMMA_PADDING_KEYS,
+    GROUPED,
+    HEAD_KEY,
+    HEADS,
+    LAYER_KEYS,
+    RMS_KEYS,
+)
+
+_GEMMA3 = {**GROUPED, "head_dim": 8, "sliding_window": 12, "query_pre_attn_scalar": 7}
+_GEMMA3["layer_types"] = ["sliding_attention", "full_attention"]
+
+FAMILIES = {
+    "qwen3": ("Qwen3", HEADS, T.Qwen3Config, {**GROUPED, "head_dim": 8}),
+    "gemma3": ("Gemma3", ("ForCausalLM",), T.Gemma3TextConfig, _GEMMA3),
+    "gemma3-text": ("Gemma3Text", ("ForSequenceClassification", "Model"), T.Gemma3TextConfig, _GEMMA3),
+    "olmo2": ("Olmo2", HEADS, T.Olmo2Config, GROUPED),
+}
+FLOAT32_PARTS: tuple[str, ...] = ("qwen3/", "gemma3", "olmo2")  # RMSNorm and rotary angles
+
+_NORMED = {HEAD_KEY: ((2, 1, 16), SHAPES)}  # a gain a coordinate
+KEYS = {
+    "qwen3/Qwen3ForCausalLM": RMS_KEYS | LAYER_KEYS | _NORMED,
+    "qwen3/Qwen3ForSequenceClassification": PADDING_KEYS,
+    "gemma3/Gemma3ForCausalLM": {
+        **GEMMA2_KEYS,
+        **_NORMED,
+        "use_bidirectional_attention": (True, CHANGES),
+        "rope_parameters": (LINEAR_ROPES, CHANGES),
+        "attn_logit_softcapping": (1.0, KEEPS),  # of Gemma 2; nothing reads it here
+    },
+    "gemma3-text/Gemma3TextForSequenceClassification": GEMMA_PADDING_KEYS,
+    "olmo2/Olmo2ForCausalLM": RMS_KEYS,
+    "olmo2/Olmo2ForSequenceClassification": PADDING_KEYS,
+}
+TIED = ("gemma3/Gemma3ForCausalLM",)

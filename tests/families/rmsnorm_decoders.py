@@ -1,0 +1,67 @@
+"""Decoders with RMSNorm besides Llama."""
+
+import transformers as T
+
+from families import CHANGES, KEEPS, LINEAR_ROPE, PADDING_KEYS, SHAPES, SMALL
+
+HEADS = ("ForCausalLM", "ForSequenceClassification", "Model")
+GROUPED = {**SMALL, "num_key_value_heads": 2, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+_GEMMA = {**GROUPED, "head_dim": 8}
+
+FAMILIES = {
+    "mistral": ("Mistral", HEADS, T.MistralConfig, {**GROUPED, "sliding_window": 5}),
+    "qwen2": ("Qwen2", HEADS, T.Qwen2Config, GROUPED),
+    "phi3": ("Phi3", HEADS, T.Phi3Config, GROUPED),
+    "phi3-partial": (
+        "Phi3",
+        ("ForCausalLM",),
+        T.Phi3Config,
+        {**GROUPED, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.7}},
+    ),
+    "gemma": ("Gemma", HEADS, T.GemmaConfig, _GEMMA),
+    "gemma2": ("Gemma2", HEADS, T.Gemma2Config, {**_GEMMA, "sliding_window": 12, "query_pre_attn_scalar": 7}),
+}
+FLOAT32_PARTS: tuple[str, ...] = ("mistral", "qwen2/", "phi3", "gemma/", "gemma2")  # RMSNorm and rotary angles
+
+HEAD_KEY = "num_attention_heads + num_key_value_heads + head_dim"
+RMS_KEYS = {
+    HEAD_KEY: ((2, 1, 12), CHANGES),
+    "num_key_value_heads": (4, SHAPES),
+    "hidden_act": ("gelu", CHANGES),
+    "rms_norm_eps": (0.1, CHANGES),
+    "rope_parameters": (LINEAR_ROPE, CHANGES),
+}
+WINDOW_KEYS = {"sliding_window": (9, CHANGES)}
+LAYER_KEYS = {"layer_types + use_sliding_window + sliding_window": ((["sliding_attention"] * 2, True, 5), CHANGES)}
+GEMMA_KEYS = {
+    **RMS_KEYS,
+    HEAD_KEY: ((2, 1, 16), CHANGES),
+    "hidden_act": ("relu", CHANGES),
+    "use_bidirectional_attention": (True, KEEPS),  # read where a kernel makes its own mask
+}
+GEMMA2_KEYS = {key: row for key, row in GEMMA_KEYS.items() if key != "hidden_act"} | {
+    "hidden_activation": ("relu", CHANGES),
+    "query_pre_attn_scalar": (16, CHANGES),
+    "attn_logit_softcapping": (1.0, CHANGES),
+    "final_logit_softcapping": (1.0, CHANGES),
+    "sliding_window": (15, CHANGES),
+    "layer_types": (["full_attention"] * 2, CHANGES),
+}
+GEMMA_PADDING_KEYS = {**PADDING_KEYS, "tie_word_embeddings": (False, KEEPS)}
+KEYS = {
+    "mistral/MistralForCausalLM": RMS_KEYS | WINDOW_KEYS,
+    "mistral/MistralForSequenceClassification": PADDING_KEYS,
+    "qwen2/Qwen2ForCausalLM": RMS_KEYS | LAYER_KEYS,
+    "qwen2/Qwen2ForSequenceClassification": PADDING_KEYS,
+    "phi3/Phi3ForCausalLM": {
+        **RMS_KEYS,
+        **WINDOW_KEYS,
+        "rope_parameters": ({"rope_type": "default", "rope_theta": 500.0}, CHANGES),
+    },
+    "phi3/Phi3ForSequenceClassification": PADDING_KEYS,
+    "gemma/GemmaForCausalLM": GEMMA_KEYS,
+    "gemma/GemmaForSequenceClassification": GEMMA_PADDING_KEYS,
+    "gemma2/Gemma2ForCausalLM": GEMMA2_KEYS,
+    "gemma2/Gemma2ForSequenceClassification": GEMMA_PADDING_KEYS,
+}
+TIED = ("gemma/GemmaForCausalLM", "gemma2/Gemma2ForCausalLM")

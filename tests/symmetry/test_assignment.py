@@ -1,0 +1,60 @@
+"""The assignment problem."""
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cobasin.symmetry.groups import assignment
+from cobasin.symmetry.groups.assignment import assign, assign_lazily
+from group_cases import normal
+
+quick = settings(deadline=None, max_examples=15, derandomize=True)
+seeds = st.integers(0, 10**6)
+
+
+@quick
+@given(st.integers(1, 6), seeds, st.sampled_from([torch.float32, torch.float64]))
+def test_assignment_is_optimal(n, seed, dtype):
+    gain_ = normal(2, n, n, seed=seed).to(dtype)
+    perm = assign(gain_)
+    for table, found in zip(gain_, perm, strict=True):
+        assert sorted(found.tolist()) == list(range(n))
+        best = max(sum(table[p[i], i].item() for i in range(n)) for p in itertools.permutations(range(n)))
+        assert table[found, torch.arange(n)].sum().item() == pytest.approx(best, abs=1e-5)
+
+
+def test_no_solver_is_called_where_the_best_sources_are_a_permutation(monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("called")
+
+    monkeypatch.setattr(assignment, "linear_sum_assignment", refuse)
+    planted = torch.stack([torch.randperm(7, generator=torch.Generator().manual_seed(k)) for k in range(4)])
+    gain_ = normal(4, 7, 7, seed=0)
+    gain_[torch.arange(4)[:, None], planted, torch.arange(7)] += 100
+    assert torch.equal(assign(gain_), planted)
+    gain_[1, :, 2] = gain_[1, :, 3]  # the control: two targets want one source
+    with pytest.raises(AssertionError, match="called"):
+        assign(gain_)
+
+
+@quick
+@given(st.integers(1, 5), seeds, st.floats(0, 3))
+def test_a_lazy_assignment_is_optimal(n, seed, slack):
+    """Whatever the bound; what no assignment needs is not asked for."""
+    gain_ = normal(n, n, seed=seed)
+    asked = []
+
+    def value(j, i):
+        asked.append((j, i))
+        return gain_[j, i].item()
+
+    perm = assign_lazily(gain_ + slack * normal(n, n, seed=seed + 1).abs(), value)
+    best = assign(gain_)
+    every = torch.arange(n)
+    torch.testing.assert_close(gain_[perm, every].sum(), gain_[best, every].sum())
+    assert len(asked) == len(set(asked))
+    if slack == 0:
+        assert len(asked) == n

@@ -1,0 +1,84 @@
+"""The gauge of an adapter itself: any invertible map between its factors."""
+
+import shutil
+
+import torch
+from safetensors.torch import load_file, save_file
+
+import cobasin
+from adapter_folders import ALL, BERT, GPT2, base, change, function, lora
+from cobasin.adapters.folder import WEIGHTS_FILE
+from cobasin.adapters.match import products, rank_spec
+from cobasin.matching.choice import Choice
+from cobasin.matching.state import Match
+from cobasin.matching.weights import ascend
+from cobasin.symmetry.form import form_of
+from command_line import refused, run
+from model_folders import assert_bitwise
+
+
+def scrambled(adapter, name, condition):
+    """The same adapter with an invertible map between the factors of every layer."""
+    folder = adapter.with_name(name)
+    shutil.copytree(adapter, folder)
+    tensors = load_file(folder / WEIGHTS_FILE)
+    generator = torch.Generator().manual_seed(1)
+    for down in [key for key in tensors if "_A" in key]:
+        r = tensors[down].shape[0]
+        u, v = (torch.linalg.qr(torch.randn(r, r, generator=generator, dtype=torch.float64)).Q for _ in "uv")
+        matrix = u @ torch.logspace(0, -torch.log10(torch.tensor(condition)), r, dtype=torch.float64).diag() @ v
+        up = down.replace("_A", "_B")
+        tensors[down] = matrix @ tensors[down]
+        tensors[up] = tensors[up] @ torch.linalg.inv(matrix)
+    save_file(tensors, folder / WEIGHTS_FILE)
+    return folder
+
+
+def test_any_invertible_map_between_the_factors_is_undone(tmp_path):
+    source = base(tmp_path, GPT2)
+    adapter = lora(source, target_modules=["c_attn", "wte"], r=5, rank_pattern={"wte": 3})
+    other = scrambled(adapter, "scrambled", 1e3)
+    report = run("match", other, adapter, "--out", tmp_path / "out", "--json").json
+    assert report["distance_before"] > 1
+    assert report["distance_after"] < 1e-9 * report["distance_before"]
+    found, expected = (load_file(folder / WEIGHTS_FILE) for folder in (tmp_path / "out", adapter))
+    assert all((found[name] - expected[name]).abs().max() < 1e-9 for name in expected)
+    assert change(function(source, tmp_path / "out"), function(source, adapter)) < 1e-9
+    moved = run("apply", tmp_path / "out", other, "--out", tmp_path / "again", "--json").json
+    assert moved["verification"]["reason"].startswith("relative difference")
+    assert_bitwise(load_file(tmp_path / "again" / WEIGHTS_FILE), found)
+
+
+def test_isometries_do_not_undo_an_invertible_map(tmp_path):
+    adapter = lora(base(tmp_path, GPT2), target_modules=["c_attn"])
+    ends = [cobasin.load_adapter(folder) for folder in (scrambled(adapter, "scrambled", 1e3), adapter)]
+    spec = rank_spec(ends[0])
+    assert {key[0] for key in form_of(spec, balanced=True).balanced} == {"rank_0", "rank_1"}
+    match = Match(form_of(spec), Choice(frozenset({"rank", "scale"})), *ends)
+    ascend(match)
+    assert match.total > 10 * sum(float(tensor.square().sum()) for tensor in ends[1].values())
+
+
+def test_matching_two_adapters_keeps_their_products(tmp_path):
+    source = base(tmp_path, BERT)
+    a, b = (cobasin.load_adapter(lora(source, f"lora-{seed}", seed, **ALL)) for seed in (1, 2))
+    element = cobasin.match_adapters(a, b)
+    assert element.report["objective"][-1] < element.report["objective"][0]
+    moved = cobasin.transform_adapter(element, a)
+    before, after = products(a), products(moved)
+    assert all((before[name] - after[name]).norm() < 1e-9 * before[name].norm() for name in before)
+    assert max(float((moved[name] - a[name]).abs().max()) for name in a) > 0.05
+
+
+def test_adapters_that_do_not_fit_together(tmp_path):
+    source = base(tmp_path, BERT)
+    a, b = lora(source, "a", target_modules=["query"]), lora(source, "b", target_modules=["query"], r=2)
+    line = refused(tmp_path, "match", a, b, "--out", tmp_path / "out")
+    assert "query.lora_A.weight is (3, 24) in" in line
+    assert "and (2, 24) in" in line
+    text = "is an adapter, " + str(source) + " is none: match two models, or two adapters of one base"
+    assert text in refused(tmp_path, "match", a, source, "--out", tmp_path / "out")
+    assert text in refused(tmp_path, "match", source, a, "--out", tmp_path / "out")
+    for option in (("--symmetry", "ffn"), ("--layers", "0")):
+        line = refused(tmp_path, "match", a, a, "--out", tmp_path / "out", *option)
+        assert "matched by any invertible map of their ranks" in line

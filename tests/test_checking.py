@@ -1,0 +1,127 @@
+"""What `cobasin inspect --check` says of a wrong declaration: the space, the tensor, the change that mends it."""
+
+from dataclasses import replace
+
+import pytest
+
+from cobasin import architectures, typed
+from cobasin.architectures import load_file, registered
+from cobasin.checking import check_declaration
+from cobasin.errors import InputError
+from command_line import refused, run
+from own_architectures import EXAMPLE, changed, starcoder2
+from tiny_models import checkpoint
+
+
+@pytest.fixture(autouse=True)
+def registry(monkeypatch):
+    monkeypatch.setattr(architectures, "_DECLARED", registered())
+
+
+def check(tmp_path, *replacements):
+    load_file(changed(tmp_path, *replacements))
+    return check_declaration(starcoder2())
+
+
+def broken(found):
+    return {name for name, change in found.pieces.items() if change > 5e-6}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "spaces", "repair"),
+    [
+        ("(kv pair' freq)", "(kv pair freq)", {"pair"}, "layers.{layer}.self_attn.k_proj: pair' instead of pair"),
+        ("neurons(config.hidden_act)", "neurons('relu')", {"ffn"}, "space ffn: the group Permutation("),
+        ("Rotation2(scaled=True)", "Orthogonal(scaled=True)", {"pair"}, "space pair: the group Rotation2("),
+        ("(kv rep vo')", "(rep kv vo')", {"kv", "rep", "vo"}, "every tensor: kv rep instead of rep kv"),
+        ('"(kv rep pair freq)"', '"(rep kv pair freq)"', {"kv", "rep", "pair"}, "kv rep instead of rep kv"),
+        (
+            '"vocab resid",\n            **',
+            '"vocab width",\n            **',
+            {"resid"},
+            "embed_tokens: resid instead of width",
+        ),
+    ],
+)
+def test_the_space_and_the_change_that_mends_it(tmp_path, old, new, spaces, repair):
+    found = check(tmp_path, (old, new), ('"vocab": Space', '"width": Space(config.hidden_size), "vocab": Space'))
+    assert not found.sound
+    assert broken(found) == spaces
+    assert any(repair in line for line in found.repairs), found.repairs
+
+
+def test_a_layout_of_the_rotary_embedding(tmp_path):
+    found = check(tmp_path, ("pair freq)", "freq pair)"), ("pair' freq)", "freq pair')"))
+    assert broken(found) == {"pair"}
+    assert found.repairs == ["every tensor: pair freq instead of freq pair"]
+
+
+def test_two_types_exchanged(tmp_path):
+    load_file(changed(tmp_path))
+    name = "layers.{layer}.self_attn.%s_proj"
+    old = [f'linear(f"{{ATTENTION}}.{n}_proj", "{t}"' for n, t in (("k", "(kv pair' freq)"), ("v", "(kv vo)"))]
+    new = [f'linear(f"{{ATTENTION}}.{n}_proj", "{t}"' for n, t in (("k", "(kv vo)"), ("v", "(kv pair' freq)"))]
+    found = check(tmp_path, *zip(old, new, strict=True), ("        if biased\n", "        if False\n"))
+    assert broken(found) == {"pair", "vo"}
+    assert f"{name % 'k'} and {name % 'v'}: each other's types" in found.repairs
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [
+        ('for name in "qkv")', 'for name in "qk")', "layers.*.input_layernorm.weight"),
+        (', f"{BEFORE_MLP}.bias"),', "),", "layers.*.post_attention_layernorm.bias"),
+        ('Norm("norm.weight", ("lm_head.weight",), "norm.bias"),', "", "norm.weight"),
+        ("folded=Orthogonal(fix_ones=True)", "folded=Orthogonal()", "resid"),
+        ('"norm.bias"),', '"norm.bias", centred=False),', "norm.weight"),
+    ],
+)
+def test_what_cannot_be_folded_is_named(tmp_path, old, new, named):
+    found = check(tmp_path, (old, new))
+    assert found.plain < 1e-9
+    assert found.canonical > 1e-3
+    assert named in broken(found)
+    assert ("space resid: folded, the group Orthogonal(scaled=False, fix_ones=True)" in found.repairs) == (
+        named == "resid"
+    )
+
+
+def test_the_entry_that_makes_no_difference(monkeypatch):
+    """Without the key biases in the declaration, they are found: they do not matter."""
+    declare = typed.declare
+    monkeypatch.setattr(typed, "declare", lambda *arguments: replace(declare(*arguments), biases=()))
+    assert check_declaration(checkpoint("bert/BertForMaskedLM")).idle == ["encoder.layer.0.attention.self.key.bias"]
+    found = check_declaration(checkpoint("gpt2/GPT2LMHeadModel"))
+    assert found.idle == ['h.0.attn.c_attn.bias, block 1 of "(head qk + head qk\' + head vo)"']
+    assert not found.sound
+
+
+def test_a_missing_tensor_is_named_at_once(tmp_path):
+    with pytest.raises(InputError, match=r"unexpected tensor model\.norm\.bias"):
+        check(tmp_path, ('**layer_norm("norm")', '"norm.weight": "resid"'), ('"norm.bias"', "None"))
+
+
+def test_on_the_command_line(tmp_path):
+    starcoder2().save_pretrained(tmp_path / "model")
+    finished = run("inspect", tmp_path / "model", "--spec", EXAMPLE, "--check")
+    assert finished.code == 0
+    assert "the declaration of Starcoder2ForCausalLM holds" in finished.out
+    assert run("inspect", tmp_path / "model", "--spec", EXAMPLE, "--check", "--json").json["sound"]
+
+
+def test_a_wrong_declaration_on_the_command_line(tmp_path):
+    starcoder2().save_pretrained(tmp_path / "model")
+    spec = changed(tmp_path, ("(kv pair' freq)", "(kv pair freq)"))
+    finished = run("inspect", tmp_path / "model", "--spec", spec, "--check")
+    assert finished.code == 1
+    assert "the declaration of Starcoder2ForCausalLM is wrong" in finished.out
+    assert "layers.{layer}.self_attn.k_proj: pair' instead of pair" in finished.out
+    report = run("inspect", tmp_path / "model", "--spec", spec, "--check", "--json").json
+    assert not report["sound"]
+    assert report["pieces"]["pair"] > 1e-3
+
+
+@pytest.mark.parametrize("options", [("--check", "--propose"), ("--list", "--check")])
+def test_one_question_at_a_time(tmp_path, options):
+    model = () if "--list" in options else (tmp_path,)
+    assert "one at a time" in refused(tmp_path, "inspect", *model, *options)

@@ -1,0 +1,178 @@
+"""Drafts of declarations from names and shapes: right where cobasin knows better, honest where they guess."""
+
+import re
+import shutil
+import types
+
+import pytest
+import torch
+import transformers as T
+
+import cobasin
+from cobasin import architectures
+from cobasin.architectures import declare, load_file, registered
+from cobasin.checking import check_declaration
+from cobasin.proposal import propose
+from cobasin.symmetry.gauges import KeyBias
+from cobasin.typed import Typed
+from command_line import refused, run
+from own_architectures import EXAMPLE, starcoder2
+from tiny_models import CASES, checkpoint, model
+
+# Of these the draft is the declaration: types, groups, norms, free biases.
+AGREEING = (
+    *("gpt2", "llama", "mistral", "qwen2/", "bert", "roberta", "xlm-roberta", "gptneox/", "gptj", "opt/", "falcon-7b"),
+    *("falcon-40b", "phi/", "stablelm/", "mixtral/"),
+)
+SMALL = {
+    "hidden_size": 24,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "intermediate_size": 20,
+    "vocab_size": 40,
+    "max_position_embeddings": 32,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+
+
+@pytest.fixture(autouse=True)
+def registry(monkeypatch):
+    monkeypatch.setattr(architectures, "_DECLARED", registered())
+
+
+def spec_of(source, given, monkeypatch):
+    """The spec that a draft gives, also of an architecture that cobasin declares."""
+    monkeypatch.setattr(architectures, "_DECLARED", {})
+    exec(compile(source, "draft.py", "exec"), types.ModuleType("draft").__dict__)
+    return declare(given.config, given.architecture, given.headers)
+
+
+def meaning(layout):
+    """What every entry of a tensor stands for, whatever the type looks like."""
+    numbers = torch.arange(torch.Size(layout.shape).numel()).reshape(layout.shape)
+    return {tuple(axis.space for axis in block.axes): block.view(numbers).tolist() for block in layout.blocks}
+
+
+def reading(spec):
+    """The norms of a declaration, whatever the order of their readers."""
+    return {(norm.weight, frozenset(norm.readers), norm.bias, norm.centred, norm.stream) for norm in spec.norms}
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.startswith(AGREEING) and not case.endswith("Model")])
+def test_a_draft_of_a_known_family_is_its_declaration(case, monkeypatch):
+    given = checkpoint(case)
+    declared, draft = Typed.of(given).spec, spec_of(propose(given), given, monkeypatch)
+    assert draft.problems({name: (h.shape, h.dtype) for name, h in given.headers.items()}) == []
+    assert draft.entries.keys() == declared.entries.keys()
+    for name, entry in declared.entries.items():
+        assert meaning(draft.entries[name].layout) == meaning(entry.layout), name
+    for name in {str(key[0]) for key in declared.sites}:
+        groups = [(s.size, s.group, s.folded, s.over) for s in (spec.spaces[name] for spec in (draft, declared))]
+        assert groups[0] == groups[1], name
+    assert reading(draft) == reading(declared)
+    assert set(draft.biases) == set(declared.biases)
+    assert draft.tied == declared.tied
+
+
+UNKNOWN = {
+    "starcoder2": lambda: starcoder2(),
+    "granite": lambda: T.GraniteForCausalLM(T.GraniteConfig(**SMALL, num_key_value_heads=2)),
+    "openai-gpt": lambda: T.OpenAIGPTLMHeadModel(
+        T.OpenAIGPTConfig(n_embd=24, n_head=4, n_layer=2, n_positions=32, vocab_size=40)
+    ),
+    "mpt": lambda: T.MptForCausalLM(T.MptConfig(d_model=24, n_heads=4, n_layers=2, vocab_size=40, max_seq_len=32)),
+    "megatron-bert": lambda: T.MegatronBertForMaskedLM(T.MegatronBertConfig(**SMALL)),
+    "esm": lambda: T.EsmForMaskedLM(T.EsmConfig(**SMALL, mask_token_id=3, position_embedding_type="rotary")),
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_drafts_of_undeclared_architectures_hold(name, tmp_path):
+    made = UNKNOWN[name]().eval()
+    (tmp_path / "draft.py").write_text(propose(made))
+    load_file(tmp_path / "draft.py")
+    assert check_declaration(made).sound
+
+
+def test_a_wrong_guess_is_found_and_was_doubted(tmp_path):
+    """Cohere's rotary embedding is interleaved, which no shape says."""
+    made = T.CohereForCausalLM(T.CohereConfig(**SMALL, num_key_value_heads=2)).eval()
+    source = propose(made)
+    assert "the rotary embedding is taken to lay a head out as (pair freq); the other way is (freq pair)" in one_line(
+        source
+    )
+    (tmp_path / "draft.py").write_text(source)
+    load_file(tmp_path / "draft.py")
+    found = check_declaration(made)
+    assert found.repairs == ["every tensor: freq pair instead of pair freq"]
+    (tmp_path / "draft.py").write_text(re.sub("pair('?) freq", r"freq pair\1", source))
+    load_file(tmp_path / "draft.py")
+    assert check_declaration(made).sound
+
+
+def one_line(text):
+    return " ".join(text.split())
+
+
+def test_from_a_folder_to_a_match(tmp_path):
+    """Propose, save, check, match: an architecture that nobody has declared."""
+    for seed, name in enumerate("ab"):
+        starcoder2(seed).save_pretrained(tmp_path / name)
+    drafted = run("inspect", tmp_path / "a", "--propose")
+    assert drafted.code == 0
+    assert not drafted.reads
+    assert drafted.out.startswith('"""UNVERIFIED draft of a declaration of Starcoder2ForCausalLM')
+    draft = tmp_path / "draft.py"
+    draft.write_text(drafted.out)
+    assert run("inspect", tmp_path / "a", "--spec", draft, "--check").code == 0
+    assert run("match", tmp_path / "b", tmp_path / "a", "--out", tmp_path / "c", "--spec", draft).code == 0
+    report = run("inspect", tmp_path / "a", "--propose", "--json").json
+    assert report == {"model": str(tmp_path / "a"), "verified": False, "declaration": drafted.out}
+
+
+def test_a_draft_is_never_used_by_itself(tmp_path):
+    starcoder2().save_pretrained(tmp_path / "a")
+    run("inspect", tmp_path / "a", "--propose")
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    line = refused(tmp_path, "match", tmp_path / "a", tmp_path / "b", "--out", tmp_path / "c")
+    assert "'Starcoder2ForCausalLM' is not declared" in line
+
+
+def test_the_draft_of_the_example_is_the_example(monkeypatch):
+    given = cobasin.load(starcoder2())
+    load_file(EXAMPLE)
+    declared = Typed.of(given).spec
+    draft = spec_of(propose(given), given, monkeypatch)
+    assert {n: s for n, s in draft.spaces.items()} == dict(declared.spaces)
+    assert draft.templates == declared.templates
+    assert reading(draft) == reading(declared)
+    assert set(draft.function_keys) == set(declared.function_keys) | {"use_bias"}
+
+
+@pytest.mark.parametrize("case", ["t5/T5ForConditionalGeneration", "bart/BartForConditionalGeneration"])
+def test_two_stacks_are_refused(case, tmp_path):
+    model(case).save_pretrained(tmp_path / "a")
+    line = refused(tmp_path, "inspect", tmp_path / "a", "--propose")
+    assert "only decoders and encoders with one stack of layers" in line
+    assert "decoder." in line
+
+
+@pytest.mark.parametrize("case", ["qwen3/Qwen3ForCausalLM", "phi-qk-norm/PhiForCausalLM", "bloom/BloomForCausalLM"])
+def test_what_is_not_known_to_be_free_is_left_fixed(case, monkeypatch):
+    given = checkpoint(case)
+    declared, draft = Typed.of(given).spec, spec_of(propose(given), given, monkeypatch)
+    free = [{str(key[0]) for key in spec.sites} for spec in (draft, declared)]
+    assert free[0] <= free[1] | {"resid"}
+    assert not any(isinstance(bias, KeyBias) for bias in draft.biases) or "bloom" in case
+    monkeypatch.setattr("cobasin.typed.declare", lambda *_: draft)
+    assert check_declaration(given).plain < 5e-6
+
+
+def test_layers_that_lack_a_tensor(tmp_path):
+    made = starcoder2()
+    state = {name: t for name, t in made.state_dict().items() if name != "model.layers.1.self_attn.q_proj.bias"}
+    source = propose(cobasin.load(state, made.config.to_dict() | {"architectures": ["Starcoder2ForCausalLM"]}))
+    assert r'r"layers\.(1)\.self_attn\.q_proj\.bias"' in source
+    assert "not every layer has the same tensors" in source
