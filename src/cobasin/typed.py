@@ -16,6 +16,7 @@ from cobasin.architectures import declare, known
 from cobasin.checkpoint import Checkpoint
 from cobasin.errors import InputError
 from cobasin.symmetry.spec import Spec
+from cobasin.symmetry.types import TypeSyntaxError
 
 # two models with the same of these files have the same vocabulary
 _VOCABULARY_FILES = (
@@ -54,7 +55,7 @@ class Typed(Mapping[str, Tensor]):
             spec = declare(config, architecture, checkpoint.headers)
         except InputError as error:
             raise InputError(f"{label}: {error}") from error
-        except (ArithmeticError, TypeError) as error:  # transformers lets some impossible sizes pass
+        except (ArithmeticError, TypeError, TypeSyntaxError) as error:  # transformers lets some impossible sizes pass
             raise InputError(f"{label}: the config is not that of a {architecture}: {error}") from error
         problems = spec.problems({name: (header.shape, header.dtype) for name, header in checkpoint.headers.items()})
         if problems:

@@ -169,5 +169,7 @@ def _native_dtype(checkpoint: Checkpoint) -> torch.dtype:
 def _domain(checkpoint: Checkpoint) -> str:
     """What the model can be applied to."""
     inputs = input_sizes(checkpoint.config, checkpoint.architecture)
+    if "decoder_input_ids" in inputs and checkpoint.architecture.endswith("ForSequenceClassification"):
+        inputs["decoder_input_ids"]["eos_token_id"] = checkpoint.config.eos_token_id  # the token that is classified
     texts = (", ".join(f"{key} {size}" for key, size in sizes.items()) for sizes in inputs.values())
     return "; ".join(f"{name} with {text}" for name, text in zip(inputs, texts, strict=True))

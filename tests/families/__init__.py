@@ -12,7 +12,7 @@ CHANGES = "changes"  # the tensors stay valid and the function becomes another
 KEEPS = "keeps"  # the tensors stay valid and the function stays: the key is read elsewhere, or only in training
 SHAPES = "shapes"  # the tensors are no longer those of the config: this model alone is refused, by its headers
 UNCOVERED = "uncovered"  # this model alone is refused: the declaration does not cover the value
-FAILS = "fails"  # Transformers refuses to build the model, or to run it on what the other reads; no header tells
+FAILS = "fails"  # Transformers refuses to build the model, but its headers do not tell
 
 SMALL = {
     "hidden_size": 24,

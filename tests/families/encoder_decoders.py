@@ -2,7 +2,7 @@
 
 import transformers as T
 
-from families import CHANGES, FAILS, KEEPS, UNCOVERED
+from families import CHANGES, KEEPS, UNCOVERED
 
 _T5 = {
     "vocab_size": 40,
@@ -74,10 +74,9 @@ _T5_KEYS = {
 }
 _MT5_KEYS = {**_T5_KEYS, "scale_decoder_outputs": (False, KEEPS)}  # of T5; nothing reads it here
 _TOKEN_KEYS = {
-    "eos_token_id": (7, FAILS),
-    # read where the decoder is given no tokens
+    "eos_token_id": (7, CHANGES),
     "pad_token_id": (7, KEEPS),
-    "decoder_start_token_id": (7, KEEPS),
+    "decoder_start_token_id": (7, CHANGES),
 }
 _WHISPER_KEYS = {
     "encoder_attention_heads": (2, CHANGES),
@@ -95,7 +94,12 @@ KEYS = {
     "bart/BartForConditionalGeneration": {**_BART_KEYS, "scale_embedding": (True, CHANGES)},
     "bart/BartForSequenceClassification": _TOKEN_KEYS,
     "mbart/MBartForConditionalGeneration": {**_BART_KEYS, "scale_embedding": (False, CHANGES)},
-    "mbart/MBartForSequenceClassification": _TOKEN_KEYS,
+    # the decoder reads what the encoder reads, its last token in front
+    "mbart/MBartForSequenceClassification": {
+        **_TOKEN_KEYS,
+        "pad_token_id": (7, CHANGES),
+        "decoder_start_token_id": (7, KEEPS),
+    },
     "whisper/WhisperForConditionalGeneration": _WHISPER_KEYS,
     "whisper/WhisperForAudioClassification": {"use_weighted_layer_sum": (True, UNCOVERED)},
 }

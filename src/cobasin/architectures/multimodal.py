@@ -227,6 +227,7 @@ def _pooled(request: Request, config, root: str, resid: Space, joint: Space) -> 
 def siglip(request: Request) -> Spec:
     """SigLIP."""
     text, vision = request.config.text_config, request.config.vision_config
+    require(text.projection_size == vision.hidden_size, "projection_size other than the vision tower's hidden_size")
     joint = free_stream(vision.hidden_size)
     head = linear(f"{TEXT}head", "joint", "resid")
     return _joined(

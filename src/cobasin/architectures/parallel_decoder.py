@@ -13,7 +13,7 @@ from cobasin.architectures.layernorm_decoder import (
     layers_of,
     megatron_layer,
 )
-from cobasin.architectures.parts import LAYER, layer_norm, linear, neurons, output_head, rope_keys
+from cobasin.architectures.parts import LAYER, layer_norm, linear, neurons, output_head, require, rope_keys
 from cobasin.architectures.rmsnorm_decoder import MLP, NEURONS, OWN, PER_GROUP, gated, head_width
 from cobasin.symmetry.gauges import FreeGauge, KeyBias, ValueBias
 from cobasin.symmetry.groups import Diagonal, Permutation
@@ -85,13 +85,17 @@ def falcon(request: Request) -> Spec:
     config = request.config
     heads, new = config.num_attention_heads, config.new_decoder_architecture
     kv = config.num_kv_heads if new else 1 if config.multi_query else heads
+    norms = config.num_ln_in_parallel_attn
+    require(not new or (config.parallel_attn and norms in (None, 1, 2)), "this order of branches and norms")
+    require(new or norms in (None, 1), "num_ln_in_parallel_attn without new_decoder_architecture")
+    require(new or config.multi_query or config.num_kv_heads == heads, "num_kv_heads without multi_query")
     width = config.hidden_size // heads
     bases, query, key = head_bases(width, PER_GROUP, 0 if config.alibi else width)
     own, mlp = "h.{layer}.self_attention", "h.{layer}.mlp"
     layer, biases = megatron_layer(own, mlp, "kv rep", query, key, config.bias, config.bias)
     head, ties = output_head(request, "word_embeddings.weight", classifier="classifier")
     attention, ffn = (f"{own}.query_key_value",), (f"{mlp}.dense_h_to_4h",)
-    if new and config.num_ln_in_parallel_attn in (None, 2):
+    if new and norms != 1:
         reads = {"h.{layer}.ln_attn": attention, "h.{layer}.ln_mlp": ffn}
     elif new or config.parallel_attn:
         reads = {"h.{layer}.input_layernorm": attention + ffn}

@@ -186,7 +186,9 @@ def _tokens(config: PreTrainedConfig, architecture: str, generator: torch.Genera
         tokens[torch.arange(2), mask.sum(1) - 1] = eos
     # Some configs have -1 for "no padding token".
     tokens[mask == 0] = max(pad or 0, 0)
-    inputs = {"input_ids": tokens, "attention_mask": mask, "decoder_input_ids": decoder_tokens}
+    inputs = {"input_ids": tokens, "attention_mask": mask}
+    if not architecture.endswith("ForSequenceClassification"):  # there the decoder reads what the encoder reads
+        inputs["decoder_input_ids"] = decoder_tokens
     if architecture.endswith("ForSequenceClassification") and pad is None:
         # Decoders find the last token of a row by the padding token, and refuse a batch without one.
         inputs = {name: value[:1] for name, value in inputs.items()}

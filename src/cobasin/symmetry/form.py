@@ -191,9 +191,7 @@ def form_of(
         tuple(
             key
             for key in spec.sites
-            if balanced
-            and key[0] in spec.invertible
-            and chosen(spec.spaces[str(key[0])].part, spec.index(key))
+            if balanced and key[0] in spec.invertible and chosen(spec.spaces[str(key[0])].part, spec.index(key))
         ),
     )
 
