@@ -156,11 +156,31 @@ def roberta(request: Request) -> Spec:
     return replace(spec, function_keys=(*spec.function_keys, "pad_token_id"))  # positions are counted from it
 
 
+DISTIL = "transformer.layer.{layer}"
+
+
+def _distilbert_templates(head: dict[str, str]) -> dict[str, str]:
+    own = f"{DISTIL}.attention"
+    return {
+        "embeddings.word_embeddings.weight": "vocab resid",
+        "embeddings.position_embeddings.weight": "pos resid",
+        **layer_norm("embeddings.LayerNorm"),
+        **linear(f"{own}.q_lin", "(head qk)", "resid"),
+        **linear(f"{own}.k_lin", "(head qk')", "resid"),
+        **linear(f"{own}.v_lin", "(head vo)", "resid"),
+        **linear(f"{own}.out_lin", "resid", "(head vo')"),
+        **layer_norm(f"{DISTIL}.sa_layer_norm"),
+        **linear(f"{DISTIL}.ffn.lin1", "ffn", "resid"),
+        **linear(f"{DISTIL}.ffn.lin2", "resid", "ffn'"),
+        **layer_norm(f"{DISTIL}.output_layer_norm"),
+        **head,
+    }
+
+
 @declares("DistilBert", "distilbert", "Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification")
 def distilbert(request: Request) -> Spec:
     """DistilBERT."""
-    config = request.config
-    layer = "transformer.layer.{layer}"
+    config, own = request.config, f"{DISTIL}.attention"
     spaces = attention(config.n_heads, config.dim // config.n_heads) | {
         "layer": Space(config.n_layers),
         "resid": stream(config.dim, request.head),
@@ -174,46 +194,22 @@ def distilbert(request: Request) -> Spec:
     head: dict[str, str] = {}
     ties: dict[str, str] = {}
     if request.head == "ForSequenceClassification":
-        head = linear("pre_classifier", "pool", "resid") | {
-            "classifier.weight": "label pool'",
-            "classifier.bias": "label",
-        }
+        pooled = {"classifier.weight": "label pool'", "classifier.bias": "label"}
+        head = linear("pre_classifier", "pool", "resid") | pooled
     if request.head == "ForTokenClassification":
         head = linear("classifier", "label", "resid")
     if request.head == "ForMaskedLM":
-        head, ties = masked_lm(
-            config.tie_word_embeddings,
-            "vocab_transform",
-            "vocab_layer_norm",
-            "vocab_projector",
-            "vocab_projector.bias",
-        )
+        names = ("vocab_transform", "vocab_layer_norm", "vocab_projector", "vocab_projector.bias")
+        head, ties = masked_lm(config.tie_word_embeddings, *names)
     return Spec(
         request.architecture,
         spaces,
-        {
-            "embeddings.word_embeddings.weight": "vocab resid",
-            "embeddings.position_embeddings.weight": "pos resid",
-            **layer_norm("embeddings.LayerNorm"),
-            **linear(f"{layer}.attention.q_lin", "(head qk)", "resid"),
-            **linear(f"{layer}.attention.k_lin", "(head qk')", "resid"),
-            **linear(f"{layer}.attention.v_lin", "(head vo)", "resid"),
-            **linear(f"{layer}.attention.out_lin", "resid", "(head vo')"),
-            **layer_norm(f"{layer}.sa_layer_norm"),
-            **linear(f"{layer}.ffn.lin1", "ffn", "resid"),
-            **linear(f"{layer}.ffn.lin2", "resid", "ffn'"),
-            **layer_norm(f"{layer}.output_layer_norm"),
-            **head,
-        },
+        _distilbert_templates(head),
         prefix="distilbert.",
         tied=ties,
         biases=(
-            KeyBias(f"{layer}.attention.k_lin.bias"),
-            ValueBias(
-                f"{layer}.attention.v_lin.bias",
-                f"{layer}.attention.out_lin.weight",
-                f"{layer}.attention.out_lin.bias",
-            ),
+            KeyBias(f"{own}.k_lin.bias"),
+            ValueBias(f"{own}.v_lin.bias", f"{own}.out_lin.weight", f"{own}.out_lin.bias"),
         ),
         buffers=(r"embeddings\.position_ids",),
         function_keys=("n_heads", "activation", "sinusoidal_pos_embds", *SAME_FUNCTION),
