@@ -19,6 +19,7 @@ from rich.table import Table
 from torch.nn.functional import cross_entropy
 
 from cobasin import api
+from cobasin.applying import transform
 from cobasin.checkpoint import Checkpoint
 from cobasin.evaluation.running import instantiate
 from cobasin.verification import verify
@@ -74,7 +75,7 @@ def measure(shared: Path, name: str, evaluate: Evaluate) -> dict:
         merged = api.merge([anchor, source], symmetry=symmetry)
         row: dict = dict(evaluate(merged.checkpoint))
         if element := merged.elements[0]:
-            exact = verify(api.load(source), api.transform(element, source, torch.float64), TOLERANCE[name])
+            exact = verify(api.load(source), transform(element, source, torch.float64), TOLERANCE[name])
             row |= {
                 "distance": element.report["distance_after"],
                 "rounds": element.report["rounds"],

@@ -125,3 +125,7 @@ def test_a_wrong_declaration_on_the_command_line(tmp_path):
 def test_one_question_at_a_time(tmp_path, options):
     model = () if "--list" in options else (tmp_path,)
     assert "one at a time" in refused(tmp_path, "inspect", *model, *options)
+
+
+def test_a_tensor_without_axes_is_checked_too():
+    assert check_declaration(checkpoint("clip/CLIPModel")).sound  # its logit_scale

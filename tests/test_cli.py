@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 import cobasin.demo
-from cobasin.api import transform
+from cobasin.applying import transform
 from cobasin.architectures import known
 from cobasin.symmetry.element import Element
 from command_line import duplicate, edit_json, edit_tensors, pair, run, snapshot, stock, tensors_of
@@ -232,3 +232,13 @@ def test_file_names_of_old_checkpoints(tmp_path):
     assert tensors_of(out).keys() == tensors_of(old).keys()
     assert torch.equal(tensors_of(out)["bert.embeddings.position_ids"], torch.arange(32)[None])
     assert run("verify", source, out).code == 0
+
+
+def test_heads_of_pre_training_in_the_file_of_a_bare_deberta(tmp_path):
+    """The files of DeBERTa v3: what a bare model does not read reads its stream, which is fixed."""
+    source, anchor = pair(tmp_path, "deberta-v2-shared/DebertaV2Model")
+    unread = {"lm_predictions.lm_head.bias": torch.randn(40), "mask_predictions.dense.weight": torch.randn(24, 24)}
+    edit_tensors(source, lambda tensors: tensors.update(unread))
+    assert run("match", source, anchor, "--out", tmp_path / "out").code == 0
+    found = tensors_of(tmp_path / "out")
+    assert all(torch.equal(found[name], tensor) for name, tensor in unread.items())

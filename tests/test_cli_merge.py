@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from cobasin.api import transform
+from cobasin.applying import transform
 from cobasin.checkpoint import load
 from cobasin.symmetry.element import Element
 from command_line import duplicate, near, pair, refused, run, snapshot, stock, tensors_of

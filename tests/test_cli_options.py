@@ -18,7 +18,12 @@ def folders(tmp_path):
 @pytest.mark.parametrize(
     ("verb", "option", "value", "text"),
     [
-        ("match", "--symmetry", "rotation", "'rotation' is unknown; expected full, paper, or a list out of ffn, heads"),
+        (
+            "match",
+            "--symmetry",
+            "rotation",
+            "'rotation' is unknown; expected full, gl, paper, or a list out of ffn, heads",
+        ),
         ("match", "--symmetry", "ffn,", "'' is unknown"),
         ("match", "--symmetry", "none", "'none' is unknown"),
         ("merge", "--match", "ffn,paper", "'paper' is unknown"),

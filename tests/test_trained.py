@@ -8,6 +8,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from cobasin import api
+from cobasin.applying import transform
 from cobasin.checkpoint import load
 from cobasin.evaluation.running import instantiate
 from cobasin.symmetry.element import Element
@@ -55,7 +56,7 @@ def test_language_models_from_two_seeds(name, tolerance, raw, at_most):
     assert _text_loss(anchor, merged.checkpoint) < at_most
     (element,) = merged.elements
     assert element is not None
-    moved = api.transform(element, source, torch.float64)
+    moved = transform(element, source, torch.float64)
     assert verify(load(source), moved, tolerance).same
     assert verify(load(source), load(anchor), tolerance).same is False
 
@@ -65,7 +66,7 @@ def test_vision_transformers_from_two_seeds():
     history = {}
     for symmetry in ("paper", "full"):
         element = api.match(source, anchor, symmetry)
-        assert verify(load(source), api.transform(element, source, torch.float64), 1e-9).same
+        assert verify(load(source), transform(element, source, torch.float64), 1e-9).same
         history[symmetry] = element.report["objective"]
         assert all(b <= a * (1 + 1e-9) for a, b in zip(history[symmetry][1:], history[symmetry][2:], strict=False))
     assert history["full"][-1] < 0.85 * history["paper"][-1]

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from cobasin.adapters.folder import Adapter, load_adapter, save_adapter
     from cobasin.adapters.match import match_adapters
-    from cobasin.api import Merge, match, merge, transform, transform_adapter
+    from cobasin.api import Merge, match, merge
+    from cobasin.applying import transform, transform_adapter
     from cobasin.architectures import declares
     from cobasin.checking import check_declaration
     from cobasin.checkpoint import Checkpoint, load
@@ -35,8 +36,8 @@ _HOME = {
     "propose": "proposal",
     "save": "writer",
     "save_adapter": "adapters.folder",
-    "transform": "api",
-    "transform_adapter": "api",
+    "transform": "applying",
+    "transform_adapter": "applying",
     "verify": "verification",
 }
 

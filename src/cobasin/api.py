@@ -1,4 +1,4 @@
-"""The verbs, for Python: match, transform, merge."""
+"""The verbs, for Python: match and merge."""
 
 from __future__ import annotations
 
@@ -7,23 +7,19 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from cobasin.adapters.folder import Adapter, load_adapter
-from cobasin.adapters.match import LORA, apply_to_adapter
-from cobasin.adapters.move import move_adapter
 from cobasin.checkpoint import Checkpoint, load
 from cobasin.errors import InputError
 from cobasin.fusion.average import average
 from cobasin.matching.choice import Choice
 from cobasin.matching.state import Match
 from cobasin.matching.weights import ascend
-from cobasin.symmetry.balance import conditions
-from cobasin.symmetry.canonical import frames_of, gauge_of, obstacles
+from cobasin.symmetry.balance import conditions, keep_bases
+from cobasin.symmetry.canonical import frames_as_gauge, frames_of, gains_of, gauge_of, obstacles
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import Form, form_of
 from cobasin.symmetry.spec import Key
@@ -31,6 +27,7 @@ from cobasin.symmetry.state import Lazy, State, squared_distance
 from cobasin.typed import Typed, check_pair
 
 Progress = Callable[[int, float], None]
+COARSE = 0.05  # of a matrix: rounding that is
 
 
 def match(
@@ -83,6 +80,8 @@ def _match(
     ascent = ascend(state, progress)
     clock, cpu = time.perf_counter() - clock, time.process_time() - cpu
     ends = gauge_of(form, source), gauge_of(form, anchor)
+    own, others = (frames_of(form, end) for end in ends)
+    ends[1].update(frames_as_gauge(keep_bases(form, state.values, own, others)))
     for name in excluded:  # a head keeps its own gauge: the anchor's has other labels
         ends[1].update({key: value.clone() for key, value in ends[0].items() if key.split(":")[0] == name})
     element = Element(form, state.values, *ends)
@@ -106,6 +105,13 @@ def _match(
     }
     if form.balanced:
         report["condition"] = _worst(conditions(form, state.values, *(frames_of(form, end) for end in ends)))
+        notes += _amplification(max(report["condition"].values()), source)
+    carried = [norm.bias for norm in form.norms if norm.bias and any(map(form.carries_offset, norm.readers))]
+    if carried and report["distance_after"] > before:
+        notes.append(
+            f"the files are further apart than before, the models are closer: readers without a bias carry "
+            f"{carried[0]} along a long vector; in bfloat16 it costs digits"
+        )
     return replace(element, report=report), source
 
 
@@ -115,6 +121,18 @@ def _worst(figures: dict[Key, float]) -> dict[str, float]:
     for key, figure in figures.items():
         worst[str(key[0])] = max(worst.get(str(key[0]), 0.0), figure)
     return worst
+
+
+def _amplification(condition: float, model: Typed) -> list[str]:
+    """A note where a map of this condition would make the rounding of the model's file visible."""
+    headers = model.checkpoint.headers.values()
+    rounding = condition * max(torch.finfo(h.dtype).eps for h in headers if h.dtype.is_floating_point)
+    if rounding <= COARSE:
+        return []
+    return [
+        f"a map of condition {condition:.1e} amplifies the rounding of the file to {rounding:.1e}: convert the models "
+        "to float32 first, or match with --symmetry full"
+    ]
 
 
 def _form(source: Typed, anchor: Typed, choice: Choice) -> tuple[Form, Typed, Typed, list[str]]:
@@ -132,7 +150,7 @@ def _form(source: Typed, anchor: Typed, choice: Choice) -> tuple[Form, Typed, Ty
     unties = source.spec.unties or anchor.spec.unties
     ends = (source.untied(), anchor.untied()) if unties else (source, anchor)
     form = fix(ends[0].spec, folded=True)
-    if found := obstacles(form, *ends):
+    if found := obstacles(form, *(gains_of(form, end) for end in ends)):
         note = "; ".join(found)
         return plain, source, anchor, [f"residual stream matched by permutation only: {note}"]
     notes = []
@@ -148,59 +166,6 @@ def _distance(a: State, b: Typed, excluded: Sequence[str] = ()) -> float:
     """Euclidean distance over all tensors that are neither tied nor excluded."""
     counted = (name for name in b if name not in b.spec.tied and name not in excluded)
     return math.sqrt(sum(squared_distance(a[name], b[name]) for name in counted))
-
-
-def transform(element: Element, source: Any, dtype: torch.dtype | None = None) -> Checkpoint:
-    """The model moved by the element: a checkpoint whose tensors are computed as they are read.
-
-    Args:
-        element: from `match` or `Element.load`.
-        source: anything `load` takes.
-        dtype: of the result; the source's own by default. With float64 the transformation is exact to 1e-12.
-    """
-    typed = Typed.of(load(source))
-    if typed.spec.unties and not element.spec.unties:
-        typed = typed.untied()
-    if typed.spec.architecture != element.spec.architecture or typed.spec.sizes != element.spec.sizes:
-        raise InputError(f"{typed.checkpoint.label} is not of the type that the element acts on")
-    state = typed if dtype is None else Lazy(typed, lambda name: typed[name].to(dtype))
-    return typed.derived(element.apply(state), dtype)
-
-
-def transform_adapter(
-    element: Element, adapter: str | Path | Adapter, base: Any = None, dtype: torch.dtype | None = None
-) -> Adapter:
-    """A LoRA moved with its base: on the model that the element makes of the base it computes what it did.
-
-    Args:
-        element: of the adapter's base, from `match`; or of the adapter, from `match_adapters`.
-        adapter: a PEFT folder, or an adapter read from one.
-        base: the adapter's base, anything `load` takes; needed where the move depends on tensors of it, and for
-            models whose modules have other names in memory than their tensors in the file.
-        dtype: of the result; the adapter's own by default.
-
-    Raises:
-        InputError: where the adapter does not fit, where its move needs the base and it is not given, and where no
-            adapter of its kind computes the same on the new base; names the tensor.
-    """
-    adapter = load_adapter(adapter)
-    if element.spec.architecture == LORA:
-        return apply_to_adapter(element, adapter, dtype)
-    return move_adapter(element, adapter, None if base is None else typed_for(element, base), dtype=dtype)
-
-
-def typed_for(element: Element, model: Any) -> Typed:
-    """The model as the element acts on it, untied where the element is of an untied model.
-
-    Raises:
-        InputError: where the element is of another type of model.
-    """
-    typed = Typed.of(load(model))
-    if typed.spec.tied.keys() - element.spec.tied.keys():
-        typed = typed.untied()
-    if typed.spec.architecture != element.spec.architecture or typed.spec.sizes != element.spec.sizes:
-        raise InputError(f"{typed.checkpoint.label} is not of the type that the element acts on")
-    return typed
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,8 @@ def _numbers(report: dict) -> str:
     function = "not run on probe inputs (large model)" if verification is None else verification["reason"]
     deviation = max(report["deviation_from_group"].values(), default=0.0)
     notes = "".join(f"- note: {note}\n" for note in report["notes"])
+    worst = ", ".join(f"{space} {figure:.3g}" for space, figure in report.get("condition", {}).items())
+    notes = (f"- largest condition number of a map: {worst}\n" if worst else "") + notes
     return (
         f"- distance to the anchor, in canonical form: {report['objective'][0]:.6g} before, "
         f"{report['objective'][-1]:.6g} after\n"

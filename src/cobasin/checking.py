@@ -140,7 +140,7 @@ def generic(typed: Typed, seed: int) -> Typed:
 
     def noisy(name: str) -> Tensor:
         tensor = typed[name].double()
-        scale = 0.3 if tensor.ndim == 1 else (tensor.shape[0] / tensor.numel()) ** 0.5
+        scale = 0.3 if tensor.ndim < 2 else (tensor.shape[0] / tensor.numel()) ** 0.5
         seed_ = zlib.crc32(f"{seed} {typed.ties.get(name, name)}".encode())  # a tie and its twin stay equal
         noise = torch.randn(tensor.shape, generator=torch.Generator().manual_seed(seed_), dtype=torch.float64)
         return tensor + scale * noise

@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, pad
 
 from cobasin import api, writer
+from cobasin.applying import transform
 from cobasin.errors import InputError
 from cobasin.evaluation.path import LossPath, loss_path
 from cobasin.evaluation.plots import plot_paths
@@ -192,7 +193,7 @@ def _match_and_merge(out: Path, symmetry: str, digits: Digits, points: int, over
             progress=lambda done, _: show(f"{NAMES[symmetry]}, round {done}", 0),
         )
         folder = out / f"matched-{symmetry}"
-        writer.save(api.transform(element, source), folder, overwrite=overwrite)
+        writer.save(transform(element, source), folder, overwrite=overwrite)
         # From here on the file is used, so that what is measured is what a reader would load.
         matched, report = api.load(folder), element.report
         verdict = verify(source, matched)

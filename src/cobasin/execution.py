@@ -12,7 +12,7 @@ from functools import cache
 import torch
 
 _M_MMAP_THRESHOLD = -3  # of malloc.h
-_LARGE = 1 << 20  # bytes
+_LARGE = 1 << 24  # bytes
 
 
 def run_jobs(jobs: Sequence[Callable[[], None]]) -> None:

@@ -88,6 +88,9 @@ def _distances(report: dict) -> None:
         f"of the files as they are: {report['distance_before']:.6g} -> {report['distance_after']:.6g}; "
         f"{report['rounds']} rounds, {report['seconds']:.1f} s",
     )
+    if "condition" in report:
+        worst = ", ".join(f"{space} {figure:.3g}" for space, figure in report["condition"].items())
+        _output.print(f"largest condition number of a map: {worst}")
     for note in report["notes"]:
         _output.print(f"note: {note}")
     _function(report["verification"])

@@ -15,7 +15,8 @@ from cobasin.adapters.layers import type_adapter
 from cobasin.adapters.match import LORA, apply_to_adapter, match_adapters, products
 from cobasin.adapters.merged import merged as base_and_adapter
 from cobasin.adapters.move import move_adapter
-from cobasin.api import match, merge, transform, typed_for
+from cobasin.api import match, merge
+from cobasin.applying import transform, typed_for
 from cobasin.checkpoint import Checkpoint, load
 from cobasin.errors import InputError
 from cobasin.symmetry.element import Element

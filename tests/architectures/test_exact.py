@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from cobasin import api
+from cobasin.applying import transform
 from cobasin.architectures import known
 from cobasin.checking import cancelled, change, forms, idle, run, sample
 from cobasin.checkpoint import load
@@ -45,7 +46,7 @@ def test_every_tensor_matters(case):
 def test_matched_pair_keeps_the_function(case):
     source, anchor = checkpoint(case, 1), checkpoint(case, 2)
     element = api.match(source, anchor)
-    assert change(api.transform(element, source), run(source)) < tolerance(case)
+    assert change(transform(element, source), run(source)) < tolerance(case)
     assert element.report["objective"][-1] < element.report["objective"][0]
     assert max(element.deviation().values()) < 1e-12
 
@@ -84,7 +85,7 @@ def test_bare_encoder_without_pooler(case, tmp_path):
     source = load(tmp_path / "a")
     assert not any("pooler" in name for name in source)
     element = api.match(source, tmp_path / "b")
-    assert change(api.transform(element, source), run(source)) < 1e-9
+    assert change(transform(element, source), run(source)) < 1e-9
 
 
 def test_reflection_breaks_rope():

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from cobasin import api
+from cobasin.applying import transform
 from cobasin.symmetry.balance import balancing_frames, in_frames
 from cobasin.symmetry.canonical import canonical, gauge_of
 from cobasin.symmetry.element import Element
@@ -77,7 +78,7 @@ def test_both_sides_are_balanced(family):
 def test_only_what_is_chosen_changes(case):
     """Layers that are not matched keep their bases."""
     source, anchor = Typed.of(checkpoint(case, 1)), Typed.of(checkpoint(case, 2))
-    moved = api.transform(api.match(source.checkpoint, anchor.checkpoint, "gl", "1"), source.checkpoint)
+    moved = transform(api.match(source.checkpoint, anchor.checkpoint, "gl", "1"), source.checkpoint)
     changed = {name for name in source.checkpoint if not torch.equal(moved[name], source.checkpoint[name])}
     assert changed
     assert all(".1." in name for name in changed)

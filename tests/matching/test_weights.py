@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cobasin import api
+from cobasin.applying import transform
 from cobasin.errors import InputError
 from cobasin.matching import weights
 from cobasin.matching.choice import Choice
@@ -171,7 +172,7 @@ def test_what_is_not_asked_for_is_left_alone(family, mode):
     """Bitwise: every tensor without a space of these parts, and without a bias that attention moves."""
     spec = spec_of(family)
     source, anchor = (checkpoint(family, random_state(spec, seed)) for seed in (1, 2))
-    moved = api.transform(api.match(source, anchor, symmetry=mode), source)
+    moved = transform(api.match(source, anchor, symmetry=mode), source)
     changed = {name for name in source if not torch.equal(moved[name], source[name])}
     parts = {"ffn", "attention"} if mode == "paper" else set(mode.split(","))
     touched = {s.tensor for key, sites in spec.sites.items() if spec.spaces[key[0]].part in parts for s in sites}
@@ -188,7 +189,7 @@ def test_the_stream_alone(family):
     source, anchor = (checkpoint(family, random_state(spec_of(family), seed)) for seed in (1, 2))
     element = api.match(source, anchor, symmetry="residual")
     assert {key[0] for key in element.values} == {"resid"}
-    moved = api.transform(element, source)
+    moved = transform(element, source)
     name = next(name for name in source if "query.weight" in name or "k_proj.weight" in name)
     assert not torch.equal(moved[name], source[name])
     if family == "bert":
@@ -202,7 +203,7 @@ def test_rotations_without_scale_keep_the_norms_of_heads():
     name = "layers.0.self_attn.v_proj.weight"
     norms = {}
     for mode in ("attention", "attention,scale"):
-        moved = api.transform(api.match(source, anchor, symmetry=mode), source)
+        moved = transform(api.match(source, anchor, symmetry=mode), source)
         norms[mode] = moved[name].view(2, 6, 16).norm(dim=(1, 2))
     before = source[name].view(2, 6, 16).norm(dim=(1, 2))
     torch.testing.assert_close(norms["attention"], before)
@@ -213,7 +214,7 @@ def test_rotations_without_scale_keep_the_norms_of_heads():
 def test_other_layers_are_left_alone(family):
     """Bitwise: all of layer 0, and all that the stream touches."""
     source, anchor = (checkpoint(family, random_state(spec_of(family), seed)) for seed in (1, 2))
-    moved = api.transform(api.match(source, anchor, symmetry="full", layers="1"), source)
+    moved = transform(api.match(source, anchor, symmetry="full", layers="1"), source)
     changed = {name for name in source if not torch.equal(moved[name], source[name])}
     assert changed
     assert all(any(f"{word}.1." in name for word in ("layer", "layers", "h")) for name in changed)

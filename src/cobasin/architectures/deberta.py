@@ -73,7 +73,7 @@ def _spec(
             *key_biases,
             ValueBias(value_bias, f"{ATTENTION}.output.dense.weight", f"{ATTENTION}.output.dense.bias"),
         ),
-        buffers=(r"embeddings\.position_ids",),
+        buffers=(r"embeddings\.position_ids", *(_unread(config) if request.head == "Model" else ())),
         function_keys=(
             "num_attention_heads",
             "hidden_act",
@@ -87,6 +87,12 @@ def _spec(
             *SAME_FUNCTION,
         ),
     )
+
+
+def _unread(config) -> tuple[str, ...]:
+    """What files of pre-training have and a bare model does not read; its stream is fixed, so that all of it stays."""
+    positions = () if config.position_biased_input else (r"embeddings\.position_embeddings\.weight",)
+    return (r"(lm|mask)_predictions\..*", *positions)
 
 
 def _relative_positions(config) -> int:

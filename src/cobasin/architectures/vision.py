@@ -102,7 +102,12 @@ def pre_norm(
     if "ffn" not in spaces:
         spaces["ffn"] = Space(config.intermediate_size, neurons(config.hidden_act), LAYER, part="ffn")
     folding = (
-        Norm(f"{before}.weight", tuple(f"{name}.weight" for name in (query, key, value)), f"{before}.bias"),
+        Norm(
+            f"{before}.weight",
+            tuple(f"{name}.weight" for name in (query, key, value)),
+            f"{before}.bias",
+            keys=() if biased[1] else (f"{key}.weight",),
+        ),
         Norm(f"{after}.weight", (f"{first}.weight",), f"{after}.bias"),
         Norm(f"{final}.weight", tuple(name for name in head if name.endswith(".weight")), f"{final}.bias"),
     )

@@ -10,10 +10,12 @@ these maps is taken, which leaves a balanced model as it is.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
-from cobasin.symmetry.action import Values, batch_positions, in_old_order, move, rows
+from cobasin.symmetry.action import Values, batch_positions, in_new_order, in_old_order, move, rows
 from cobasin.symmetry.form import Form
 from cobasin.symmetry.groups import Value
 from cobasin.symmetry.spec import Key
@@ -23,7 +25,7 @@ FRAME = ("matrix", "dual")
 Frames = dict[Key, Value]
 """For every balanced key the map of charge +1 and that of charge -1, its contragredient: ``[*batch, d, d]``."""
 
-LARGEST_CONDITION = 1e5  # of a frame; a head beyond it keeps its own basis
+LARGEST_CONDITION = 1e4  # of a frame; a head beyond it keeps its own basis
 
 
 def balancing_frames(form: Form, state: State) -> Frames:
@@ -48,6 +50,23 @@ def in_frames(form: Form, state: State, frames: Frames) -> State:
 def inverse(frame: Value) -> Value:
     """The frame that undoes one."""
     return {"matrix": frame["dual"].mT.contiguous(), "dual": frame["matrix"].mT.contiguous()}
+
+
+def frame_deviation(frame: Value) -> float:
+    """How far the two maps of a frame are from being contragredient to each other."""
+    product = frame["matrix"] @ frame["dual"].mT
+    return float((product - torch.eye(product.shape[-1], dtype=product.dtype)).abs().max().nan_to_num(math.inf))
+
+
+def keep_bases(form: Form, values: Values, source: Frames, target: Frames) -> Frames:
+    """``target`` with the frames taken away that would move a head whose own basis the source keeps."""
+    kept = {}
+    for key, frame in target.items():
+        identity = torch.eye(frame["matrix"].shape[-1], dtype=frame["matrix"].dtype)
+        without = (source[key]["matrix"] == identity).all(-1).all(-1)
+        without = in_new_order(form.spec, values, key, {"without": without})["without"][..., None, None]
+        kept[key] = {part: torch.where(without, identity, tensor) for part, tensor in frame.items()}
+    return kept
 
 
 def conditions(form: Form, values: Values, source: Frames, target: Frames) -> dict[Key, float]:

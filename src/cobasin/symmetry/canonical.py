@@ -54,6 +54,11 @@ def frames_of(form: Form, gauge: Gauge) -> Frames:
     return {key: {part: gauge[f"{key_text(key)}:{part}"] for part in FRAME} for key in form.balanced}
 
 
+def frames_as_gauge(frames: Frames) -> Gauge:
+    """Frames by their names in a gauge; the inverse of `frames_of`."""
+    return {f"{key_text(key)}:{part}": tensor for key, frame in frames.items() for part, tensor in frame.items()}
+
+
 class _Changed(Mapping[str, Tensor]):
     """A state whose tensors are computed when asked for."""
 
@@ -201,8 +206,7 @@ def _read(form: Form, state: State, name: str) -> Tensor:
 
 def gauge_of(form: Form, state: State) -> Gauge:
     """The gauge a model is written in: what `in_gauge` needs to give the model back from its canonical form."""
-    own = (*form.norm_parameters, *form.scale_parameters)
-    gauge = {name: _read(form, state, name).clone() for name in own}
+    gauge = {name: gain.clone() for name, gain in gains_of(form, state).items()}
     for name, norm in form.readers.items():
         if norm.centred:
             tensor = _read(form, state, name)
@@ -223,21 +227,45 @@ def gauge_of(form: Form, state: State) -> Gauge:
         else:
             view = form.spec.entries[bias.bias].layout.blocks[bias.block].view(_read(form, state, bias.bias))
             gauge[f"{bias.bias}:{bias.block}"] = view.clone()
-    for key, frame in balancing_frames(form, folded).items():
-        gauge |= {f"{key_text(key)}:{part}": tensor for part, tensor in frame.items()}
-    return gauge
+    return gauge | frames_as_gauge(balancing_frames(form, folded))
 
 
-def obstacles(form: Form, source: State, anchor: State) -> list[str]:
-    """Why a source cannot be written in an anchor's norms, one line each; empty where it can."""
-    gains = {name: _read(form, anchor, name) for name in _gains(form)}
-    zeros = singular(form, gains)
-    found = [f"{name} of the anchor has a gain of zero (entry {int(gains[name].abs().argmin())})" for name in zeros]
+def gauge_names(form: Form) -> set[str]:
+    """What `gauge_of` finds."""
+    means = {name for name, norm in form.readers.items() if norm.centred} | form.centred_writers.keys()
+    shifts = {bias.weight for bias in form.biases if isinstance(bias, SoftmaxShift)}
+    return {
+        *form.norm_parameters,
+        *form.scale_parameters,
+        *(f"{name}:mean" for name in means),
+        *(f"{name}:shift" for name in shifts),
+        *(f"{bias.bias}:{bias.block}" for bias in form.biases if not isinstance(bias, SoftmaxShift)),
+        *(f"{key_text(key)}:{part}" for key in form.balanced for part in FRAME),
+    }
+
+
+def gains_of(form: Form, state: State) -> Gauge:
+    """The gains, offsets and layer scales of a model: the part of its gauge that nothing has to be computed for."""
+    return {name: _read(form, state, name) for name in (*form.norm_parameters, *form.scale_parameters)}
+
+
+def obstacles(form: Form, source: Gauge, target: Gauge) -> list[str]:
+    """Why a model with ``source``'s norms cannot be written in ``target``'s, one line each; empty where it can.
+
+    Args:
+        source, target: gauges, of which `gains_of` is enough.
+    """
+    zeros = {
+        folded.weight: int(gain.argmin())
+        for folded in (*form.norms, *form.scales)
+        if (gain := target[folded.weight].abs()).min() <= _SMALLEST_GAIN * gain.max()
+    }
+    found = [f"{name} of the anchor has a gain of zero (entry {entry})" for name, entry in zeros.items()]
     for norm in form.norms:
         if norm.weight not in zeros and norm.bias and any(form.carries_offset(reader) for reader in norm.readers):
-            offset = anchor[norm.bias].double()
-            if (offset.any() or source[norm.bias].any()) and not carries(gains[norm.weight], offset):
-                found.append(f"{norm.bias} of the anchor sums to zero over its gains, and the head has no bias")
+            needed = target[norm.bias].any() or source[norm.bias].any()
+            if needed and not carries(target[norm.weight], target[norm.bias]):
+                found.append(f"{norm.bias} of the anchor sums to zero over its gains, and a reader has no bias")
     return found
 
 
@@ -245,17 +273,3 @@ def carries(gain: Tensor, offset: Tensor) -> bool:
     """Whether a norm's offset can carry the bias of readers that have none of their own."""
     ratio = offset.double() / gain
     return bool(ratio.sum().abs() >= _SMALLEST_OFFSET * ratio.norm() + torch.finfo(torch.float64).tiny)
-
-
-def singular(form: Form, gauge: Mapping[str, Tensor]) -> list[str]:
-    """The norm gains and layer scales in a gauge in which nothing can be written: an entry is zero."""
-    found = []
-    for name in _gains(form):
-        gain = gauge[name].abs() if name in gauge else torch.ones(1)
-        if gain.min() <= _SMALLEST_GAIN * gain.max():
-            found.append(name)
-    return found
-
-
-def _gains(form: Form) -> list[str]:
-    return [folded.weight for folded in (*form.norms, *form.scales)]

@@ -12,7 +12,8 @@ from safetensors.torch import save_file
 
 from cobasin.errors import InputError
 from cobasin.symmetry.action import Values, act, in_new_order, in_old_order
-from cobasin.symmetry.canonical import Gauge, canonical, gauge_of, in_gauge, singular
+from cobasin.symmetry.balance import frame_deviation
+from cobasin.symmetry.canonical import Gauge, canonical, frames_of, gains_of, gauge_names, gauge_of, in_gauge, obstacles
 from cobasin.symmetry.form import Form
 from cobasin.symmetry.groups import Value
 from cobasin.symmetry.serial import dump, parse
@@ -53,20 +54,19 @@ class Element:
 
         Args:
             state: a model's tensors by their names in the spec; tied tensors may be absent.
+
+        Raises:
+            InputError: where the model cannot be written in the target's norms.
         """
-        gauge = gauge_of(self.form, state) if self.target is None else self.target
         form, start = self.form, canonical(self.form, state)
+        gauge = gauge_of(form, state) if self.target is None else self.target
+        if self.target is not None and (found := obstacles(form, gains_of(form, state), self.target)):
+            raise InputError("the element cannot be applied to this model: " + "; ".join(found))
         moved = Lazy(state, lambda name: act(self.spec, self.values, form.group, name, start[name]))
         return in_gauge(form, moved, gauge)
 
     def inverse(self) -> Element:
-        """The element that undoes this one.
-
-        Raises:
-            InputError: where the source has a gain of zero, in whose gauge nothing can be written.
-        """
-        if zeros := singular(self.form, self.source or {}):
-            raise InputError(f"the element has no inverse: {zeros[0]} of its source has a gain of zero")
+        """The element that undoes this one; where the source has gains of zero, it can be applied to no model."""
         values = {}
         for key, value in self.values.items():
             inverse = self.form.group(key).inverse(value)
@@ -97,6 +97,10 @@ class Element:
         for key, value in self.values.items():
             space = str(key[0])
             worst[space] = max(worst.get(space, 0.0), self.form.group(key).deviation(value))
+        for gauge in (self.source, self.target):
+            for key, frame in frames_of(self.form, gauge).items() if gauge else ():
+                space = str(key[0])
+                worst[space] = max(worst.get(space, 0.0), frame_deviation(frame))
         return worst
 
     def save(self, path: str | Path) -> None:
@@ -142,6 +146,9 @@ class Element:
                     gauges[kind][rest] = tensor
             for key, value in values.items():
                 _check_value(form, key, value)
+            for gauge in gauges.values():
+                if gauge and (missing := gauge_names(form) - gauge.keys()):
+                    raise ValueError(f"the gauge lacks {min(missing)}")
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"{path}: a damaged element file ({error!r})") from None
         element = cls(form, values, gauges["source"] or None, gauges["target"] or None, report)

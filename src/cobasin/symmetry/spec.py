@@ -261,7 +261,7 @@ class Spec:
 
 def is_layer(space: str) -> bool:
     """Whether an index space counts layers: ``layer``, or ``decoder_layer`` where there is more than one stack."""
-    return space.endswith("layer")
+    return space == "layer" or space.endswith("_layer")
 
 
 def layer_of(index: Mapping[str, int]) -> int | None:

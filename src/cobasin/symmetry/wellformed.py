@@ -67,6 +67,10 @@ def _of_gauges(spec: Spec) -> Iterator[str]:
     for kind, gauges in (("norms", spec.norms), ("scales", spec.scales), ("biases", spec.biases)):
         for gauge in gauges:
             yield from (f"{kind}: {line}" for line in _of_gauge(spec, gauge))
+    for norm in spec.norms:
+        others = {reader for reader in norm.readers if reader.removesuffix("weight") + "bias" not in spec.templates}
+        if norm.bias and not norm.centred and others - {*norm.keys}:
+            yield f"norms: {min(others)} has no bias, and an RMSNorm's offset needs one in every reader"
     yield from (f"plus_one: no tensor {name!r}" for name in spec.plus_one if name not in spec.templates)
 
 

@@ -1,0 +1,129 @@
+"""Elements applied to models other than the one that was matched, and undone."""
+
+import copy
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from cobasin import api
+from cobasin.applying import transform
+from cobasin.checkpoint import load
+from cobasin.errors import InputError
+from cobasin.symmetry.element import Element
+from cobasin.typed import Typed
+from tiny_models import checkpoint, model
+
+
+def changed(case, seed, **settings):
+    """The model of a case with another configuration of the same shapes."""
+    made = model(case, seed)
+    for key, value in settings.items():
+        setattr(made.config, key, value)
+    return load(type(made)(made.config).double())
+
+
+@pytest.mark.parametrize(
+    ("case", "settings", "field"),
+    [
+        ("bert/BertForMaskedLM", {"hidden_act": "relu"}, "spaces"),
+        ("llama-gqa/LlamaForCausalLM", {"attention_bias": True}, "templates"),
+        ("bert/BertForMaskedLM", {"intermediate_size": 28}, "sizes"),
+    ],
+)
+def test_a_model_of_another_type_is_refused(case, settings, field):
+    element = api.match(checkpoint(case, 1), checkpoint(case, 2))
+    assert transform(element, checkpoint(case, 3))
+    with pytest.raises(InputError, match=f"not of the type that the element acts on: the {field} of the two differ"):
+        transform(element, changed(case, 3, **settings))
+
+
+def offset(case, seed, value):
+    """The model of a case whose last norm has this offset."""
+    made = model(case, seed)
+    with torch.no_grad():
+        made.transformer.ln_f.bias.copy_(torch.as_tensor(value, dtype=torch.float64).expand(24))
+    return load(made)
+
+
+def test_an_offset_that_the_target_cannot_carry():
+    """The head of an untied GPT-2 has no bias: the anchor's offset must carry what the source's norm adds."""
+    case = "gpt2-untied/GPT2LMHeadModel"
+    element = api.match(offset(case, 1, 0.0), offset(case, 2, 0.0))
+    with pytest.raises(InputError, match=r"ln_f\.bias of the anchor sums to zero over its gains"):
+        transform(element, offset(case, 3, 0.5))["lm_head.weight"]
+    alternating = torch.tensor([1.0, -1.0]).repeat(12)
+    source = model(case, 1)
+    with torch.no_grad():
+        source.transformer.ln_f.weight.fill_(1.0)
+        source.transformer.ln_f.bias.copy_(alternating)
+    element = api.match(load(source), checkpoint(case, 2))
+    moved = transform(element, load(source))
+    with pytest.raises(InputError, match="sums to zero"):
+        transform(element.inverse(), moved)["lm_head.weight"]
+
+
+def test_a_gain_of_zero_cannot_be_written_back():
+    case = "gpt2-untied/GPT2LMHeadModel"
+    source = model(case, 1)
+    with torch.no_grad():
+        source.transformer.ln_f.weight[3] = 0.0
+    element = api.match(load(source), checkpoint(case, 2))
+    moved = transform(element, load(source))
+    with pytest.raises(InputError, match=r"ln_f\.weight of the anchor has a gain of zero"):
+        transform(element.inverse(), moved)
+
+
+def test_a_head_without_a_frame_keeps_its_basis_and_comes_back():
+    """Queries of zero have no balanced basis: under gl the head stays in its own."""
+    case = "bert/BertForMaskedLM"
+    source = model(case, 1)
+    query = source.bert.encoder.layer[0].attention.self.query
+    with torch.no_grad():
+        query.weight[:6] = 0
+        query.bias[:6] = 0
+    original = Typed.of(load(source))
+    element = api.match(load(source), checkpoint(case, 2), "gl")
+    moved = element.apply(original)
+    back = element.inverse().apply(moved)
+    for name in original:
+        torch.testing.assert_close(back[name], original[name], rtol=1e-8, atol=1e-8)
+    assert not torch.allclose(moved["encoder.layer.0.attention.self.key.weight"], original[name].new_zeros(()))
+
+
+def edited(path, change):
+    """An element's file with its tensors changed."""
+    with safe_open(path, framework="pt") as file:
+        metadata, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    change(tensors)
+    save_file(tensors, path, metadata)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t["target/qk.0:dual"].mul_(1.3), "qk is outside its group"),
+        (lambda t: t.pop("target/qk.0:dual"), "the gauge lacks qk.0:dual"),
+        (lambda t: t.pop("source/encoder.layer.0.attention.self.key.bias:0"), "the gauge lacks encoder.layer.0"),
+    ],
+)
+def test_a_damaged_gauge_is_refused(tmp_path, change, message):
+    case = "bert/BertForMaskedLM"
+    path = tmp_path / "element.safetensors"
+    element = api.match(checkpoint(case, 1), checkpoint(case, 2), "gl")
+    element.save(path)
+    assert Element.load(path).deviation().keys() == element.deviation().keys()
+    edited(path, change)
+    with pytest.raises(InputError, match=message):
+        Element.load(path)
+
+
+def test_large_conditions_are_noted():
+    case = "bert/BertForMaskedLM"
+    source, anchor = checkpoint(case, 1, torch.bfloat16), model(case, 2)
+    assert api.match(source, load(copy.deepcopy(anchor).bfloat16()), "gl").report["condition"].keys() == {"qk", "vo"}
+    with torch.no_grad():
+        anchor.bert.encoder.layer[0].attention.self.query.weight[0] *= 1e4
+    notes = api.match(source, load(anchor.bfloat16()), "gl").report["notes"]
+    assert any("amplifies the rounding of the file" in note for note in notes)
