@@ -73,7 +73,6 @@ def test_two_types_exchanged(tmp_path):
         (', f"{BEFORE_MLP}.bias"),', "),", "layers.*.post_attention_layernorm.bias"),
         ('Norm("norm.weight", ("lm_head.weight",), "norm.bias"),', "", "norm.weight"),
         ("folded=Orthogonal(fix_ones=True)", "folded=Orthogonal()", "resid"),
-        ('"norm.bias"),', '"norm.bias", centred=False),', "norm.weight"),
     ],
 )
 def test_what_cannot_be_folded_is_named(tmp_path, old, new, named):

@@ -79,12 +79,25 @@ def test_all_tensors_that_do_not_fit_are_in_one_message(folders, broken):
     refused_by_both(
         *folders,
         f"{folders[broken]} does not fit BertForMaskedLM",
-        "missing tensor embeddings.LayerNorm.bias (24,)",
+        "missing tensor bert.embeddings.LayerNorm.bias (24,)",
         "missing tensor cls.predictions.bias (40,)",
         "unexpected tensor bert.encoder.layer.2.output.dense.bias (24,)",
         "unexpected tensor extra (2, 3)",
         f"{QUERY} has shape (24, 20), its type '(head qk) resid' needs (24, 24)",
+        "Remove what is unexpected from the file, or name the class that reads it",
     )
+
+
+def test_a_long_list_of_problems_is_cut(folders):
+    edit_tensors(folders[0], lambda tensors: tensors.update({f"extra.{i}": torch.ones(1) for i in range(23)}))
+    refused_by_both(*folders, "unexpected tensor extra.", "; and 3 more. Remove what is unexpected")
+
+
+def test_experts_in_two_layouts(tmp_path):
+    for name, case in (("single", "mixtral/MixtralForCausalLM"), ("fused", "mixtral-fused/MixtralForCausalLM")):
+        model(case).float().save_pretrained(tmp_path / name)
+    texts = f"one tensor an expert in {tmp_path / 'single'}", f"all experts in one tensor in {tmp_path / 'fused'}"
+    refused_by_both(tmp_path / "single", tmp_path / "fused", "laid out differently", *texts, "with save_pretrained")
 
 
 def test_one_tensor_under_two_names(folders):

@@ -149,6 +149,7 @@ def test_a_file_may_be_loaded_again_but_not_declare_what_another_does(tmp_path):
         (('{ATTENTION}.o_proj.bias")', '{ATTENTION}.o_proj.bias", block=1)'), "has no block 1, only 1"),
         (('(f"{MLP}.c_fc.weight",)', '(f"{MLP}.c_fc.bias",)'), r"norms: .*c_fc\.bias: 'ffn' has no resid"),
         (('ValueBias(f"{ATTENTION}.v_proj', 'ValueBias(f"{ATTENTION}.k_proj'), "k_proj.bias has pair, which "),
+        (('"norm.bias"),', '"norm.bias", centred=False),'), "norms: lm_head.weight has no bias, and an RMSNorm's"),
         (
             ("Orthogonal(scaled=True), GROUP", 'Orthogonal(scaled=True), ("layer", "rep")'),
             "varies over rep, but the tensor has",

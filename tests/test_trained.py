@@ -15,6 +15,7 @@ from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import Form
 from cobasin.typed import Typed
 from cobasin.verification import verify
+from model_scrambles import general_scramble
 from real_models import minilm, shared
 
 
@@ -28,6 +29,15 @@ def test_minilm_scrambled_by_its_full_group_is_recovered(dtype):
     # one rounding of every scrambled entry is all that is left
     assert report["distance_after"] < torch.finfo(dtype).eps * report["distance_before"]
     assert report["distance_before"] > 100
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_minilm_scrambled_by_invertible_maps_is_recovered(dtype):
+    original = Typed.of(load(minilm()))
+    rounded = original.derived(original, dtype)
+    report = api.match(general_scramble(Typed.of(rounded), condition=10.0), rounded, "gl").report
+    assert report["distance_before"] > 100
+    assert report["distance_after"] < 3 * torch.finfo(dtype).eps * report["distance_before"]
 
 
 def _text_loss(folder: Path, checkpoint) -> float:

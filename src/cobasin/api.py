@@ -27,7 +27,7 @@ from cobasin.symmetry.state import Lazy, State, squared_distance
 from cobasin.typed import Typed, check_pair
 
 Progress = Callable[[int, float], None]
-COARSE = 0.05  # of a matrix: rounding that is
+COARSE = 0.5  # relative: rounding that a map makes so large is worth a note
 
 
 def match(
@@ -150,7 +150,7 @@ def _form(source: Typed, anchor: Typed, choice: Choice) -> tuple[Form, Typed, Ty
     unties = source.spec.unties or anchor.spec.unties
     ends = (source.untied(), anchor.untied()) if unties else (source, anchor)
     form = fix(ends[0].spec, folded=True)
-    if found := obstacles(form, *(gains_of(form, end) for end in ends)):
+    if found := obstacles(form, gains_of(form, ends[0]), gains_of(form, ends[1])):
         note = "; ".join(found)
         return plain, source, anchor, [f"residual stream matched by permutation only: {note}"]
     notes = []

@@ -83,7 +83,7 @@ def check_declaration(model: Any) -> Check:
         model: anything `load` takes.
 
     Raises:
-        InputError: for a model that does not fit its declaration, with all tensors that are missing, unknown or of
+        InputError: for a model that does not fit its declaration, with the tensors that are missing, unknown or of
             another shape; for a model that cannot run in float64.
     """
     given = Typed.of(load(model))
@@ -216,7 +216,8 @@ def cancelled(spec: Spec) -> set[tuple[str, int]]:
 
 
 def _first_names(spec: Spec) -> list[str]:
-    return [name for template in spec.templates for name, _ in itertools.islice(spec.expand(template), 1)]
+    read = [template for template in spec.templates if template not in spec.unread]
+    return [name for template in read for name, _ in itertools.islice(spec.expand(template), 1)]
 
 
 def _spaces(form: Form) -> Iterator[tuple[str, Element]]:

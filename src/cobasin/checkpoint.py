@@ -29,7 +29,25 @@ __all__ = ["Checkpoint", "Header", "load"]
 _HUB_ID = re.compile(r"\w[\w.-]*/[\w.-]+")
 
 
-class Checkpoint(Mapping[str, Tensor]):
+class Tensors(Mapping[str, Tensor]):
+    """Tensors by on-disk name, each read (or computed) when asked for; ``headers`` are known before."""
+
+    headers: dict[str, Header]
+    read: Callable[[str], Tensor]
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self.headers:
+            raise KeyError(name)
+        return self.read(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.headers)
+
+    def __len__(self) -> int:
+        return len(self.headers)
+
+
+class Checkpoint(Tensors):
     """A model's config and its tensors by on-disk name, read lazily.
 
     `headers` holds every tensor's dtype, shape and shard in file order; `checkpoint[name]` reads (or
@@ -53,17 +71,6 @@ class Checkpoint(Mapping[str, Tensor]):
         self.headers = headers
         self.read = read
         self.folder = folder
-
-    def __getitem__(self, name: str) -> Tensor:
-        if name not in self.headers:
-            raise KeyError(name)
-        return self.read(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.headers)
-
-    def __len__(self) -> int:
-        return len(self.headers)
 
     def __repr__(self) -> str:
         return f"Checkpoint({self.label!r}, {self.architecture}, {len(self)} tensors)"

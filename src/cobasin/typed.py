@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, reduce
 from pathlib import Path
@@ -18,6 +18,7 @@ from cobasin.errors import InputError
 from cobasin.symmetry.spec import Spec
 from cobasin.symmetry.types import TypeSyntaxError
 
+LISTED = 20  # problems of a file, or of a pair, that are listed in one message
 # two models with the same of these files have the same vocabulary
 _VOCABULARY_FILES = (
     "tokenizer.json",
@@ -42,7 +43,7 @@ class Typed(Mapping[str, Tensor]):
         """Type a checkpoint.
 
         Raises:
-            InputError: for an unknown architecture, a config that cannot be that architecture's, or with all
+            InputError: for an unknown architecture, a config that cannot be that architecture's, or with the
                 tensors that do not fit, in one message.
         """
         config, architecture, label = checkpoint.config, checkpoint.architecture, checkpoint.label
@@ -59,7 +60,9 @@ class Typed(Mapping[str, Tensor]):
             raise InputError(f"{label}: the config is not that of a {architecture}: {error}") from error
         problems = spec.problems({name: (header.shape, header.dtype) for name, header in checkpoint.headers.items()})
         if problems:
-            raise InputError(f"{label} does not fit {architecture}: " + "; ".join(problems))
+            unexpected = any(line.startswith("unexpected") for line in problems)
+            way_out = ". Remove what is unexpected from the file, or name the class that reads it in config.json"
+            raise InputError(f"{label} does not fit {architecture}: {_listed(problems)}{way_out if unexpected else ''}")
         return cls(checkpoint, spec, spec.tied)
 
     def untied(self) -> Typed:
@@ -191,12 +194,33 @@ def check_pair(source: Typed, anchor: Typed) -> None:
         if name != "label" and (other is None or other.size != space.size):
             problems.append(f"{name} has size {space.size} in {a.label} and {other and other.size} in {b.label}")
     if not problems:  # files may differ in what no config says, such as a pooler
-        for name in sorted(source.spec.entries.keys() ^ anchor.spec.entries.keys()):
-            problems.append(f"{name} is only in {(a if name in source.spec.entries else b).label}")
+        problems += _only_in_one(source, anchor)
     if a.folder and b.folder:
         problems += _vocabulary_problems(a.folder, b.folder)
     if problems:
-        raise InputError(f"{a.label} and {b.label} do not compute comparable functions: " + "; ".join(problems))
+        raise InputError(f"{a.label} and {b.label} do not compute comparable functions: {_listed(problems)}")
+
+
+def _only_in_one(source: Typed, anchor: Typed) -> list[str]:
+    """What tensors one of two files of the same class and sizes has and the other lacks."""
+    found, stacked = [], []
+    for one, other in ((source, anchor), (anchor, source)):
+        own = sorted(one.spec.entries.keys() - other.spec.entries.keys())
+        stacked.append({bool(one.spec.entries[name].stack) for name in own if "experts." in name})
+        for name in own:
+            hint = ", where the class does not read it: remove it there" if name in one.spec.unread else ""
+            found.append(f"{name} is only in {one.checkpoint.label}{hint}")
+    if stacked in ([{True}, {False}], [{False}, {True}]):
+        layouts = ("one tensor an expert" if one == {True} else "all experts in one tensor" for one in stacked)
+        files = (f"{text} in {end.checkpoint.label}" for text, end in zip(layouts, (source, anchor), strict=True))
+        return [f"experts are laid out differently: {', '.join(files)}; re-save one of them with save_pretrained"]
+    return found
+
+
+def _listed(problems: Sequence[str]) -> str:
+    """At most `LISTED` problems in one line, and how many more there are."""
+    more = f"; and {len(problems) - LISTED} more" if len(problems) > LISTED else ""
+    return "; ".join(problems[:LISTED]) + more
 
 
 def _setting(checkpoint: Checkpoint, key: str) -> object:

@@ -2,16 +2,16 @@
 
 import transformers as T
 
-from families import CHANGES, ENCODER_HEADS, KEEPS, SHAPES, SMALL, UNCOVERED
+from families import ANSWERING_HEADS, CHANGES, ENCODER_HEADS, KEEPS, SHAPES, SMALL, UNCOVERED
 
 _DEBERTA = {**SMALL, "relative_attention": True, "type_vocab_size": 0, "pos_att_type": "c2p|p2c"}
 _DEBERTA2 = {**_DEBERTA, "position_buckets": 8, "norm_rel_ebd": "layer_norm", "position_biased_input": False}
 
 FAMILIES = {
-    "deberta": ("Deberta", ENCODER_HEADS, T.DebertaConfig, {**_DEBERTA, "max_relative_positions": 8}),
+    "deberta": ("Deberta", ANSWERING_HEADS, T.DebertaConfig, {**_DEBERTA, "max_relative_positions": 8}),
     "deberta-v2-shared": (
         "DebertaV2",
-        ENCODER_HEADS,
+        ANSWERING_HEADS,
         T.DebertaV2Config,
         {**_DEBERTA2, "share_att_key": True},
     ),
@@ -38,7 +38,7 @@ _KEYS = {
 KEYS = {
     "deberta/DebertaForSequenceClassification": {
         **_KEYS,
-        "position_biased_input": (False, SHAPES),
+        "position_biased_input": (False, CHANGES),
         "pos_att_type": (["c2p"], SHAPES),
         "max_relative_positions": (4, SHAPES),
         "talking_head": (True, UNCOVERED),

@@ -2,28 +2,28 @@
 
 import transformers as T
 
-from families import CHANGES, ENCODER_HEADS, FAILS, KEEPS, SMALL
+from families import ANSWERING_HEADS, CHANGES, FAILS, KEEPS, SMALL
 
 _ALBERT = {**SMALL, "embedding_size": 10, "num_hidden_layers": 3}
 
 FAMILIES = {
-    "bert": ("Bert", ENCODER_HEADS, T.BertConfig, SMALL),
+    "bert": ("Bert", ("ForPreTraining", *ANSWERING_HEADS), T.BertConfig, SMALL),
     "bert-untied-relu": (
         "Bert",
         ("ForMaskedLM",),
         T.BertConfig,
         {**SMALL, "tie_word_embeddings": False, "hidden_act": "relu"},
     ),
-    "roberta": ("Roberta", ENCODER_HEADS, T.RobertaConfig, {**SMALL, "pad_token_id": 1}),
+    "roberta": ("Roberta", ANSWERING_HEADS, T.RobertaConfig, {**SMALL, "pad_token_id": 1}),
     "xlm-roberta": (
         "XLMRoberta",
-        ENCODER_HEADS,
+        ANSWERING_HEADS,
         T.XLMRobertaConfig,
         {**SMALL, "pad_token_id": 1},
     ),
     "distilbert": (
         "DistilBert",
-        ENCODER_HEADS,
+        ANSWERING_HEADS,
         T.DistilBertConfig,
         {
             "vocab_size": 40,
@@ -36,7 +36,7 @@ FAMILIES = {
     ),
     "electra": (
         "Electra",
-        ("ForPreTraining", *ENCODER_HEADS),
+        ("ForPreTraining", *ANSWERING_HEADS),
         T.ElectraConfig,
         {**SMALL, "embedding_size": 10},
     ),
@@ -52,7 +52,7 @@ FAMILIES = {
         T.ElectraConfig,
         {**SMALL, "embedding_size": 24, "hidden_act": "relu"},
     ),
-    "albert": ("Albert", ENCODER_HEADS, T.AlbertConfig, _ALBERT),
+    "albert": ("Albert", ANSWERING_HEADS, T.AlbertConfig, _ALBERT),
     "albert-groups-untied": (
         "Albert",
         ("ForMaskedLM",),
@@ -90,6 +90,7 @@ KEYS = {
 }
 TIED = (
     "bert/BertForMaskedLM",
+    "bert/BertForPreTraining",
     "roberta/RobertaForMaskedLM",
     "xlm-roberta/XLMRobertaForMaskedLM",
     "distilbert/DistilBertForMaskedLM",

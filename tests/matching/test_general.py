@@ -7,35 +7,14 @@ import torch
 
 from cobasin import api
 from cobasin.applying import transform
-from cobasin.symmetry.balance import balancing_frames, in_frames
+from cobasin.symmetry.balance import balancing_frames
 from cobasin.symmetry.canonical import canonical, gauge_of
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import form_of
 from cobasin.typed import Typed
+from model_scrambles import general_scramble
 from random_states import CONFIGS, random_state, spec_of
 from tiny_models import checkpoint
-
-
-def invertible(shape: tuple[int, ...], condition: float, seed: int) -> dict[str, torch.Tensor]:
-    """Random invertible maps of a given condition number, with their contragredients."""
-    generator = torch.Generator().manual_seed(seed)
-    left, right = (
-        torch.linalg.qr(torch.randn(*shape, shape[-1], generator=generator, dtype=torch.float64)).Q for _ in range(2)
-    )
-    sizes = condition ** torch.linspace(-0.5, 0.5, shape[-1], dtype=torch.float64)
-    return {"matrix": (left * sizes) @ right.mT, "dual": (left / sizes) @ right.mT}
-
-
-def scramble(typed: Typed, condition: float, seed: int = 0):
-    """A copy with random invertible maps on every Q-K and V-O pair, and permuted FFNs."""
-    spec = typed.spec
-    keys = [key for key in spec.sites if key[0] in spec.invertible]
-    frames = {
-        key: invertible((*spec.batch(str(key[0])), spec.spaces[str(key[0])].size), condition, seed + i)
-        for i, key in enumerate(keys)
-    }
-    permuted = Element.sample(form_of(spec), seed, part="ffn").apply(typed)
-    return typed.derived(in_frames(form_of(spec), permuted, frames))
 
 
 @pytest.mark.parametrize("condition", [10.0, 1e3])
@@ -52,7 +31,7 @@ def scramble(typed: Typed, condition: float, seed: int = 0):
 )
 def test_a_scrambled_copy_is_brought_back(case, condition):
     base = checkpoint(case)
-    scrambled = scramble(Typed.of(base), condition)
+    scrambled = general_scramble(Typed.of(base), condition)
     norm = sum(float(tensor.square().sum()) for tensor in Typed.of(base).values()) ** 0.5
     report = api.match(scrambled, base, "gl").report
     assert report["distance_before"] > 0.1 * norm

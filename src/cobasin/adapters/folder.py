@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from safetensors.torch import save_file
 from torch import Tensor
 
+from cobasin.checkpoint import Tensors
 from cobasin.errors import InputError
 from cobasin.weight_files import INDEX_FILE, SINGLE_FILE, Header, open_safetensors, read_json
 from cobasin.writer import publishing, write_beside
@@ -25,7 +26,7 @@ _NOT_COVERED = (
 _STARTS = (True, False, None, "gaussian", "eva", "orthogonal")
 
 
-class Adapter(Mapping[str, Tensor]):
+class Adapter(Tensors):
     """A LoRA's config and its tensors by their names in the file, read lazily.
 
     `headers` holds every tensor's dtype and shape; `read` reads (or computes) one tensor; `folder` is where the
@@ -41,17 +42,6 @@ class Adapter(Mapping[str, Tensor]):
         folder: Path | None = None,
     ):
         self.label, self.config, self.headers, self.read, self.folder = label, config, headers, read, folder
-
-    def __getitem__(self, name: str) -> Tensor:
-        if name not in self.headers:
-            raise KeyError(name)
-        return self.read(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.headers)
-
-    def __len__(self) -> int:
-        return len(self.headers)
 
 
 def is_adapter(model: Any) -> bool:

@@ -8,12 +8,14 @@ queries read it.
 from __future__ import annotations
 
 from cobasin.architectures import Request, declares
-from cobasin.architectures.encoder import SAME_FUNCTION, bert_layer, bert_spaces, masked_lm
+from cobasin.architectures.encoder import HEADS, SAME_FUNCTION, bert_layer, bert_spaces, masked_lm, token_head
 from cobasin.architectures.parts import layer_norm, linear, neurons, require
 from cobasin.symmetry.gauges import KeyBias, ValueBias
 from cobasin.symmetry.spec import Space, Spec
 
-HEADS = ("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification")
+POSITIONS = "embeddings.position_embeddings.weight"
+# heads of pre-training in files of bare models, whose stream is fixed, so that all of it stays
+PRE_TRAINING = (r"(lm|mask)_predictions\..*",)
 QUERY, KEY, VALUE = "(head qk)", "(head qk')", "(head vo)"
 LAYER = "encoder.layer.{layer}"
 ATTENTION = f"{LAYER}.attention"
@@ -26,7 +28,7 @@ def _embeddings(config) -> dict[str, str]:
     )
     templates = {"embeddings.word_embeddings.weight": "vocab resid", **layer_norm("embeddings.LayerNorm")}
     if config.position_biased_input:
-        templates["embeddings.position_embeddings.weight"] = "pos resid"
+        templates[POSITIONS] = "pos resid"
     if config.type_vocab_size > 0:
         templates["embeddings.token_type_embeddings.weight"] = "type resid"
     return templates
@@ -39,8 +41,6 @@ def _head(request: Request) -> tuple[dict[str, str], dict[str, str]]:
             "classifier.weight": "label pool'",
             "classifier.bias": "label",
         }, {}
-    if request.head == "ForTokenClassification":
-        return linear("classifier", "label", "resid"), {}
     if request.head == "ForMaskedLM" and config.legacy:
         p = "cls.predictions"
         tied = config.tie_word_embeddings
@@ -48,7 +48,7 @@ def _head(request: Request) -> tuple[dict[str, str], dict[str, str]]:
     if request.head == "ForMaskedLM":  # the new head reads the word embeddings themselves
         p = "lm_predictions.lm_head"
         return linear(f"{p}.dense", "resid", "resid") | layer_norm(f"{p}.LayerNorm") | {f"{p}.bias": "vocab"}, {}
-    return {}, {}
+    return token_head(request), {}
 
 
 def _spec(
@@ -61,19 +61,21 @@ def _spec(
 ) -> Spec:
     config = request.config
     head, ties = _head(request)
+    kept = {} if config.position_biased_input or not request.has(POSITIONS) else {POSITIONS: "pos resid"}
     relative_embeddings = {"encoder.rel_embeddings.weight": "rel resid"} if config.relative_attention else {}
     return Spec(
         request.architecture,
         bert_spaces(request)
         | {"pool": Space(config.pooler_hidden_size, neurons(config.pooler_hidden_act), part="ffn"), **spaces},
-        _embeddings(config) | relative_embeddings | projections | bert_layer(LAYER) | head,
+        _embeddings(config) | relative_embeddings | projections | bert_layer(LAYER) | head | kept,
         prefix="deberta.",
         tied=ties,
         biases=(
             *key_biases,
             ValueBias(value_bias, f"{ATTENTION}.output.dense.weight", f"{ATTENTION}.output.dense.bias"),
         ),
-        buffers=(r"embeddings\.position_ids", *(_unread(config) if request.head == "Model" else ())),
+        buffers=(r"embeddings\.position_ids", *(PRE_TRAINING if request.head == "Model" else ())),
+        unread=tuple(kept),
         function_keys=(
             "num_attention_heads",
             "hidden_act",
@@ -87,12 +89,6 @@ def _spec(
             *SAME_FUNCTION,
         ),
     )
-
-
-def _unread(config) -> tuple[str, ...]:
-    """What files of pre-training have and a bare model does not read; its stream is fixed, so that all of it stays."""
-    positions = () if config.position_biased_input else (r"embeddings\.position_embeddings\.weight",)
-    return (r"(lm|mask)_predictions\..*", *positions)
 
 
 def _relative_positions(config) -> int:

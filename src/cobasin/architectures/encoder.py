@@ -15,7 +15,9 @@ from cobasin.symmetry.gauges import KeyBias, ValueBias
 from cobasin.symmetry.groups import Permutation, SignedPermutation
 from cobasin.symmetry.spec import Space, Spec
 
+HEADS = ("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
 SAME_FUNCTION = ("is_decoder", "add_cross_attention", "tie_word_embeddings")
+SENTENCES = ("cls.seq_relationship", "sop_classifier.classifier")  # read the pooler, tell the order of sentences
 
 
 def stream(size: int, head: str) -> Space:
@@ -46,11 +48,39 @@ def bert_head(
     """A task head (templates, ties): on the pooled first token, on every token, or the masked-LM head ``masked``."""
     if request.head == "ForMaskedLM":
         return masked
-    if request.head == "ForTokenClassification":
-        return linear("classifier", "label", "resid"), {}
+    if request.head == "ForPreTraining":
+        return masked[0] | linear(pooler, "pool", "resid") | linear(SENTENCES[0], "order", "pool"), masked[1]
     if request.head == "ForSequenceClassification":
         return linear(pooler, "pool", "resid") | linear("classifier", "label", "pool"), {}
-    return linear(pooler, "pool", "resid") if request.has(f"{pooler}.weight") else {}, {}
+    return token_head(request) | bare_pooler(request, pooler), {}
+
+
+def token_head(request: Request) -> dict[str, str]:
+    """A head on every token: over the labels, or over the start and the end of an answer."""
+    heads = {
+        "ForTokenClassification": linear("classifier", "label", "resid"),
+        "ForQuestionAnswering": linear("qa_outputs", "span", "resid"),
+    }
+    return heads.get(request.head, {})
+
+
+def bare_pooler(request: Request, pooler: str) -> dict[str, str]:
+    """The pooler of a bare model, which its file may lack. It is an output."""
+    found = request.head == "Model" and request.has(f"{pooler}.weight")
+    return linear(pooler, "pooled", "resid") if found else {}
+
+
+def unread(request: Request, pooler: str, head: dict[str, str]) -> dict[str, str]:
+    """What files of pre-training keep that their class does not read: the pooler, and what reads the pooler.
+
+    With the pooler's output fixed, whoever reads the file as another class finds it unchanged.
+    """
+    if f"{pooler}.weight" in head:
+        return {}
+    found = linear(pooler, "pooled", "resid")
+    for name in SENTENCES:
+        found |= linear(name, "order", "pooled")
+    return {name: type_ for name, type_ in found.items() if request.has(name)}
 
 
 def bert_layer(prefix: str) -> dict[str, str]:
@@ -77,8 +107,10 @@ def bert_spaces(request: Request, layers: tuple[str, ...] = LAYER) -> dict[str, 
         "type": Space(config.type_vocab_size),
         "label": labels(config),
         "trans": Space(config.hidden_size, Permutation(), part="ffn"),
-        # tanh is odd: signs, too; a bare model's pooler is an output
-        "pool": Space(config.hidden_size, None if request.head == "Model" else SignedPermutation, part="ffn"),
+        "span": Space(2),
+        "order": Space(2),
+        "pool": Space(config.hidden_size, SignedPermutation, part="ffn"),  # tanh is odd
+        "pooled": Space(config.hidden_size),
     }
 
 
@@ -95,6 +127,7 @@ def bert_embeddings(space: str = "resid") -> dict[str, str]:
 def bert_spec(request: Request, head: dict[str, str], ties: dict[str, str], prefix: str, embed: str = "resid") -> Spec:
     """A model with BERT's layers, its embeddings in the space ``embed``."""
     layer = "encoder.layer.{layer}"
+    kept = unread(request, "pooler.dense", head)
     templates = {
         **bert_embeddings(embed),
         **linear(f"{layer}.attention.self.query", "(head qk)", "resid"),
@@ -102,6 +135,7 @@ def bert_spec(request: Request, head: dict[str, str], ties: dict[str, str], pref
         **linear(f"{layer}.attention.self.value", "(head vo)", "resid"),
         **bert_layer(layer),
         **head,
+        **kept,
     }
     attention_ = f"{layer}.attention"
     return Spec(
@@ -119,6 +153,7 @@ def bert_spec(request: Request, head: dict[str, str], ties: dict[str, str], pref
             ),
         ),
         buffers=(r"embeddings\.position_ids", r"embeddings\.token_type_ids"),
+        unread=tuple(kept),
         function_keys=(
             "num_attention_heads",
             "hidden_act",
@@ -129,7 +164,7 @@ def bert_spec(request: Request, head: dict[str, str], ties: dict[str, str], pref
     )
 
 
-@declares("Bert", "bert", "Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification")
+@declares("Bert", "bert", *HEADS, "ForPreTraining")
 def bert(request: Request) -> Spec:
     """BERT."""
     p, tied = "cls.predictions", request.config.tie_word_embeddings
@@ -137,18 +172,13 @@ def bert(request: Request) -> Spec:
     return bert_spec(request, *bert_head(request, "pooler.dense", masked), "bert.")
 
 
-@declares("Roberta", "roberta", "Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification")
-@declares("XLMRoberta", "xlm-roberta", "Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification")
+@declares("Roberta", "roberta", *HEADS)
+@declares("XLMRoberta", "xlm-roberta", *HEADS)
 def roberta(request: Request) -> Spec:
     """RoBERTa, XLM-R."""
-    head: dict[str, str] = {}
-    ties: dict[str, str] = {}
-    if request.head == "Model" and request.has("pooler.dense.weight"):
-        head = linear("pooler.dense", "pool", "resid")
+    head, ties = token_head(request) | bare_pooler(request, "pooler.dense"), {}
     if request.head == "ForSequenceClassification":
         head = linear("classifier.dense", "pool", "resid") | linear("classifier.out_proj", "label", "pool")
-    if request.head == "ForTokenClassification":
-        head = linear("classifier", "label", "resid")
     if request.head == "ForMaskedLM":
         tied = request.config.tie_word_embeddings
         head, ties = masked_lm(tied, "lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", "lm_head.bias")
@@ -177,7 +207,7 @@ def _distilbert_templates(head: dict[str, str]) -> dict[str, str]:
     }
 
 
-@declares("DistilBert", "distilbert", "Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification")
+@declares("DistilBert", "distilbert", *HEADS)
 def distilbert(request: Request) -> Spec:
     """DistilBERT."""
     config, own = request.config, f"{DISTIL}.attention"
@@ -190,14 +220,12 @@ def distilbert(request: Request) -> Spec:
         "vocab": Space(config.vocab_size),
         "pos": Space(config.max_position_embeddings),
         "label": labels(config),
+        "span": Space(2),
     }
-    head: dict[str, str] = {}
-    ties: dict[str, str] = {}
+    head, ties = token_head(request), {}
     if request.head == "ForSequenceClassification":
         pooled = {"classifier.weight": "label pool'", "classifier.bias": "label"}
         head = linear("pre_classifier", "pool", "resid") | pooled
-    if request.head == "ForTokenClassification":
-        head = linear("classifier", "label", "resid")
     if request.head == "ForMaskedLM":
         names = ("vocab_transform", "vocab_layer_norm", "vocab_projector", "vocab_projector.bias")
         head, ties = masked_lm(config.tie_word_embeddings, *names)

@@ -10,7 +10,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cobasin.architectures import Request, declares
-from cobasin.architectures.encoder import SAME_FUNCTION, bert_embeddings, bert_head, bert_spaces, bert_spec, masked_lm
+from cobasin.architectures.encoder import (
+    HEADS,
+    SAME_FUNCTION,
+    bert_embeddings,
+    bert_head,
+    bert_spaces,
+    bert_spec,
+    masked_lm,
+    token_head,
+    unread,
+)
 from cobasin.architectures.parts import layer_norm, linear, neurons
 from cobasin.symmetry.gauges import KeyBias, Norm, ValueBias
 from cobasin.symmetry.groups import Orthogonal, Permutation
@@ -36,15 +46,7 @@ def _embedding_norm(request: Request, into_stream: str) -> Norm:
     return Norm(weight, (f"{into_stream}.weight",), bias, centred, stream="embed")
 
 
-@declares(
-    "Electra",
-    "electra",
-    "Model",
-    "ForPreTraining",
-    "ForMaskedLM",
-    "ForSequenceClassification",
-    "ForTokenClassification",
-)
+@declares("Electra", "electra", "ForPreTraining", *HEADS)
 def electra(request: Request) -> Spec:
     """ELECTRA, discriminators and generators; embeddings as wide as the stream are written to it directly."""
     config = request.config
@@ -52,7 +54,6 @@ def electra(request: Request) -> Spec:
     embed, project = "embed" if narrow else "resid", "embeddings_project"
     p, decoder = "discriminator_predictions", "generator_lm_head"
     head, ties = {
-        "Model": ({}, {}),
         "ForPreTraining": (linear(f"{p}.dense", "pool", "resid") | linear(f"{p}.dense_prediction", "1", "pool'"), {}),
         "ForMaskedLM": masked_lm(
             config.tie_word_embeddings,
@@ -66,8 +67,7 @@ def electra(request: Request) -> Spec:
             linear("classifier.dense", "pool", "resid") | linear("classifier.out_proj", "label", "pool"),
             {},
         ),
-        "ForTokenClassification": (linear("classifier", "label", "resid"), {}),
-    }[request.head]
+    }.get(request.head, (token_head(request), {}))
     spec = bert_spec(request, head, ties, "electra.", embed)
     # the classification head has a gelu, whatever the config says
     pool = neurons(config.hidden_act if request.head == "ForPreTraining" else "gelu")
@@ -79,7 +79,7 @@ def electra(request: Request) -> Spec:
     )
 
 
-@declares("Albert", "albert", "Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification")
+@declares("Albert", "albert", *HEADS)
 def albert(request: Request) -> Spec:
     """ALBERT: a ``layer`` is a group of layers with the same weights, a ``sublayer`` one of the layers of a group."""
     config = request.config
@@ -88,6 +88,7 @@ def albert(request: Request) -> Spec:
     p, tied = "predictions", config.tie_word_embeddings
     masked = masked_lm(tied, f"{p}.dense", f"{p}.LayerNorm", f"{p}.decoder", f"{p}.bias", "embed")
     head, ties = bert_head(request, "pooler", masked)
+    kept = unread(request, "pooler", head)
     return Spec(
         request.architecture,
         bert_spaces(request, ("layer", "sublayer"))
@@ -105,11 +106,13 @@ def albert(request: Request) -> Spec:
             **linear(f"{layer}.ffn_output", "resid", "ffn'"),
             **layer_norm(f"{layer}.full_layer_layer_norm"),
             **head,
+            **kept,
         },
         prefix="albert.",
         tied=ties,
         norms=(_embedding_norm(request, project),),
         biases=(KeyBias(f"{own}.key.bias"), ValueBias(f"{own}.value.bias", f"{own}.dense.weight", f"{own}.dense.bias")),
         buffers=(r"embeddings\.position_ids", r"embeddings\.token_type_ids"),
+        unread=tuple(kept),
         function_keys=("num_attention_heads", "num_hidden_layers", "hidden_act", "layer_norm_eps", *SAME_FUNCTION),
     )

@@ -13,7 +13,17 @@ from safetensors.torch import save_file
 from cobasin.errors import InputError
 from cobasin.symmetry.action import Values, act, in_new_order, in_old_order
 from cobasin.symmetry.balance import frame_deviation
-from cobasin.symmetry.canonical import Gauge, canonical, frames_of, gains_of, gauge_names, gauge_of, in_gauge, obstacles
+from cobasin.symmetry.canonical import (
+    IMPOSSIBLE_OFFSET,
+    Gauge,
+    canonical,
+    frames_of,
+    gains_of,
+    gauge_names,
+    gauge_of,
+    in_gauge,
+    obstacles,
+)
 from cobasin.symmetry.form import Form
 from cobasin.symmetry.groups import Value
 from cobasin.symmetry.serial import dump, parse
@@ -60,7 +70,9 @@ class Element:
         """
         form, start = self.form, canonical(self.form, state)
         gauge = gauge_of(form, state) if self.target is None else self.target
-        if self.target is not None and (found := obstacles(form, gains_of(form, state), self.target)):
+        if self.target is not None and (
+            found := obstacles(form, gains_of(form, state), self.target, IMPOSSIBLE_OFFSET)
+        ):
             raise InputError("the element cannot be applied to this model: " + "; ".join(found))
         moved = Lazy(state, lambda name: act(self.spec, self.values, form.group, name, start[name]))
         return in_gauge(form, moved, gauge)

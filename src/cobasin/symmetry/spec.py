@@ -76,6 +76,8 @@ class Spec:
         norms, scales, biases: the norms and layer scales that can be folded, the biases that are gauge.
         plus_one: templates of gains that the file stores minus one.
         buffers: regular expressions of constants that old files carry; copied, never transformed.
+        unread: templates of tensors that files may carry and the class does not read. They move with what they
+            read and write, so that the file stays right for the class that reads them.
         function_keys: the config keys that change the function at equal shapes.
     """
 
@@ -90,6 +92,7 @@ class Spec:
     biases: tuple[FreeGauge, ...] = ()
     plus_one: tuple[str, ...] = ()
     buffers: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
     function_keys: tuple[str, ...] = ()
     version: int = 1
 
@@ -233,12 +236,14 @@ class Spec:
     def problems(self, headers: Mapping[str, tuple[tuple[int, ...], torch.dtype]]) -> list[str]:
         """All that is wrong with a checkpoint's headers (on-disk name to shape and dtype), one line each."""
         names, found = self.disk_names(headers), []
+        within = {name.split(".")[0] for name, disk in names.items() if disk.removeprefix(self.prefix) != disk}
         for disk in headers:
             for name in self.disk_names([disk]):
                 if names[name] != disk:
                     found.append(f"{disk} and {names[name]} are the same tensor under two names")
         for name in sorted(self.file_entries.keys() - names.keys() - self.tied.keys()):
-            found.append(f"missing tensor {name} {self._file_layout(name)[1]}")
+            prefix = self.prefix if name.split(".")[0] in within else ""
+            found.append(f"missing tensor {prefix}{name} {self._file_layout(name)[1]}")
         for name, disk in names.items():
             shape, dtype = headers[disk]
             if name not in self.file_entries:
