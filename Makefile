@@ -13,8 +13,8 @@ test: $(VENV)/ready
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2
 
 lint: $(VENV)/ready
-	$(BIN)/ruff check src tests benchmarks
-	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks docs examples
+	$(BIN)/ruff format --check src tests benchmarks docs examples
 
 types: $(VENV)/ready
 	$(BIN)/pyright --pythonpath $(BIN)/python

@@ -5,6 +5,14 @@ import transformers as T
 from families import CHANGES, DECODER_HEADS, KEEPS, LINEAR_ROPE, PADDING_KEYS, SHAPES, SMALL, UNCOVERED
 
 _GPT2 = {"vocab_size": 40, "n_embd": 24, "n_layer": 2, "n_head": 4, "n_inner": 20, "n_positions": 32}
+_LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 500000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
 
 FAMILIES = {
     "gpt2": ("GPT2", ("LMHeadModel", *DECODER_HEADS), T.GPT2Config, {**_GPT2, "pad_token_id": 0}),
@@ -20,6 +28,12 @@ FAMILIES = {
         ("ForCausalLM",),
         T.LlamaConfig,
         {**SMALL, "num_key_value_heads": 4, "attention_bias": True, "mlp_bias": True},
+    ),
+    "llama3-scaled": (
+        "Llama",
+        ("ForCausalLM",),
+        T.LlamaConfig,
+        {**SMALL, "num_key_value_heads": 2, "rope_parameters": _LLAMA3_ROPE},
     ),
     "llama-mqa-tied": (
         "Llama",
