@@ -27,7 +27,12 @@ def run_jobs(jobs: Sequence[Callable[[], None]]) -> None:
         for job in jobs:
             job()
         return
-    with torch_threads(max(1, torch.get_num_threads() // workers)), ThreadPoolExecutor(workers) as pool:
+    share = max(1, torch.get_num_threads() // workers)
+    # OpenMP keeps the number for each thread by itself: a worker has to be told, too
+    with (
+        torch_threads(share),
+        ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(share,)) as pool,
+    ):
         try:
             for future in [pool.submit(job) for job in jobs]:
                 future.result()
