@@ -81,7 +81,8 @@ def _match(
     clock, cpu = time.perf_counter() - clock, time.process_time() - cpu
     ends = gauge_of(form, source), gauge_of(form, anchor)
     own, others = (frames_of(form, end) for end in ends)
-    ends[1].update(frames_as_gauge(keep_bases(form, state.values, own, others)))
+    others = keep_bases(form, state.values, own, others)
+    ends[1].update(frames_as_gauge(others))
     for name in excluded:  # a head keeps its own gauge: the anchor's has other labels
         ends[1].update({key: value.clone() for key, value in ends[0].items() if key.split(":")[0] == name})
     element = Element(form, state.values, *ends)
@@ -104,7 +105,7 @@ def _match(
         "notes": notes,
     }
     if form.balanced:
-        report["condition"] = _worst(conditions(form, state.values, *(frames_of(form, end) for end in ends)))
+        report["condition"] = _worst(conditions(form, state.values, own, others))
         notes += _amplification(max(report["condition"].values()), source)
     carried = [norm.bias for norm in form.norms if norm.bias and any(map(form.carries_offset, norm.readers))]
     if carried and report["distance_after"] > before:
