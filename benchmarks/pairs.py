@@ -22,6 +22,7 @@ from cobasin import api
 from cobasin.applying import transform
 from cobasin.checkpoint import Checkpoint
 from cobasin.evaluation.running import instantiate
+from cobasin.merging import merge
 from cobasin.verification import verify
 
 SYMMETRIES = ("none", "paper", "full")
@@ -72,9 +73,9 @@ def measure(shared: Path, name: str, evaluate: Evaluate) -> dict:
     anchor, source = (shared / "models" / f"{name}{seed}" for seed in (0, 1))
     rows: dict = {"parents": [evaluate(api.load(model)) for model in (anchor, source)]}
     for symmetry in SYMMETRIES:
-        merged = api.merge([anchor, source], symmetry=symmetry)
+        merged = merge([anchor, source], symmetry=symmetry)
         row: dict = dict(evaluate(merged.checkpoint))
-        if element := merged.elements[0]:
+        if element := merged.elements[1]:
             exact = verify(api.load(source), transform(element, source, torch.float64), TOLERANCE[name])
             row |= {
                 "distance": element.report["distance_after"],

@@ -54,7 +54,7 @@ def test_isometries_do_not_undo_an_invertible_map(tmp_path):
     ends = [cobasin.load_adapter(folder) for folder in (scrambled(adapter, "scrambled", 1e3), adapter)]
     spec = rank_spec(ends[0])
     assert {key[0] for key in form_of(spec, balanced=True).balanced} == {"rank_0", "rank_1"}
-    match = Match(form_of(spec), Choice(frozenset({"rank", "scale"})), *ends)
+    match = Match.of(form_of(spec), Choice(frozenset({"rank", "scale"})), *ends)
     ascend(match)
     assert match.total > 10 * sum(float(tensor.square().sum()) for tensor in ends[1].values())
 

@@ -7,6 +7,7 @@ import torch
 
 from cobasin.applying import transform
 from cobasin.checkpoint import load
+from cobasin.fingerprint import fingerprint
 from cobasin.symmetry.element import Element
 from command_line import duplicate, near, pair, refused, run, snapshot, stock, tensors_of
 from model_folders import assert_bitwise
@@ -50,14 +51,14 @@ def test_merge_of_three(tmp_path):
     third = tmp_path / "third"
     near(model(BERT).float(), noise=0.1).save_pretrained(third)
     merged = tmp_path / "merged"
-    finished = run("merge", anchor, source, third, "--out", merged)
+    finished = run("merge", anchor, source, third, "--out", merged, "--anchor", anchor)
     assert finished.code == 0
     for name in ("source", "third"):
         assert run("match", tmp_path / name, anchor, "--out", tmp_path / f"{name}-matched").code == 0
-        assert f"\n{tmp_path / name} matched (full)\n" in finished.out
+        assert f"\n{tmp_path / name} matched to {anchor} (full)\n" in finished.out
     folders = [anchor, tmp_path / "source-matched", tmp_path / "third-matched"]
     assert_average(merged, folders, [1 / 3] * 3)
-    assert f"average of 0.333 x {anchor}, 0.333 x {source}, 0.333 x {third}\n" in finished.out
+    assert f"linear of 0.333 x {anchor}, 0.333 x {source}, 0.333 x {third}\n" in finished.out
     assert (merged / "cobasin-2.safetensors").exists()
 
 
@@ -112,7 +113,9 @@ def test_the_card_names_parents_weights_distances_and_verification(tmp_path):
     front = card.split("---\n")[1]
     assert "library_name: transformers" in front
     assert "- merge" in front
-    assert f"| `{anchor}` | 0.25 |\n| `{source}` | 0.75 |\n" in card
+    for folder, weight in ((anchor, "0.25"), (source, "0.75")):
+        assert f"| `{folder}` | {weight} | {fingerprint(load(folder))} |\n" in card
+    assert "merge_method: linear" in card
     assert f"## `{source}`, matched to `{anchor}`" in card
     assert "Transformation: `cobasin-1.safetensors`" in card
     assert f"{one['distance_before']:.6g} before, {one['distance_after']:.6g} after" in card
@@ -149,7 +152,7 @@ def test_heads_of_different_labels(tmp_path, case, change):
     assert run("verify", source, matched).code == 0
     for owner, moved in ((anchor, anchor), (source, matched)):
         report = run("merge", anchor, source, "--out", merged, "--overwrite", "--head-from", owner, "--json").json
-        assert report["head_from"] == str(owner)
+        assert report["head"] == str(owner)
         assert f"The task head is that of `{owner}`." in (merged / "README.md").read_text()
         found, expected = tensors_of(merged), tensors_of(moved)
         heads = {name for name in found if name.startswith("classifier")}
@@ -179,7 +182,7 @@ def test_the_head_of_one_of_two_with_the_same_labels(tmp_path, monkeypatch):
     assert_average(tmp_path / "average", [anchor, matched_to(source, anchor)], [0.5, 0.5])
     monkeypatch.chdir(tmp_path)
     report = run("merge", "./anchor", "source", "--out", "head", "--head-from", "anchor/", "--json").json
-    assert report["head_from"] == "./anchor"
+    assert report["head"] == "./anchor"
     found, own = tensors_of(tmp_path / "head"), tensors_of(anchor)
     assert torch.equal(found["classifier.weight"], own["classifier.weight"])
 

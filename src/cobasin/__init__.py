@@ -6,13 +6,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from cobasin.adapters.folder import Adapter, load_adapter, save_adapter
     from cobasin.adapters.match import match_adapters
-    from cobasin.api import Merge, match, merge
+    from cobasin.api import Matched, match, match_all
     from cobasin.applying import transform, transform_adapter
     from cobasin.architectures import declares
     from cobasin.checking import check_declaration
     from cobasin.checkpoint import Checkpoint, load
     from cobasin.errors import InputError
+    from cobasin.evaluation.compare import Comparison, compare
+    from cobasin.evaluation.path import LossPath, loss_path
+    from cobasin.evaluation.plane import LossPlane, loss_plane
+    from cobasin.evaluation.tasks import Score, evaluate
+    from cobasin.fingerprint import fingerprint
+    from cobasin.merging import Merge, merge, merge_recipe
     from cobasin.proposal import propose
+    from cobasin.recipe import Recipe
     from cobasin.symmetry.element import Element
     from cobasin.verification import Verdict, verify
     from cobasin.writer import save
@@ -22,17 +29,30 @@ __version__ = "0.1.0"
 _HOME = {
     "Adapter": "adapters.folder",
     "Checkpoint": "checkpoint",
+    "Comparison": "evaluation.compare",
     "Element": "symmetry.element",
     "InputError": "errors",
-    "Merge": "api",
+    "LossPath": "evaluation.path",
+    "LossPlane": "evaluation.plane",
+    "Matched": "api",
+    "Merge": "merging",
+    "Recipe": "recipe",
+    "Score": "evaluation.tasks",
     "Verdict": "verification",
     "check_declaration": "checking",
+    "compare": "evaluation.compare",
     "declares": "architectures",
+    "evaluate": "evaluation.tasks",
+    "fingerprint": "fingerprint",
     "load": "checkpoint",
     "load_adapter": "adapters.folder",
+    "loss_path": "evaluation.path",
+    "loss_plane": "evaluation.plane",
     "match": "api",
     "match_adapters": "adapters.match",
-    "merge": "api",
+    "match_all": "api",
+    "merge": "merging",
+    "merge_recipe": "merging",
     "propose": "proposal",
     "save": "writer",
     "save_adapter": "adapters.folder",
@@ -44,17 +64,30 @@ _HOME = {
 __all__ = [
     "Adapter",
     "Checkpoint",
+    "Comparison",
     "Element",
     "InputError",
+    "LossPath",
+    "LossPlane",
+    "Matched",
     "Merge",
+    "Recipe",
+    "Score",
     "Verdict",
     "check_declaration",
+    "compare",
     "declares",
+    "evaluate",
+    "fingerprint",
     "load",
     "load_adapter",
+    "loss_path",
+    "loss_plane",
     "match",
     "match_adapters",
+    "match_all",
     "merge",
+    "merge_recipe",
     "propose",
     "save",
     "save_adapter",

@@ -1,33 +1,24 @@
-"""The verbs, for Python: match and merge."""
+"""Matching, for Python: two models, or any number."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from cobasin.checkpoint import Checkpoint, load
+from cobasin.checkpoint import load
+from cobasin.common_form import CommonForm, Progress
 from cobasin.errors import InputError
-from cobasin.fusion.average import average
-from cobasin.matching.choice import Choice
-from cobasin.matching.state import Match
-from cobasin.matching.weights import ascend
-from cobasin.symmetry.balance import conditions, keep_bases
-from cobasin.symmetry.canonical import frames_as_gauge, frames_of, gains_of, gauge_of, obstacles
+from cobasin.finding import STEPS, Search
+from cobasin.fingerprint import fingerprint
+from cobasin.matching.many import both_ways, consensus, medoid
+from cobasin.symmetry.action import Values
 from cobasin.symmetry.element import Element
-from cobasin.symmetry.form import Form, form_of
-from cobasin.symmetry.spec import Key
-from cobasin.symmetry.state import Lazy, State, squared_distance
-from cobasin.typed import Typed, check_pair
-
-Progress = Callable[[int, float], None]
-COARSE = 0.5  # relative: rounding that a map makes so large is worth a note
+from cobasin.symmetry.state import State
+from cobasin.typed import Typed
 
 
 def match(
@@ -36,6 +27,11 @@ def match(
     symmetry: str = "full",
     layers: str | None = None,
     progress: Progress | None = None,
+    method: str = "weights",
+    data: Any = None,
+    samples: int | None = None,
+    seed: int = 0,
+    steps: int = STEPS,
 ) -> Element:
     """Find the function-preserving transformation that brings ``source`` closest to ``anchor``.
 
@@ -45,207 +41,142 @@ def match(
             architecture allows it), ``paper``, or a list out of ffn, heads, attention, scale, residual.
         layers: restrict it to layers, like ``"0-4,7"``; the residual stream is then left alone.
         progress: called after every round with its number and the squared distance.
+        method: ``weights``; ``activations``, what the models compute on the same inputs is compared, too;
+            ``learned``, from there the interpolated model learns to answer as the two do. See `cobasin.finding`.
+        data, samples, seed, steps: of ``activations`` and ``learned``, see `cobasin.finding.Search`; without data the
+            inputs are made up.
 
     Returns:
         The element; its ``report`` has the distances before and after, in all and per space, the number of
         rounds and the seconds taken.
 
     Raises:
-        InputError: for models that cannot be matched, before any tensor is read; for NaN or infinite values.
+        InputError: for models that cannot be matched, before any tensor is read; for NaN or infinite values; for
+            data that do not fit, and models for which no inputs can be made up.
     """
-    pair = Typed.of(load(source)), Typed.of(load(anchor))
-    return _match(*pair, Choice.parse(symmetry, layers), symmetry, progress)[0]
-
-
-def _match(
-    source: Typed, anchor: Typed, choice: Choice, symmetry: str, progress: Progress | None = None
-) -> tuple[Element, Typed]:
-    """The element, and the source as the element acts on it (untied, where that was needed)."""
-    started = time.perf_counter()
-    check_pair(source, anchor)
-    choice.check(source.spec)
-    excluded = source.heads if source.labels != anchor.labels else []
-    form, source, anchor, notes = _form(source, anchor, choice)
-    before = _distance(source, anchor, excluded)
-    if excluded:
-        notes.append("the label sets differ: the task heads were moved along, but not compared")
-    state = Match(form, choice, source, anchor, excluded)
-    if not state.groups:
-        raise InputError(
-            f"symmetry {symmetry!r} leaves nothing free in {source.spec.architecture}"
-            + ("" if choice.layers is None else " with these layers (the residual stream runs through all of them)")
-        )
-    first = dict(state.distances)
-    clock, cpu = time.perf_counter(), time.process_time()
-    ascent = ascend(state, progress)
-    clock, cpu = time.perf_counter() - clock, time.process_time() - cpu
-    ends = gauge_of(form, source), gauge_of(form, anchor)
-    own, others = (frames_of(form, end) for end in ends)
-    others = keep_bases(form, state.values, own, others)
-    ends[1].update(frames_as_gauge(others))
-    for name in excluded:  # a head keeps its own gauge: the anchor's has other labels
-        ends[1].update({key: value.clone() for key, value in ends[0].items() if key.split(":")[0] == name})
-    element = Element(form, state.values, *ends)
-    report = {
-        "symmetry": symmetry,
-        "distance_before": before,
-        "distance_after": _distance(element.apply(source), anchor, excluded),
-        "objective": [math.sqrt(value) for value in ascent.history],
-        "spaces": {
-            ".".join(map(str, key)): {
-                "before": math.sqrt(sum(first[name] for name in state.tensors_of([key]))),
-                "after": math.sqrt(sum(state.distances[name] for name in state.tensors_of([key]))),
-            }
-            for key in state.groups
-        },
-        "rounds": ascent.rounds,
-        "ascent_seconds": clock,
-        "ascent_cpu_seconds": cpu,
-        "seconds": time.perf_counter() - started,
-        "notes": notes,
-    }
-    if form.balanced:
-        report["condition"] = _worst(conditions(form, state.values, own, others))
-        notes += _amplification(max(report["condition"].values()), source)
-    carried = [norm.bias for norm in form.norms if norm.bias and any(map(form.carries_offset, norm.readers))]
-    if carried and report["distance_after"] > before:
-        notes.append(
-            f"the files are further apart than before, the models are closer: readers without a bias carry "
-            f"{carried[0]} along a long vector; in bfloat16 it costs digits"
-        )
-    return replace(element, report=report), source
-
-
-def _worst(figures: dict[Key, float]) -> dict[str, float]:
-    """The largest figure of every space."""
-    worst: dict[str, float] = {}
-    for key, figure in figures.items():
-        worst[str(key[0])] = max(worst.get(str(key[0]), 0.0), figure)
-    return worst
-
-
-def _amplification(condition: float, model: Typed) -> list[str]:
-    """A note where a map of this condition would make the rounding of the model's file visible."""
-    headers = model.checkpoint.headers.values()
-    rounding = condition * max(torch.finfo(h.dtype).eps for h in headers if h.dtype.is_floating_point)
-    if rounding <= COARSE:
-        return []
-    return [
-        f"a map of condition {condition:.1e} amplifies the rounding of the file to {rounding:.1e}: convert the models "
-        "to float32 first, or match with --symmetry full"
-    ]
-
-
-def _form(source: Typed, anchor: Typed, choice: Choice) -> tuple[Form, Typed, Typed, list[str]]:
-    """The canonical form to match in; folding the norms in front of a tied head unties it."""
-    fix = partial(
-        form_of,
-        free_biases=not choice.paper,
-        balanced=choice.general,
-        parts=choice.parts,
-        layers=choice.layers,
-    )
-    plain = fix(source.spec)
-    if "residual" not in choice.parts or not source.spec.norms:
-        return plain, source, anchor, []
-    unties = source.spec.unties or anchor.spec.unties
-    ends = (source.untied(), anchor.untied()) if unties else (source, anchor)
-    form = fix(ends[0].spec, folded=True)
-    if found := obstacles(form, gains_of(form, ends[0]), gains_of(form, ends[1])):
-        note = "; ".join(found)
-        return plain, source, anchor, [f"residual stream matched by permutation only: {note}"]
-    notes = []
-    if unties:
-        notes.append(
-            "the output head is untied from the embedding; to average with the tied anchor, give both originals to "
-            "cobasin merge"
-        )
-    return form, *ends, notes
-
-
-def _distance(a: State, b: Typed, excluded: Sequence[str] = ()) -> float:
-    """Euclidean distance over all tensors that are neither tied nor excluded."""
-    counted = (name for name in b if name not in b.spec.tied and name not in excluded)
-    return math.sqrt(sum(squared_distance(a[name], b[name]) for name in counted))
+    search = Search(method, data, samples, seed, steps)
+    typed = [Typed.of(load(model)) for model in (source, anchor)]
+    common = CommonForm(typed, symmetry, layers, [1], search)
+    return common.element(0, 1, *common.find(0, 1, progress))
 
 
 @dataclass(frozen=True)
-class Merge:
-    """A merged model and how it came about.
+class Matched:
+    """Models brought together.
 
     Attributes:
-        checkpoint: the merged model, computed as it is read.
-        elements: for every model after the first, the element that matched it to the first; None unmatched.
+        typed: the models as the elements act on them: all untied, where one of them had to be.
+        elements: for every model the element that brings it to the others; None for the reference.
+        reference: the position of the model that is left as it is: all others are written in its gauge, with its
+            norm gains, free biases and order of neurons.
+        report: how that was found; what it did to a model is in its element's report.
     """
 
-    checkpoint: Checkpoint
+    typed: list[Typed]
     elements: list[Element | None]
+    reference: int
+    report: dict
+
+    @property
+    def states(self) -> list[State]:
+        """The matched tensors, by spec name; the reference's are its own."""
+        return [
+            model if element is None else element.apply(model)
+            for model, element in zip(self.typed, self.elements, strict=True)
+        ]
 
 
-def merge(
+def match_all(
     models: Sequence[Any],
-    weights: Sequence[float] | None = None,
     symmetry: str = "full",
-    head_from: int | None = None,
+    layers: str | None = None,
+    anchor: str | int = "medoid",
     progress: Progress | None = None,
-) -> Merge:
-    """Match every model to the first, then take the weighted average.
+    method: str = "weights",
+    data: Any = None,
+    samples: int | None = None,
+    seed: int = 0,
+    steps: int = STEPS,
+) -> Matched:
+    """Bring any number of models together.
 
     Args:
-        models: anything `load` takes; of one architecture, configuration and vocabulary. The result has the
-            dtypes, the sharding and the other files of the first (of the one that gives the head, if named).
-        weights: one a model, normalised to sum to one; equal by default.
-        symmetry: as in `match`, or ``none`` to average the models as they are.
-        head_from: index of the model whose task head is taken instead of the average of all.
-        progress: as in `match`.
+        models: anything `load` takes, or typed; of one architecture, configuration and vocabulary.
+        symmetry, layers: as in `match`.
+        anchor: what the models are matched to. An index: that model. ``medoid``: the one that is closest to all
+            others, once all pairs are matched; of two models the first. ``consensus``: their own mean (see
+            `cobasin.matching.many`), from as many starts as there are models; the medoid is the reference, of two
+            models the one whose fingerprint comes first. Apart from the medoid of two, neither depends on the order
+            in which models are given. A mean is held in memory.
+        progress: called after every round of every match with its number and the squared distance.
+        method, data, samples, seed, steps: as in `match`; a consensus is found by ``weights`` only.
 
     Raises:
-        InputError: as in `match`; for weights that do not fit; for task heads of different label sets without
-            ``head_from``.
+        InputError: as in `match`; for fewer than two models; for an anchor that is none of these.
     """
-    typed = [Typed.of(load(model)) for model in models]
-    for other in typed[1:]:
-        check_pair(other, typed[0])
-    shares = _shares(weights, len(typed))
-    _check_heads(typed, head_from)
-    choice = None if symmetry == "none" else Choice.parse(symmetry)
-    states: list[State] = list(typed)
-    elements: list[Element | None] = [None] * (len(typed) - 1)
-    for i, other in enumerate(typed[1:], start=1):
-        if choice is not None:
-            elements[i - 1], typed[i] = element, _ = _match(other, typed[0], choice, symmetry, progress)
-            states[i] = element.apply(typed[i])
-    if not all(model.spec.unties for model in typed):
-        untied = [model.untied() if model.spec.unties else model for model in typed]
-        states = [new if state is old else state for new, old, state in zip(untied, typed, states, strict=True)]
-        typed = untied
-    base = typed[head_from or 0]
-    own = set() if head_from is None else set(base.heads)
-
-    def merged(name: str) -> Tensor:
-        if name in own:
-            return states[head_from or 0][name]
-        return average([state[name] for state in states], shares)
-
-    return Merge(base.derived(Lazy(base, merged)), elements)
-
-
-def _shares(weights: Sequence[float] | None, count: int) -> list[float]:
-    """Weights that sum to one."""
-    if count < 2:
-        raise InputError(f"a merge needs two models or more, got {count}")
-    weights = [1.0] * count if weights is None else list(weights)
-    if len(weights) != count:
-        raise InputError(f"{len(weights)} weights for {count} models; give one a model")
-    if not all(map(math.isfinite, weights)) or sum(weights) <= 0:
-        raise InputError(f"weights {weights}: expected finite numbers with a positive sum")
-    return [weight / sum(weights) for weight in weights]
-
-
-def _check_heads(models: Sequence[Typed], head_from: int | None) -> None:
-    different = next((model for model in models if model.labels != models[0].labels), None)
-    if different is not None and head_from is None:
-        raise InputError(
-            f"the task heads of {models[0].checkpoint.label} and {different.checkpoint.label} have different "
-            "labels and cannot be averaged; name the model whose head to take (--head-from MODEL)"
+    started = time.perf_counter()
+    search = Search(method, data, samples, seed, steps)
+    if len(models) < 2:
+        raise InputError(f"matching needs two models or more, got {len(models)}")
+    typed = [model if isinstance(model, Typed) else Typed.of(load(model)) for model in models]
+    fixed = _fixed(anchor, len(typed))
+    if anchor == "consensus" and method != "weights":
+        raise InputError(f"anchor consensus: found by method weights only; with {method}, take medoid or a model")
+    common = CommonForm(typed, symmetry, layers, None if fixed is None else [fixed], search)
+    if fixed is None:
+        # all that follows depends on this order, and so on nothing but what the models are
+        prints = [fingerprint(model.checkpoint) for model in typed]
+        reference, found, report = _from_pairs(
+            common, sorted(range(len(typed)), key=prints.__getitem__), anchor, progress
         )
+    else:
+        reference, report = fixed, {}
+        found = {i: common.find(i, fixed, progress) for i in range(len(typed)) if i != fixed}
+    elements = [common.element(i, reference, *found[i]) if i in found else None for i in range(len(typed))]
+    report = {"anchor": anchor, "reference": reference, **report, "seconds": time.perf_counter() - started}
+    return Matched(common.typed, elements, reference, report)
+
+
+def _from_pairs(
+    common: CommonForm, order: list[int], anchor: str | int, progress: Progress | None
+) -> tuple[int, dict[int, tuple[Values, dict]], dict]:
+    """Match all pairs, and from there all models to the medoid or to their mean.
+
+    Returns the reference; for every other model what brings it there, and the search for it; and a report.
+    """
+    started = time.perf_counter()
+    pairs = {(j, i): common.find(j, i, progress) for i, j in combinations(order, 2)}
+    values = both_ways(common.models, {pair: values for pair, (values, _) in pairs.items()})
+    distances = {pair: search["objective"][-1] for pair, (_, search) in pairs.items()}
+    distances |= {(j, i): distance for (i, j), distance in distances.items()}
+    reference = medoid(order, distances, common.anchors)
+    others = [i for i in order if i != reference]
+    report: dict = {"distances": [[distances.get((i, j), 0.0) for j in sorted(order)] for i in sorted(order)]}
+    if anchor == "medoid":
+        found = {i: pairs[i, reference] for i in others if (i, reference) in pairs}
+        for i in others:
+            if i not in found:  # matched the other way round
+                search = pairs[reference, i][1]
+                found[i] = values[i, reference], {key: value for key, value in search.items() if key != "objective"}
+        return reference, found, report
+    outcomes = consensus(common.models, order, values, reference, progress)
+    best = min(outcomes.values(), key=lambda outcome: outcome.history[-1])
+    report["objective"] = [math.sqrt(value) for value in best.history]
+    report["starts"] = {start: math.sqrt(outcome.history[-1]) for start, outcome in outcomes.items()}
+    seconds = time.perf_counter() - started
+    return reference, {i: (best.values[i], {"rounds": best.rounds[i], "seconds": seconds}) for i in others}, report
+
+
+def _fixed(anchor: str | int, count: int) -> int | None:
+    """The position of the anchor, where that is known beforehand.
+
+    Raises:
+        InputError: for an anchor that does not exist.
+    """
+    if isinstance(anchor, int):
+        if not 0 <= anchor < count:
+            raise InputError(f"anchor {anchor} does not exist: there are models 0 to {count - 1}")
+        return anchor
+    if anchor not in ("medoid", "consensus"):
+        raise InputError(f"anchor {anchor!r}: expected medoid, consensus, or the position of a model")
+    return 0 if anchor == "medoid" and count == 2 else None

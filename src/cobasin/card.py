@@ -31,20 +31,45 @@ def applied(report: dict) -> str:
 
 def merged(report: dict) -> str:
     """The card of a merged model."""
+    weights = report["weights"] or [None] * len(report["models"])
+    shares: dict[str, float | None] = dict.fromkeys(report["parents"])
+    for model, weight in zip(report["models"], weights, strict=True):
+        shares[model] = weight if shares[model] is None or weight is None else shares[model] + weight
     rows = "".join(
-        f"| `{model}` | {weight:.4g} |\n" for model, weight in zip(report["models"], report["weights"], strict=True)
+        f"| {_code(model)} | {'' if shares[model] is None else format(shares[model], '.4g')} | {hash_} |\n"
+        for model, hash_ in report["parents"].items()
     )
-    head = f"The task head is that of `{report['head_from']}`.\n" if report["head_from"] else ""
+    head = ""
+    if report["head"] == "keep":
+        kept = "".join(f"- `{folder}`: that of {_code(model)}\n" for folder, model in report["heads"].items())
+        head = f"The models in these folders differ in their task heads only:\n\n{kept}\n"
+    elif report["head"]:
+        head = f"The task head is that of {_code(report['head'])}.\n\n"
+    data = "".join(
+        f"- data of {_code(model)}: {one['rows']} rows, sha256 {one['digest']}\n"
+        for model, one in report["statistics"].items()
+    )
+    notes = "".join(f"- note: {note}\n" for note in report["notes"])
+    match = "not matched before"
+    if report["match"] != "none":
+        match = f"matched before (symmetry `{report['match']}`, anchor {_code(report['anchor'])})"
     parts = "".join(
-        f"\n## `{one['source']}`, matched to `{report['models'][0]}`\n\nTransformation: `cobasin-{i}.safetensors`\n\n"
-        f"{_numbers(one)}"
-        for i, one in enumerate(report["matches"], start=1)
+        f"\n## {_code(one['source'])}, matched to {_code(report['reference'])}\n\n"
+        f"Transformation: `{one['file']}`\n\n{_numbers(one)}"
+        for one in report["matches"]
     )
     return (
-        f"{_FRONT}# Merged model\n\nWeighted average by [cobasin](https://pypi.org/project/cobasin/) "
-        f"{report['cobasin']}, matched with `--match {report['match']}`.\n\n"
-        f"| model | weight |\n|---|---|\n{rows}\n{head}{parts}"
+        f"{_FRONT}# Merged model\n\nMerged by [cobasin](https://pypi.org/project/cobasin/) {report['cobasin']} with "
+        f"`{report['method']}`; the models were {match}.\n\n"
+        f"| parent | weight | sha256 |\n|---|---|---|\n{rows}\n{head}{data}{notes}\n"
+        f"```yaml\n{report['recipe'].rstrip()}\n```\n{parts}"
     )
+
+
+def _code(text: str) -> str:
+    """A name in Markdown, also in a table."""
+    fence = "`` " if "`" in text else "`"
+    return fence + text.replace("|", "\\|") + fence[::-1]
 
 
 def _front(report: dict) -> str:

@@ -41,7 +41,8 @@ SpecFile = Annotated[
         help="A Python file of yours that declares architectures; it is run. No code is taken from a model folder.",
     ),
 ]
-Out = Annotated[Path, typer.Option("--out", help="The folder to write. It appears only when complete.")]
+OUT = typer.Option("--out", help="The folder to write. It appears only when complete.")
+Out = Annotated[Path, OUT]
 SYMMETRY = (
     "'full' (all symmetries of the architecture, isometries in the heads), 'gl' (full, and any invertible map in the "
     "heads where the architecture allows it), 'paper' (Zhang et al. 2025: FFN permutation, attention rotation and "
@@ -58,6 +59,25 @@ def match(
     layers: Annotated[
         str | None, typer.Option(help="Only these layers, like 0-4,7; leaves the residual stream alone.")
     ] = None,
+    method: Annotated[
+        str,
+        typer.Option(
+            help="'weights'; 'activations' (and what both models compute on the same inputs); 'learned' (from there, "
+            "the interpolated model learns to answer as the two do)."
+        ),
+    ] = "weights",
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="The inputs of activations and learned, which are made up otherwise: a file, a folder, a hub id, or "
+            "a YAML file with the keys of a recipe's data."
+        ),
+    ] = None,
+    samples: Annotated[
+        int | None, typer.Option(help="Inputs that are used, at most; by default 1024, or 128 texts that are made up.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the inputs, and of what is random in learning.")] = 0,
+    steps: Annotated[int, typer.Option(help="Steps of learning, at most.")] = 200,
     spec: SpecFile = None,
     overwrite: Overwrite = False,
     json: Json = False,
@@ -72,7 +92,8 @@ def match(
     from cobasin import present, workflow
 
     _declare(spec)
-    report = workflow.match_to_folder(source, anchor, out, symmetry, layers, overwrite)
+    search = {"method": method, "data": data, "samples": samples, "seed": seed, "steps": steps}
+    report = workflow.match_to_folder(source, anchor, out, symmetry, layers, overwrite, **search)
     _result(report, json, present.match_report)
 
 
@@ -102,26 +123,75 @@ def apply_(
 
 @app.command()
 def merge(
-    models: Annotated[list[str], typer.Argument(help="Two models or more; all are matched to the first.")],
-    out: Out,
+    models: Annotated[
+        list[str], typer.Argument(metavar="RECIPE.yaml | MODEL MODEL...", help="A recipe, or two models or more.")
+    ],
+    out: Annotated[Path | None, OUT] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            help="How to merge: linear (the default), slerp, karcher, task_arithmetic, ties, dare_linear, "
+            "dare_ties, model_stock, fisher, regmean, regmean++, ot_wts, ot_acts, ot_acts_emd."
+        ),
+    ] = None,
     weights: Annotated[str | None, typer.Option(help="One number a model, like 0.7,0.3; equal by default.")] = None,
-    match: Annotated[str, typer.Option(help="How to match: 'none', " + SYMMETRY)] = "full",
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="A parameter of the method, like density=0.5; may be repeated.")
+    ] = None,
+    base: Annotated[str | None, typer.Option(help="The base model of task vectors; it is matched, too.")] = None,
+    match: Annotated[
+        str | None, typer.Option(help="How to match: 'none', " + SYMMETRY + " By default full, or as the recipe says.")
+    ] = None,
+    anchor: Annotated[
+        str | None,
+        typer.Option(
+            help="What the models are matched to: 'medoid' (the model nearest to all others, the first of two; the "
+            "default), 'consensus' (their mean, by generalised Procrustes), or one of them."
+        ),
+    ] = None,
     head_from: Annotated[
         str | None, typer.Option(help="Take the task head of this model instead of the average.")
     ] = None,
+    keep_heads: Annotated[
+        bool, typer.Option("--keep-heads", help="Write one folder a model, each with its own task head.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only print the plan: tensors, bytes, memory, methods, data needed.")
+    ] = False,
     spec: SpecFile = None,
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
-    """Match every model to the first, average them, and write a folder that from_pretrained loads.
+    """Match models to each other, merge them, and write a folder that from_pretrained loads.
+
+    A recipe is a YAML file in mergekit's grammar with match: and statistics: added; methods that need data (fisher,
+    regmean, ot_acts) take it from there.
 
     Example: cobasin merge ./model-a ./model-b --out ./merged
+
+    Example: cobasin merge recipe.yaml --out ./merged
     """
-    from cobasin import present, workflow
+    from cobasin import merge_workflow, present
 
     _declare(spec)
-    report = workflow.merge_to_folder(models, out, weights, match, head_from, overwrite)
-    _result(report, json, present.merge_report)
+    options = {
+        "merge_method": method,
+        "weights": weights,
+        "set": set_,
+        "base_model": base,
+        "match": match,
+        "anchor": anchor,
+        "head_from": head_from,
+        "keep_heads": keep_heads,
+    }
+    given = {name: value for name, value in options.items() if value not in (None, False, [])}
+    recipe = merge_workflow.recipe_of(models, given)
+    if dry_run:
+        _result(merge_workflow.plan_of(recipe), json, present.plan)
+    elif out is None:
+        raise InputError("--out is missing: name the folder to write, or ask for the plan with --dry-run")
+    else:
+        _result(merge_workflow.merge_to_folder(recipe, out, overwrite, models), json, present.merge_report)
 
 
 @app.command()
@@ -152,6 +222,72 @@ def verify(
         verdict = verify_(load(a), load(b), tolerance)
     _result({"a": a, "b": b, **verdict.to_dict()}, json, present.verdict)
     raise typer.Exit({True: 0, False: 1, None: 2}[verdict.same])
+
+
+@app.command()
+def compare(
+    a: Annotated[str, typer.Argument(metavar="A", help="A model.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="Another model of the same architecture.")],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="A folder for the picture (compare.png) and the numbers (compare.json)."),
+    ] = None,
+    symmetry: Annotated[str, typer.Option(help="What is taken as equivalent: " + SYMMETRY)] = "gl",
+    spec: SpecFile = None,
+    overwrite: Overwrite = False,
+    json: Json = False,
+) -> None:
+    """How are A and B related? The same, sharing a base, sharing a basin, or independent; from their weights alone.
+
+    same: one is the other in another basis. share a base: fine-tunes, neurons in their places. share a basin: more
+    in common than apart, once matched. independent: little more in common than by chance.
+
+    Example: cobasin compare ./model-a ./model-b --out ./comparison
+    """
+    from cobasin import compare_workflow, present_measures
+
+    _declare(spec)
+    _result(compare_workflow.compare_models(a, b, symmetry, out, overwrite), json, present_measures.compare_report)
+
+
+@app.command()
+def path(
+    a: Annotated[str, typer.Argument(metavar="A", help="The model where the line starts; the other is matched to it.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="The model where it ends.")],
+    data: Annotated[
+        str,
+        typer.Option(
+            help="What the models are evaluated on: a file, a folder, a hub id, or a YAML file with the keys "
+            "of a recipe's data."
+        ),
+    ],
+    out: Out,
+    match: Annotated[str, typer.Option(help="How B is matched to A: " + SYMMETRY)] = "full",
+    points: Annotated[int, typer.Option(help="Points on the line; odd, so that the midpoint is one.")] = 25,
+    plane: Annotated[
+        str | None, typer.Option(metavar="C", help="Draw the plane through A, matched B and matched C, too.")
+    ] = None,
+    grid: Annotated[int, typer.Option(help="Points a side of the plane.")] = 15,
+    split: Annotated[str | None, typer.Option(help="The split of the data, like test.")] = None,
+    samples: Annotated[int, typer.Option(help="Rows that are used, at most.")] = 1000,
+    batch_size: Annotated[int, typer.Option(help="Rows at a time.")] = 32,
+    seed: Annotated[int, typer.Option(help="Of which rows are used.")] = 0,
+    device: Annotated[str, typer.Option(help="Where the models run: auto, cpu, cuda, ...")] = "auto",
+    spec: SpecFile = None,
+    overwrite: Overwrite = False,
+    json: Json = False,
+) -> None:
+    """Draw loss and metric on the straight line from A to B, as they are and matched.
+
+    Writes the picture (path.png), a page that needs nothing beside it (path.html), and the numbers (path.json).
+
+    Example: cobasin path ./model-a ./model-b --data test.jsonl --out ./line
+    """
+    from cobasin import path_workflow, present_measures
+
+    _declare(spec)
+    request = path_workflow.Request(data, split, match, points, plane, grid, samples, batch_size, seed, device)
+    _result(path_workflow.path_to_folder(a, b, out, request, overwrite), json, present_measures.path_report)
 
 
 @app.command()
@@ -246,7 +382,7 @@ def main() -> None:
     # busy machine costs the others more than it saves.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
-        app()
+        app(prog_name="cobasin")
     except InputError as error:
         print("error:", " ".join(str(error).splitlines()), file=sys.stderr)
         sys.exit(2)

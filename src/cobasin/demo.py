@@ -26,6 +26,7 @@ from cobasin.evaluation.path import LossPath, loss_path
 from cobasin.evaluation.plots import plot_paths
 from cobasin.evaluation.running import instantiate
 from cobasin.execution import torch_threads
+from cobasin.merging import merge
 from cobasin.symmetry.state import squared_distance
 from cobasin.verification import Verdict, verify
 
@@ -197,7 +198,7 @@ def _match_and_merge(out: Path, symmetry: str, digits: Digits, points: int, over
         # From here on the file is used, so that what is measured is what a reader would load.
         matched, report = api.load(folder), element.report
         verdict = verify(source, matched)
-    average = api.merge([anchor, matched], symmetry="none").checkpoint
+    average = merge([anchor, matched], symmetry="none").checkpoint
     writer.save(average, out / f"merged-{symmetry}", overwrite=overwrite)
     merged = instantiate(api.load(out / f"merged-{symmetry}"), torch.float32)
     loss, accuracy = evaluate(merged, digits)

@@ -6,7 +6,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+from rich.filesize import decimal
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -16,6 +25,14 @@ _errors = Console(stderr=True, markup=False, emoji=False)
 _output = Console(
     markup=False, emoji=False, highlight=False, soft_wrap=True, width=None if Console().is_terminal else 200
 )
+
+SHOWN = 20  # rows of a plan
+COLLECTED = {
+    "fisher": "Fisher information",
+    "grams": "Grams of inputs",
+    "grams_in_turn": "Grams of inputs, layer by layer,",
+    "activations": "activations",
+}
 
 
 @contextmanager
@@ -30,6 +47,15 @@ def rounds(text: str) -> Iterator[Callable[[int, float], None]]:
     """A spinner with the round and the distance of a match."""
     with _errors.status(Text(text)) as spinner:
         yield lambda number, squared: spinner.update(Text(f"{text}: round {number}, distance {squared**0.5:.6g}"))
+
+
+@contextmanager
+def steps() -> Iterator[Callable[[str, int, int | None], None]]:
+    """A bar over whatever is being done: its name, how far it is, and its end where that is known."""
+    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=_errors, transient=True, disable=not _errors.is_terminal) as progress:
+        task = progress.add_task("", total=None)
+        yield lambda doing, done, total: progress.update(task, description=doing, completed=done, total=total)
 
 
 @contextmanager
@@ -65,16 +91,64 @@ def apply_report(report: dict) -> None:
 
 def merge_report(report: dict) -> None:
     """The table of `cobasin merge`."""
-    shares = ", ".join(f"{w:.3g} x {m}" for w, m in zip(report["weights"], report["models"], strict=True))
-    _output.print(f"average of {shares}")
+    weights = report["weights"]
+    models = (
+        report["models"]
+        if weights is None
+        else [f"{w:.3g} x {m}" for w, m in zip(weights, report["models"], strict=True)]
+    )
+    _output.print(f"{report['method']} of {', '.join(models)}" + (f", base {report['base']}" if report["base"] else ""))
     for one in report["matches"]:
-        _output.print(f"\n{one['source']} matched ({one['symmetry']})")
+        _output.print(f"\n{one['source']} matched to {report['reference']} ({one['symmetry']})")
         _distances(one)
+    for note in report["notes"]:
+        _output.print(f"note: {note}")
+    for folder, model in report.get("heads", {}).items():
+        _output.print(f"{folder}: with the task head of {model}")
     _output.print(f"written to {report['out']}")
 
 
+def plan(report: dict) -> None:
+    """What `cobasin merge --dry-run` prints."""
+    match = "not matched"
+    if report["match"]["symmetry"] != "none":
+        match = f"matched ({report['match']['symmetry']}) to {report['match']['anchor']}"
+    _output.print(f"{report['method']} of {len(report['models'])} models ({report['architecture']}), {match}")
+    for model in report["models"]:
+        _output.print(f"  {model}" + (", the base" if model == report["base"] else ""))
+    if report["head"] is not None:
+        _output.print(f"task head: {'one folder for that of every model' if report['folders'] else report['head']}")
+    _output.print(
+        f"{report['tensors']} tensors, {report['parameters']:,} parameters; read {decimal(report['bytes_read'])}, "
+        f"write {decimal(report['bytes_written'])}"
+    )
+    memory = ", ".join(f"{phase} {decimal(size)}" for phase, size in report["memory"].items())
+    _output.print(f"memory beside the mapped files, estimated: {memory}")
+    if found := report["statistics"]:
+        rows = ", ".join(f"{count} rows for {model}" for model, count in found["rows"].items())
+        kept = f"; kept in {found['cache']}" if found["cache"] else ""
+        _output.print(f"{COLLECTED[found['kind']]} first collected on data: {rows}{kept}")
+    names = list(report["groups"][0]["parameters"])
+    table = Table("tensors", "the first of them", *names)
+    for group in report["groups"][:SHOWN]:
+        table.add_row(str(group["tensors"]), group["first"], *(_value(group["parameters"][name]) for name in names))
+    _output.print(table, soft_wrap=False)
+    if (more := len(report["groups"]) - SHOWN) > 0:
+        _output.print(f"and {more} more combinations of parameters (--json has them all)")
+    for note in report["notes"]:
+        _output.print(f"note: {note}")
+
+
+def _value(value: object) -> str:
+    """A parameter, or one for every model."""
+    if isinstance(value, (tuple, list)):
+        return ", ".join(map(_value, value))
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
 def _distances(report: dict) -> None:
-    table = Table("space", "before", "after", title="distance to the anchor, in canonical form")
+    _output.print("distance in canonical form, by space:")
+    table = Table("space", "before", "after")
     merged: dict[str, list[float]] = {}
     for key, row in report["spaces"].items():  # one row a layer would fill pages; they are in cobasin.json
         sums = merged.setdefault(key.split(".")[0], [0.0, 0.0])

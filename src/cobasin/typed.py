@@ -95,6 +95,12 @@ class Typed(Mapping[str, Tensor]):
             if any(axis.space == "label" for block in entry.layout.blocks for axis in block.axes)
         ]
 
+    @cached_property
+    def task_heads(self) -> list[str]:
+        """`heads`, and the tensors in the same modules that lead to them."""
+        modules = {name.split(".")[0] for name in self.heads}
+        return [name for name in self.spec.entries if name.split(".")[0] in modules]
+
     @property
     def labels(self) -> object:
         """The label set, None for a model without a task head."""
@@ -195,10 +201,12 @@ def check_pair(source: Typed, anchor: Typed) -> None:
             problems.append(f"{name} has size {space.size} in {a.label} and {other and other.size} in {b.label}")
     if not problems:  # files may differ in what no config says, such as a pooler
         problems += _only_in_one(source, anchor)
-    if a.folder and b.folder:
-        problems += _vocabulary_problems(a.folder, b.folder)
+    vocabulary = any(problem.startswith("vocab ") for problem in problems)
+    if a.folder and b.folder and (found := _vocabulary_problems(a.folder, b.folder)):
+        problems, vocabulary = [*problems, *found], True
     if problems:
-        raise InputError(f"{a.label} and {b.label} do not compute comparable functions: {_listed(problems)}")
+        way_out = ". Bring one model to the other's vocabulary first (mergekit-tokensurgeon can)" if vocabulary else ""
+        raise InputError(f"{a.label} and {b.label} do not compute comparable functions: {_listed(problems)}{way_out}")
 
 
 def _only_in_one(source: Typed, anchor: Typed) -> list[str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -15,10 +15,11 @@ from cobasin.adapters.layers import type_adapter
 from cobasin.adapters.match import LORA, apply_to_adapter, match_adapters, products
 from cobasin.adapters.merged import merged as base_and_adapter
 from cobasin.adapters.move import move_adapter
-from cobasin.api import match, merge
+from cobasin.api import match
 from cobasin.applying import transform, typed_for
 from cobasin.checkpoint import Checkpoint, load
 from cobasin.errors import InputError
+from cobasin.recipe.data_file import data_config
 from cobasin.symmetry.element import Element
 from cobasin.typed import Typed
 from cobasin.verification import verify
@@ -29,17 +30,32 @@ VERIFIED_PARAMETERS = 100_000_000
 ELEMENT_FILE = "cobasin.safetensors"
 
 
-def match_to_folder(source: str, anchor: str, out: Path, symmetry: str, layers: str | None, overwrite: bool) -> dict:
-    """Match, write the matched model with its element and report; returns the report."""
+def match_to_folder(
+    source: str,
+    anchor: str,
+    out: Path,
+    symmetry: str,
+    layers: str | None,
+    overwrite: bool,
+    method: str = "weights",
+    data: str | None = None,
+    **search: Any,
+) -> dict:
+    """Match, write the matched model with its element and report; returns the report.
+
+    ``data`` is a data set or a YAML file that describes one; ``search`` are further arguments of `cobasin.match`.
+    """
     if is_adapter(source) or is_adapter(anchor):
+        if method != "weights" or data is not None:
+            raise InputError("adapters of one base are matched by their weights: no other --method, no --data")
         return _match_adapters(source, anchor, out, symmetry, layers, overwrite)
-    models = load(source), load(anchor)
+    models, rows = (load(source), load(anchor)), None if data is None else data_config(data)
     check_output(out, overwrite, [model.folder for model in models])
     with present.rounds(f"matching {source} to {anchor}") as progress:
-        element = match(*models, symmetry=symmetry, layers=layers, progress=progress)
+        element = match(*models, symmetry, layers, progress, method, rows, **search)
     report = {"cobasin": __version__, "source": source, "anchor": anchor, "out": str(out), **element.report}
-    report |= _evidence(element, models[0])
-    _save(
+    report |= evidence_of(element, models[0])
+    save_with_bar(
         transform(element, models[0]),
         out,
         overwrite,
@@ -73,8 +89,8 @@ def apply_to_folder(element_path: str, model: str, out: Path, base: str | None, 
     else:
         source = load(model)
         check_output(out, overwrite, [source.folder, folder])
-        report |= _evidence(element, source)
-        _save(transform(element, source), out, overwrite, _texts(report, card.applied(report)))
+        report |= evidence_of(element, source)
+        save_with_bar(transform(element, source), out, overwrite, _texts(report, card.applied(report)))
     return report
 
 
@@ -155,42 +171,7 @@ def _parameters(checkpoint: Checkpoint) -> int:
     return sum(math.prod(header.shape) for header in checkpoint.headers.values())
 
 
-def merge_to_folder(
-    models: list[str], out: Path, weights: str | None, symmetry: str, head_from: str | None, overwrite: bool
-) -> dict:
-    """Match, average and write; returns the report."""
-    head = None if head_from is None else _position(head_from, models)
-    shares = [1.0] * len(models) if weights is None else _numbers(weights)
-    loaded = [load(model) for model in models]
-    check_output(out, overwrite, [model.folder for model in loaded])
-    with present.rounds(f"matching to {models[0]}") as progress:
-        merged = merge(loaded, shares, symmetry, head, progress=progress)
-    matches = [
-        {"source": name, **element.report, **_evidence(element, model)}
-        for name, model, element in zip(models[1:], loaded[1:], merged.elements, strict=True)
-        if element is not None
-    ]
-    report = {
-        "cobasin": __version__,
-        "models": models,
-        "weights": [share / sum(shares) for share in shares],
-        "match": symmetry,
-        "head_from": None if head is None else models[head],
-        "out": str(out),
-        "matches": matches,
-    }
-    files: dict[str, Callable[[Path], None] | str] = {
-        "cobasin.json": json.dumps(report, indent=2),
-        "README.md": card.merged(report),
-    }
-    for i, element in enumerate(merged.elements, start=1):
-        if element is not None:
-            files[f"cobasin-{i}.safetensors"] = element.save
-    _save(merged.checkpoint, out, overwrite, files)
-    return report
-
-
-def _evidence(element: Element, source: Checkpoint) -> dict:
+def evidence_of(element: Element, source: Checkpoint) -> dict:
     """What shows that the function is kept: the group's own equations; for all but large models logits in float64."""
     evidence: dict = {"deviation_from_group": element.deviation()}
     if _parameters(source) > VERIFIED_PARAMETERS:
@@ -202,22 +183,8 @@ def _evidence(element: Element, source: Checkpoint) -> dict:
     return evidence | {"verification": verdict.to_dict()}
 
 
-def _save(checkpoint: Checkpoint, out: Path, overwrite: bool, files: dict) -> None:
+def save_with_bar(checkpoint: Checkpoint, out: Path, overwrite: bool, files: dict) -> None:
+    """`save` with a progress bar."""
     size = sum(math.prod(header.shape) * header.dtype.itemsize for header in checkpoint.headers.values())
     with present.bar(f"writing {out}", size) as progress:
         save(checkpoint, out, files=files, overwrite=overwrite, progress=progress)
-
-
-def _position(model: str, models: list[str]) -> int:
-    """Which of the models it is; a folder may be written in several ways, like ./a and a/."""
-    paths = [Path(one) for one in models]
-    if Path(model) not in paths:
-        raise InputError(f"--head-from {model}: expected one of the models to merge: {', '.join(models)}")
-    return paths.index(Path(model))
-
-
-def _numbers(text: str) -> list[float]:
-    try:
-        return [float(word) for word in text.split(",")]
-    except ValueError:
-        raise InputError(f"weights {text!r}: expected numbers like 0.7,0.3") from None

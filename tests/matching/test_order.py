@@ -33,7 +33,7 @@ def pair(family, seed, noise=0.0, parts=("heads", "attention")):
 @pytest.mark.parametrize("noise", [0.0, 0.1])
 def test_one_proposal_finds_order_and_bases(family, noise):
     form, source, anchor, planted = pair(family, 3, noise)
-    match = Match(form, Choice.parse("heads,attention,scale"), source, anchor)
+    match = Match.of(form, Choice.parse("heads,attention,scale"), source, anchor)
     expected = planted.inverse().values
     for layer in range(2):
         assert match.step(propose_order(match, (BASES[family], layer)))
@@ -58,10 +58,10 @@ def test_the_order_of_unrelated_heads_is_optimal(family, seed):
     totals = []
     for perm in itertools.permutations(range(3)):
         ordered = Element(form, {("head", 0): {"perm": torch.tensor(perm)}}).apply(source)
-        match = Match(form, Choice.parse("attention"), dict(ordered), anchor)
+        match = Match.of(form, Choice.parse("attention"), dict(ordered), anchor)
         match.set({key: match.groups[key].project(match.gram(key)) for key in (("qk", 0), ("vo", 0))})
         totals.append(match.total)
-    match = Match(form, Choice.parse("heads,attention"), source, anchor)
+    match = Match.of(form, Choice.parse("heads,attention"), source, anchor)
     assert match.step(propose_order(match, ("head", 0)))
     assert match.total == pytest.approx(min(totals), rel=1e-12)
     assert max(totals) > min(totals) * 1.001  # the control: the order matters
@@ -70,7 +70,7 @@ def test_the_order_of_unrelated_heads_is_optimal(family, seed):
 @pytest.mark.parametrize("base", [0, 1])
 def test_a_proposal_is_about_one_layer(base):
     form, source, anchor, _ = pair("llama", 0)
-    match = Match(form, Choice.parse("full"), source, anchor)
+    match = Match.of(form, Choice.parse("full"), source, anchor)
     proposal = propose_order(match, ("kv", base))
     assert set(proposal) == {(space, base) for space in ("kv", "rep", "pair", "vo")}
     for key, value in proposal.items():
@@ -80,7 +80,7 @@ def test_a_proposal_is_about_one_layer(base):
 
 def test_proposals_use_the_scale_only_if_asked():
     form, source, anchor, _ = pair("llama", 0)
-    match = Match(form, Choice.parse("heads,attention"), source, anchor)
+    match = Match.of(form, Choice.parse("heads,attention"), source, anchor)
     proposal = propose_order(match, ("kv", 0))
     assert all("scale" not in value for value in proposal.values())
 
@@ -102,10 +102,10 @@ def test_a_bias_per_head_counts():
     anchor["0.q"] = anchor["0.q"][:3].repeat(4, 1)
     perm = torch.tensor([2, 0, 3, 1])
     source = dict(Element(Form(spec), {("head", 0): {"perm": perm}}).apply(anchor))
-    match = Match(Form(spec), Choice.parse("full"), source, anchor)
+    match = Match.of(Form(spec), Choice.parse("full"), source, anchor)
     proposal = propose_order(match, ("head", 0))
     assert torch.equal(proposal["head", 0]["perm"], perm.argsort())
-    without = Match(Form(spec), Choice.parse("full"), source, anchor, excluded=["0.bias"])
+    without = Match.of(Form(spec), Choice.parse("full"), source, anchor, excluded=["0.bias"])
     assert not torch.equal(propose_order(without, ("head", 0))["head", 0]["perm"], perm.argsort())
 
 
@@ -130,10 +130,10 @@ def test_the_order_of_experts_is_optimal(group, seed):
     totals = []
     for perm in itertools.permutations(range(3)):
         moved = dict(Element(Form(spec), {("expert", 0): {"perm": torch.tensor(perm)}}).apply(source))
-        match = Match(Form(spec), Choice.parse("ffn,scale"), moved, anchor)
+        match = Match.of(Form(spec), Choice.parse("ffn,scale"), moved, anchor)
         match.set({("ffn", 0): match.groups["ffn", 0].project(match.gram(("ffn", 0)))})
         totals.append(match.total)
-    match = Match(Form(spec), Choice.parse("ffn,scale"), source, anchor)
+    match = Match.of(Form(spec), Choice.parse("ffn,scale"), source, anchor)
     match.set(propose_order(match, ("expert", 0)))
     assert match.total == pytest.approx(min(totals), rel=1e-12)
     assert max(totals) > 1.01 * min(totals)

@@ -42,7 +42,7 @@ def scrambled(family, seed, part=None):
 
 
 def matched(form, choice, source, anchor):
-    match = Match(form, Choice.parse(choice), source, anchor)
+    match = Match.of(form, Choice.parse(choice), source, anchor)
     progress = ascend(match)
     return match, progress, Element(form, match.values, gauge_of(form, source), gauge_of(form, anchor))
 
@@ -54,7 +54,7 @@ def test_the_objective_never_rises(family, mode, folded, seed, likeness):
     form = form_of(family, folded)
     anchor, source = random_state(form.spec, seed), random_state(form.spec, seed + 1)
     source = {name: likeness * anchor[name] + x for name, x in source.items()}
-    match = Match(form, Choice.parse(mode), source, anchor)
+    match = Match.of(form, Choice.parse(mode), source, anchor)
     start = match.total
     seen = []
     progress = ascend(match, lambda rounds, total: seen.append((rounds, total)))
@@ -89,7 +89,7 @@ def test_noise_does_not_hide_the_planted_element(family, seed):
     gains = {name for name, x in anchor.items() if x.ndim == 1 and name.endswith("weight")}
     source = {name: x if name in gains else x + 1.5 * noise[name] for name, x in planted.apply(anchor).items()}
     match = matched(form, "full", source, anchor)[0]
-    there = Match(form, Choice.parse("full"), source, anchor)
+    there = Match.of(form, Choice.parse("full"), source, anchor)
     there.set(planted.inverse().values)
     assert match.total < there.total
 
@@ -139,7 +139,7 @@ def test_the_papers_order_is_rotation_then_scale():
     for name in source:
         source[name] = source[name] * (4 if "key" in name else 1)
     matches = {mode: matched(form, mode, source, anchor)[0] for mode in ("paper", "ffn,attention,scale")}
-    fresh = Match(form, Choice.parse("paper"), source, anchor)
+    fresh = Match.of(form, Choice.parse("paper"), source, anchor)
     for key, group in fresh.groups.items():
         if group.scaled:
             expected = group.project(fresh.gram(key), joint=False)
@@ -157,7 +157,7 @@ def test_bases_are_found_while_heads_are_reordered(family, base, exactly):
     count = form.spec.spaces[base].size
     order = {(base, layer): {"perm": torch.arange(count).roll(1)} for layer in range(2)}
     planted = Element(form, Element.sample(form, 3, "attention").values | order)
-    match = Match(form, Choice.parse("heads,attention,scale"), dict(planted.apply(anchor)), anchor)
+    match = Match.of(form, Choice.parse("heads,attention,scale"), dict(planted.apply(anchor)), anchor)
     match.set({key: value for key, value in planted.inverse().values.items() if key in order})
     for key in match.groups:
         if key[0] in ("qk", "vo", "pair"):
@@ -258,20 +258,20 @@ def test_excluded_tensors_do_not_count():
     form = form_of("vit")
     source, anchor = random_state(form.spec, 1), random_state(form.spec, 2)
     head = ["classifier.weight", "classifier.bias"]
-    whole, without = (Match(form, Choice.parse("full"), source, anchor, skip) for skip in ([], head))
+    whole, without = (Match.of(form, Choice.parse("full"), source, anchor, skip) for skip in ([], head))
     assert set(whole.distances) - set(without.distances) == set(head)
     ascend(without)
-    other = Match(form, Choice.parse("full"), source, anchor | {name: 100 * anchor[name] for name in head}, head)
+    other = Match.of(form, Choice.parse("full"), source, anchor | {name: 100 * anchor[name] for name in head}, head)
     ascend(other)
     assert other.total == without.total
 
 
 def test_tied_and_folded_tensors_do_not_count():
     form = form_of("bert")
-    match = Match(form, Choice.parse("full"), random_state(form.spec, 1), random_state(form.spec, 2))
+    match = Match.of(form, Choice.parse("full"), random_state(form.spec, 1), random_state(form.spec, 2))
     assert set(form.spec.entries) - set(match.distances) == set(form.spec.tied)
     form = form_of("llama")
-    match = Match(form, Choice.parse("full"), random_state(form.spec, 1), random_state(form.spec, 2))
+    match = Match.of(form, Choice.parse("full"), random_state(form.spec, 1), random_state(form.spec, 2))
     assert set(form.spec.entries) - set(match.distances) == set(form.norm_parameters)
 
 
@@ -281,7 +281,7 @@ def test_a_square_map_of_the_stream_is_linearised_where_it_stands():
     anchor = random_state(spec, 0)
     perm = torch.randperm(12, generator=torch.Generator().manual_seed(1))
     source = dict(Element(form_for(spec), {("resid",): {"perm": perm}}).inverse().apply(anchor))
-    match = Match(form_for(spec), Choice.parse("residual"), source, anchor)
+    match = Match.of(form_for(spec), Choice.parse("residual"), source, anchor)
     match.set({("resid",): {"perm": perm}})
     name = "cls.predictions.transform.dense.weight"
     sites = [site for site in match.sites(("resid",)) if site.tensor == name]

@@ -46,7 +46,7 @@ def match_adapters(
     _check_pair(source, anchor)
     form = form_of(rank_spec(source), balanced=True)
     ends = [_tensors(adapter) for adapter in (source, anchor)]
-    match = Match(form, Choice(frozenset({"rank", "scale"}), general=True), *ends)
+    match = Match.of(form, Choice(frozenset({"rank", "scale"}), general=True), *ends)
     first = dict(match.distances)
     history = ascend(match, progress).history
     element = Element(form, match.values, *(gauge_of(form, end) for end in ends))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -9,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from cobasin.checkpoint import Checkpoint
+from cobasin.checkpoint import load
 from cobasin.errors import InputError
-from cobasin.evaluation.running import build, cast_floats
+from cobasin.evaluation.blend import Blend
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -38,51 +39,51 @@ class LossPath:
         return self.loss[middle], self.metric[middle]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Plain values, for JSON; None for what is not finite."""
         loss, metric = self.midpoint
         return {
             "alphas": self.alphas,
-            "loss": self.loss,
-            "metric": self.metric,
-            "barrier": self.barrier,
-            "midpoint": {"loss": loss, "metric": metric},
+            "loss": [finite(value) for value in self.loss],
+            "metric": [finite(value) for value in self.metric],
+            "barrier": finite(self.barrier),
+            "midpoint": {"loss": finite(loss), "metric": finite(metric)},
         }
 
 
 def loss_path(
-    a: Checkpoint,
-    b: Checkpoint,
+    a: Any,
+    b: Any,
     evaluate: Callable[[PreTrainedModel], tuple[float, float]],
     points: int = 25,
+    device: torch.device | str = "cpu",
 ) -> LossPath:
     """Evaluate the models (1 - alpha) a + alpha b at evenly spaced alphas, ends and midpoint among them.
 
-    `evaluate` takes a float32 model in evaluation mode, of `a`'s class and config, and returns loss and
-    metric. Tensors are interpolated in float32; integer tensors stay those of `a`.  See Frankle et al.,
-    "Linear Mode Connectivity and the Lottery Ticket Hypothesis" (2020), for the barrier.
+    See Frankle et al., "Linear Mode Connectivity and the Lottery Ticket Hypothesis" (2020), for the barrier.
+
+    Args:
+        a, b: anything `cobasin.load` takes.
+        evaluate: takes a float32 model on ``device`` in evaluation mode, of `a`'s class and config, and returns
+            loss and metric. The model is changed for the next point.
+        points: how many.
+        device: where the models are.
 
     Raises:
         InputError: `points` is even or below three, or the checkpoints differ in names or shapes.
     """
-    if points < 3 or points % 2 == 0:
-        raise InputError(f"{points} points on the path: expected an odd number from 3, so that the midpoint is one")
-    if lonely := sorted(set(a) ^ set(b)):
-        owner = a if lonely[0] in a else b
-        raise InputError(f"only {owner.label} has {lonely[0]}: no straight line between {a.label} and {b.label}")
-    for name in a:
-        left, right = list(a.headers[name].shape), list(b.headers[name].shape)
-        if left != right:
-            raise InputError(f"{name} has shape {left} in {a.label} and {right} in {b.label}: no line between them")
-
+    check_points(points)
+    blend = Blend([load(a), load(b)], device)
     alphas = [i / (points - 1) for i in range(points)]
-    results = [evaluate(_between(a, b, alpha)) for alpha in alphas]
+    results = [evaluate(blend.at([1 - alpha, alpha])) for alpha in alphas]
     return LossPath(alphas, [float(loss) for loss, _ in results], [float(metric) for _, metric in results])
 
 
-def _between(a: Checkpoint, b: Checkpoint, alpha: float) -> PreTrainedModel:
-    state = {}
-    for name in a:
-        state[name] = cast_floats(a[name], torch.float32)
-        if state[name].is_floating_point():
-            state[name].lerp_(b[name].to(torch.float32), alpha)
-    return build(a, state, torch.float32)
+def check_points(points: int) -> None:
+    """Raise InputError unless the midpoint is one of so many points."""
+    if points < 3 or points % 2 == 0:
+        raise InputError(f"{points} points on the path: expected an odd number from 3, so that the midpoint is one")
+
+
+def finite(value: float) -> float | None:
+    """A number for JSON, which knows no NaN and no infinity."""
+    return value if math.isfinite(value) else None

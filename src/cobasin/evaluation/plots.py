@@ -1,8 +1,8 @@
-"""Pictures of loss paths."""
+"""Pictures of loss paths, planes and comparisons."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,9 +13,15 @@ from cobasin.evaluation.path import LossPath
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.patheffects import AbstractPathEffect
+
+    from cobasin.evaluation.compare import Comparison
+    from cobasin.evaluation.plane import LossPlane
 
 # Okabe and Ito's palette, told apart under every common colour blindness.
 COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+CONTOURS = 17
+TICKS = 25  # layers that are named beside their distances
 
 
 def plot_paths(paths: Mapping[str, LossPath], out: Path, title: str, metric_name: str) -> None:
@@ -94,3 +100,81 @@ def _dense(points: np.ndarray) -> np.ndarray:
     """Two hundred points along a polygon [n, 2], evenly spaced along the horizontal axis."""
     x = np.linspace(points[0, 0], points[-1, 0], 200)
     return np.stack([x, np.interp(x, points[:, 0], points[:, 1])], 1)
+
+
+def plot_plane(plane: LossPlane, out: Path, labels: Sequence[str], metric_name: str) -> None:
+    """Draw loss and metric on the plane through three models, which are marked; the suffix of `out` is the format.
+
+    Contours are at quantiles, so that basins show beside walls of any height.
+    """
+    from matplotlib.colors import BoundaryNorm
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 5.6), layout="constrained")
+    named = [f"{letter}: {label}" for letter, label in zip("ABC", labels, strict=True)]
+    figure.suptitle("The plane through three models\n" + "     ".join(named), fontsize=12)
+    panels = figure.subplots(1, 2)
+    for i, (table, heading) in enumerate(((plane.loss, "loss"), (plane.metric, metric_name))):
+        axes, values = panels[i], np.ma.masked_invalid(np.array(table))
+        levels = np.unique(np.quantile(values.compressed(), np.linspace(0, 1, CONTOURS)))
+        if len(levels) > 1:
+            colours = "viridis_r" if heading == "loss" else "viridis"  # bright is good
+            norm = BoundaryNorm(levels, 256)
+            filled = axes.contourf(plane.x, plane.y, values, levels=levels, cmap=colours, norm=norm)
+            axes.contour(plane.x, plane.y, values, levels=levels, colors="white", linewidths=0.4, alpha=0.6)
+            figure.colorbar(filled, ax=axes, format="%.3g", ticks=levels[::2])
+        for (x, y), end, letter in zip(plane.corners, plane.ends, "ABC", strict=True):
+            axes.plot(x, y, "o", color="black", markersize=8, markeredgecolor="white")
+            text = axes.annotate(f"{letter} {end[i]:.3g}", (x, y), (7, 7), textcoords="offset points", fontsize=12)
+            text.set_path_effects([_halo()])
+        axes.set_title(heading, fontsize=13, loc="left")
+        axes.set_xlabel("distance from A towards B", fontsize=11)
+        axes.set_ylabel("distance at right angles, towards C", fontsize=11)
+        axes.set_aspect("equal")
+    figure.savefig(out, dpi=150)
+
+
+def _halo() -> AbstractPathEffect:
+    """A light outline, which keeps dark text readable on any colour."""
+    from matplotlib.patheffects import withStroke
+
+    return withStroke(linewidth=3, foreground="white")
+
+
+def plot_comparison(comparison: Comparison, out: Path, title: str) -> None:
+    """Draw the distance of every layer and the spectra of the agreement; the suffix of `out` is the format."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(13, 5.2), layout="constrained")
+    figure.suptitle(title, fontsize=14)
+    left, right = figure.subplots(1, 2)
+    places = list(comparison.layers)
+    stages = {"before": "not matched", "chance": "matched, by chance", "after": "matched"}
+    for colour, (stage, label) in zip((COLOURS[0], "#888888", COLOURS[1]), stages.items(), strict=True):
+        values = [comparison.layers[place][stage] for place in places]
+        if None not in values:
+            left.plot(values, range(len(places)), "o-", color=colour, linewidth=2, markersize=5, label=label)
+    shown = range(0, len(places), -(-len(places) // TICKS))
+    left.set_yticks(shown, [places[i] for i in shown])
+    left.invert_yaxis()
+    left.set_xlim(0, max(1.05, left.get_xlim()[1]))
+    left.axvline(1, color="black", linewidth=0.8, linestyle=":")
+    left.set_title("distance of the layers", fontsize=13, loc="left")
+    left.set_xlabel("relative distance (0: equal, 1: unrelated)", fontsize=12)
+    for i, (space, found) in enumerate(comparison.spaces.items()):
+        share = np.linspace(0, 100, len(found["agreement"]))
+        right.plot(share, found["agreement"], color=_colour(i), linewidth=2, label=space)
+        if found["chance"] is not None:
+            right.plot(share, found["chance"], color=_colour(i), linewidth=1.4, linestyle=":")
+    if comparison.shared is not None:
+        right.plot([], [], color="black", linewidth=1.4, linestyle=":", label="by chance")
+    right.set_ylim(min(0.0, right.get_ylim()[0]), 1.03)
+    right.set_title("agreement of matched coordinates, largest first", fontsize=13, loc="left")
+    right.set_xlabel("% of the coordinates of a space", fontsize=12)
+    right.set_ylabel("cosine", fontsize=12)
+    for axes in (left, right):
+        axes.legend(fontsize=11, frameon=False)
+        axes.grid(alpha=0.25)
+        axes.tick_params(labelsize=11)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(out, dpi=150)

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
+from cobasin.fusion.arithmetic import weight_sum, widened
+from cobasin.fusion.registry import method
 
-def average(tensors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
-    """``Σ w_i x_i``, elementwise, in float32 or better.
+
+@method("linear", reference="Wortsman et al., Model soups, ICML 2022")
+def linear(tensors: Sequence[Tensor], *, weight: tuple[float, ...] = (1.0,), normalize: bool = True) -> Tensor:
+    """``Σ w_i x_i``, divided by ``Σ w_i`` with ``normalize``; in float32 or better.
 
     Args:
         tensors: of one shape.
-        weights: as many; normalised by the caller.
+        weight: one a model.
+        normalize: whether the weights are divided by their sum.
+
+    Raises:
+        InputError: that sum is 0.
     """
-    dtype = torch.float32
-    for tensor in tensors:
-        dtype = torch.promote_types(dtype, tensor.dtype)
-    total = tensors[0].to(dtype) * weights[0]
-    for tensor, weight in zip(tensors[1:], weights[1:], strict=True):
-        total.add_(tensor.to(dtype), alpha=weight)
-    return total
+    total = weight_sum(weight) if normalize else 1.0
+    tensors = widened(*tensors)
+    result = tensors[0] * (weight[0] / total)
+    for tensor, share in zip(tensors[1:], weight[1:], strict=True):
+        result.add_(tensor, alpha=share / total)
+    return result

@@ -20,21 +20,37 @@ from cobasin.symmetry.state import State, squared_distance
 _ROUNDING = 1e-9
 
 
+def compared(form: Form, excluded: Iterable[str] = ()) -> list[str]:
+    """The tensors that count: a tied one repeats another, and a folded norm is the same in all models."""
+    uncounted = {*form.spec.tied, *form.norm_parameters, *form.scale_parameters, *excluded}
+    return [name for name in form.spec.entries if name not in uncounted]
+
+
 class Match:
-    """The state of a match of ``source`` to ``anchor``, both given as tensors by spec name.
+    """The state of a match of ``source`` to ``anchor``, both in canonical form and by spec name.
+
+    It starts from ``values``, or else from the identity.
 
     Attributes:
         values: the current group element of every free key.
         groups: the group that each free key is solved in; without scales while ``hold_scales`` is set.
-        distances: squared distance of every tensor, in canonical form; tied tensors, folded norms and
-            those in ``excluded`` do not count.
+        tensors: those that count; see `compared`.
+        distances: the squared distance of each of them.
     """
 
-    def __init__(self, form: Form, choice: Choice, source: State, anchor: State, excluded: Iterable[str] = ()):
+    def __init__(
+        self,
+        form: Form,
+        choice: Choice,
+        source: State,
+        anchor: State,
+        excluded: Iterable[str] = (),
+        values: Mapping[Key, Value] | None = None,
+    ):
         self.form, self.spec, self.choice = form, form.spec, choice
-        # a tied tensor repeats another and must not count twice; a folded norm is the same in both models
-        self._uncounted = {*self.spec.tied, *form.norm_parameters, *form.scale_parameters, *excluded}
-        self.source, self.anchor = canonical(form, source), canonical(form, anchor)
+        self.tensors = compared(form, excluded)
+        self._counted = frozenset(self.tensors)
+        self.source, self.anchor = source, anchor
         self.hold_scales = False
         self._groups: dict[Key, Group] = {}
         for key in self.spec.sites:
@@ -45,13 +61,17 @@ class Match:
         self.values: Values = {
             key: group.identity(self.spec.batch(str(key[0])), self.spec.spaces[str(key[0])].size)
             for key, group in self.groups.items()
-        }
+        } | dict(values or {})
         self._keys_of: dict[str, list[Key]] = {}
         for key in self.groups:
             for name in self.tensors_of([key]):
                 self._keys_of.setdefault(name, []).append(key)
-        self.tensors = [name for name in self.spec.entries if name not in self._uncounted]
         self.distances = {name: self.distance(name) for name in self.tensors}
+
+    @classmethod
+    def of(cls, form: Form, choice: Choice, source: State, anchor: State, excluded: Iterable[str] = ()) -> Match:
+        """The match of two models as their files have them."""
+        return cls(form, choice, canonical(form, source), canonical(form, anchor), excluded)
 
     @property
     def groups(self) -> dict[Key, Group]:
@@ -65,7 +85,7 @@ class Match:
 
     def sites(self, key: Key) -> list[Site]:
         """Where a key acts on tensors that count."""
-        return [site for site in self.spec.sites[key] if site.tensor not in self._uncounted]
+        return [site for site in self.spec.sites[key] if site.tensor in self._counted]
 
     def tensors_of(self, keys: Iterable[Key]) -> list[str]:
         """The tensors that these keys touch."""

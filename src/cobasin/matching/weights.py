@@ -42,20 +42,22 @@ class Sweep:
     streams_moved: bool = False
 
 
-def ascend(match: Match, report: Callable[[int, float], None] | None = None) -> Progress:
+def ascend(match: Match, report: Callable[[int, float], None] | None = None, warm: bool = False) -> Progress:
     """Run the coordinate ascent to a fixed point.
 
     Args:
         match: the state; its values and distances are updated.
         report: called after every round with the number of the round and the squared distance.
+        warm: the values come from an earlier ascent: go on from there, and from no other start.
     """
     progress = Progress([match.total])
     streams = [key for key in match.groups if match.spec.spaces[str(key[0])].part == "residual"]
     families = _families(match, streams)
     # A scale balances the norms of what does not agree yet. While a stream is still turning, that costs: the
     # scales wait until the rest has settled.
-    match.hold_scales = bool(streams) and "scale" in match.choice.parts
-    sweep, reorder = _first_round(match, streams, families), True
+    match.hold_scales = bool(streams) and "scale" in match.choice.parts and not warm
+    reorder = True
+    sweep = _round(match, streams, families, reorder) if warm else _first_round(match, streams, families)
     while True:
         progress.history.append(match.total)
         if report:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cobasin.symmetry.groups import Group, Value
-from cobasin.symmetry.spec import Key, Spec
+from cobasin.symmetry.spec import Entry, Key, Spec
 from cobasin.symmetry.types import Axis, Block
 
 Values = dict[Key, Value]
@@ -38,7 +38,11 @@ def act(spec: Spec, values: Mapping[Key, Value], group: Callable[[Key], Group], 
 
 def move(spec: Spec, action: Callable[[Key], Action | None], name: str, tensor: Tensor) -> Tensor:
     """``tensor`` moved along every axis by the action of that axis's key, where there is one."""
-    entry = spec.entries[name]
+    return move_entry(spec, action, spec.entries[name], tensor)
+
+
+def move_entry(spec: Spec, action: Callable[[Key], Action | None], entry: Entry, tensor: Tensor) -> Tensor:
+    """`move` for a tensor of any type, which may be none of the model's own."""
     entry.layout.check(tuple(tensor.shape))
     acting = [
         [

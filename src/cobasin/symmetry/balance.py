@@ -11,11 +11,12 @@ these maps is taken, which leaves a balanced model as it is.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from cobasin.symmetry.action import Values, batch_positions, in_new_order, in_old_order, move, rows
+from cobasin.symmetry.action import Action, Values, batch_positions, in_new_order, in_old_order, move, rows
 from cobasin.symmetry.form import Form
 from cobasin.symmetry.groups import Value
 from cobasin.symmetry.spec import Key
@@ -38,13 +39,19 @@ def balancing_frames(form: Form, state: State) -> Frames:
 
 def in_frames(form: Form, state: State, frames: Frames) -> State:
     """The model with every key in ``frames`` moved to its frame."""
+    action = frame_action(frames)
+    return Lazy(state, lambda name: move(form.spec, action, name, state[name]))
 
-    def action(key: Key):
+
+def frame_action(frames: Frames) -> Callable[[Key], Action | None]:
+    """How the frames act, for `cobasin.symmetry.action.move`."""
+
+    def action(key: Key) -> Action | None:
         if key not in frames:
             return None
         return lambda x, charge: x @ frames[key][FRAME[0] if charge > 0 else FRAME[1]].to(x.dtype)
 
-    return Lazy(state, lambda name: move(form.spec, action, name, state[name]))
+    return action
 
 
 def inverse(frame: Value) -> Value:

@@ -32,7 +32,7 @@ from cobasin.symmetry.state import State
 Gauge = dict[str, Tensor]
 """The free choices of a model: norm gains and offsets, means of writers and readers, free biases, bases of heads."""
 
-_SMALLEST_GAIN = 1e-6  # relative to the largest: below it a gain counts as zero
+SMALLEST_GAIN = 1e-6  # relative to the largest: below it a gain counts as zero
 _SMALLEST_OFFSET = 1e-2  # |Σ β/γ| over its own norm: below it no offset is chosen to carry a head's bias
 IMPOSSIBLE_OFFSET = 1e-8  # below it none can
 
@@ -261,7 +261,7 @@ def obstacles(form: Form, source: Gauge, target: Gauge, smallest: float = _SMALL
     zeros = {
         folded.weight: int(gain.argmin())
         for folded in (*form.norms, *form.scales)
-        if (gain := target[folded.weight].abs()).min() <= _SMALLEST_GAIN * gain.max()
+        if (gain := target[folded.weight].abs()).min() <= SMALLEST_GAIN * gain.max()
     }
     found = [f"{name} of the anchor has a gain of zero (entry {entry})" for name, entry in zeros.items()]
     for norm in form.norms:

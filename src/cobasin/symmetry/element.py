@@ -27,7 +27,7 @@ from cobasin.symmetry.canonical import (
 from cobasin.symmetry.form import Form
 from cobasin.symmetry.groups import Value
 from cobasin.symmetry.serial import dump, parse
-from cobasin.symmetry.spec import Key, Spec, key_text
+from cobasin.symmetry.spec import Key, Spec, key_text, worst_by_space
 from cobasin.symmetry.state import Lazy, State
 
 FORMAT = "1"  # of the file
@@ -105,15 +105,11 @@ class Element:
 
     def deviation(self) -> dict[str, float]:
         """For every space, how far its elements are from the group: rounding, if the function is kept."""
-        worst: dict[str, float] = {}
-        for key, value in self.values.items():
-            space = str(key[0])
-            worst[space] = max(worst.get(space, 0.0), self.form.group(key).deviation(value))
+        figures = [(key, self.form.group(key).deviation(value)) for key, value in self.values.items()]
         for gauge in (self.source, self.target):
-            for key, frame in frames_of(self.form, gauge).items() if gauge else ():
-                space = str(key[0])
-                worst[space] = max(worst.get(space, 0.0), frame_deviation(frame))
-        return worst
+            frames = frames_of(self.form, gauge) if gauge else {}
+            figures += [(key, frame_deviation(frame)) for key, frame in frames.items()]
+        return worst_by_space(figures)
 
     def save(self, path: str | Path) -> None:
         """Write the element as safetensors, with the spec it belongs to in the metadata."""

@@ -23,6 +23,14 @@ def key_text(key: Key) -> str:
     return ".".join(str(part) for part in key)
 
 
+def worst_by_space(figures: Iterable[tuple[Key, float]]) -> dict[str, float]:
+    """The largest figure of every space."""
+    worst: dict[str, float] = {}
+    for key, figure in figures:
+        worst[str(key[0])] = max(worst.get(str(key[0]), 0.0), figure)
+    return worst
+
+
 @dataclass(frozen=True)
 class Space:
     """A set of coordinates that tensor axes run over.

@@ -1,0 +1,156 @@
+"""The same recipes in cobasin and in mergekit 0.1.5, tensor by tensor.
+
+    python3 -m venv mergekit-env && mergekit-env/bin/pip install torch==2.13.0 mergekit==0.1.5
+    python benchmarks/mergekit.py --mergekit mergekit-env/bin/mergekit-yaml
+
+Runs the recipes of examples/recipes on random tiny Llamas, and linear, SLERP, TIES and task arithmetic on a pair of
+BERTs as well. Methods with randomness (DARE) draw other numbers in each tool, so their rows only show that both run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+import torch
+import yaml
+from rich.console import Console
+from rich.table import Table
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
+
+from cobasin.checkpoint import load
+from cobasin.merging import merge_recipe
+from cobasin.writer import save
+
+RECIPES = Path(__file__).parents[1] / "examples" / "recipes"
+NOISE = 0.05
+PAIRED = {"weight": 0.4}, {"weight": 0.6}
+ON_BERT = {
+    "linear": {"models": PAIRED},
+    "slerp": {"models": ({}, {}), "base": 0, "parameters": {"t": 0.3}},
+    "task_arithmetic": {"models": PAIRED, "base": 2},
+    "ties": {"models": PAIRED, "base": 2, "parameters": {"density": 0.5}},
+}
+
+
+def llama() -> PreTrainedModel:
+    return LlamaForCausalLM(
+        LlamaConfig(
+            hidden_size=32,
+            intermediate_size=48,
+            num_hidden_layers=4,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            vocab_size=64,
+            max_position_embeddings=64,
+        )
+    )
+
+
+def bert() -> PreTrainedModel:
+    return BertForSequenceClassification(
+        BertConfig(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, vocab_size=64)
+    )
+
+
+def make_models(folder: Path) -> None:
+    """A base and three models near it, of each kind: every entry of each differs."""
+    words = Tokenizer(WordLevel({f"w{i}": i for i in range(64)}, unk_token="w0"))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="w0")
+    for kind, make in {"tiny": llama, "bert": bert}.items():
+        torch.manual_seed(0)
+        base = make()
+        with torch.no_grad():
+            for parameter in base.parameters():
+                parameter.add_(torch.randn_like(parameter) * NOISE)
+        base.save_pretrained(folder / f"{kind}-base")
+        tokenizer.save_pretrained(folder / f"{kind}-base")
+        for name in "abc":
+            model = make()
+            model.load_state_dict(base.state_dict())
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.add_(torch.randn_like(parameter) * NOISE)
+            model.save_pretrained(folder / f"{kind}-{name}")
+            tokenizer.save_pretrained(folder / f"{kind}-{name}")
+
+
+def write_bert_recipes(folder: Path) -> list[Path]:
+    found = []
+    for method, given in ON_BERT.items():
+        models = [
+            {"model": f"./models/bert-{name}", "parameters": parameters}
+            for name, parameters in zip("ab", given["models"], strict=True)
+        ]
+        recipe = {"merge_method": method, "models": models, "parameters": given.get("parameters", {})}
+        if "base" in given:
+            recipe["base_model"] = f"./models/bert-{('a', 'b', 'base')[given['base']]}"
+        found.append(folder / f"bert-{method}.yaml")
+        found[-1].write_text(yaml.safe_dump(recipe | {"dtype": "float32"}))
+    return found
+
+
+def tensors_of(folder: Path) -> dict[str, torch.Tensor]:
+    return {name: tensor for path in folder.glob("*.safetensors") for name, tensor in load_file(path).items()}
+
+
+def compare(recipe: Path, folder: Path, mergekit: str) -> dict:
+    """Run both tools in ``folder``, where the models are."""
+    theirs, ours = folder / f"{recipe.stem}-mergekit", folder / f"{recipe.stem}-cobasin"
+    environment = os.environ | {"HF_HUB_OFFLINE": "1"}
+    command = [mergekit, str(recipe), str(theirs)]
+    peer = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    row: dict = {"recipe": recipe.name, "method": yaml.safe_load(recipe.read_text())["merge_method"]}
+    if peer.returncode:
+        return row | {"mergekit": peer.stderr.strip().splitlines()[-1]}
+    os.chdir(folder)
+    save(merge_recipe(recipe).checkpoint, ours)
+    a, b = tensors_of(theirs), tensors_of(ours)
+    row |= {"tensors": len(a), "only_in_one": sorted(a.keys() ^ b.keys())}
+    shared = a.keys() & b.keys()
+    parent = load(folder / "models" / ("bert-a" if "bert" in recipe.name else "tiny-a"))
+    row["difference"] = max(float((a[name] - b[name]).abs().max()) for name in shared)
+    row["control"] = max(float((a[name] - parent[name]).abs().max()) for name in shared)
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mergekit", required=True, type=Path, help="mergekit-yaml in an environment of its own")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/out/mergekit.json"))
+    options = parser.parse_args()
+    mergekit, out = str(options.mergekit.absolute()), options.out.absolute()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        make_models(folder / "models")
+        recipes = [*sorted(RECIPES.glob("*.yaml")), *write_bert_recipes(folder)]
+        rows = [compare(recipe.absolute(), folder, mergekit) for recipe in recipes]
+        os.chdir(out.anchor)
+    table = Table("recipe", "method", "tensors", "largest difference", "of one parent (control)")
+    for row in rows:
+        if "mergekit" in row:
+            table.add_row(row["recipe"], row["method"], "", f"mergekit: {row['mergekit']}", "")
+        else:
+            numbers = f"{row['difference']:.1e}", f"{row['control']:.1e}"
+            table.add_row(row["recipe"], row["method"], str(row["tensors"]), *numbers)
+    Console().print(table)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(rows, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,214 @@
+"""Models in one canonical form, where they are compared, matched, and their elements written down."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from cobasin.errors import InputError
+from cobasin.finding import Search
+from cobasin.matching.choice import Choice
+from cobasin.matching.many import Models
+from cobasin.matching.weights import ascend
+from cobasin.symmetry.action import Values
+from cobasin.symmetry.balance import conditions, keep_bases
+from cobasin.symmetry.canonical import Gauge, canonical, frames_as_gauge, frames_of, gains_of, gauge_of, obstacles
+from cobasin.symmetry.element import Element
+from cobasin.symmetry.form import Form, form_of
+from cobasin.symmetry.spec import worst_by_space
+from cobasin.symmetry.state import State, squared_distance
+from cobasin.typed import Typed, check_pair
+
+Progress = Callable[[int, float], None]
+COARSE = 0.5  # relative: rounding that a map makes so large is worth a note
+
+
+class CommonForm:
+    """Models in one canonical form.
+
+    Attributes:
+        typed: the models as elements act on them: untied, where folding a norm gives the head values of its own.
+        heads: the task heads, where label sets differ; they are moved along, but not compared.
+        models: their tensors in canonical form.
+        anchors: the models in whose gauge the others can be written.
+        notes: what a reader of the result should know.
+    """
+
+    def __init__(
+        self,
+        typed: Sequence[Typed],
+        symmetry: str,
+        layers: str | None = None,
+        anchors: Sequence[int] | None = None,
+        search: Search | None = None,
+    ):
+        """Check all that headers and configs can tell, and choose the form.
+
+        Args:
+            typed: two or more.
+            symmetry, layers: as in `cobasin.match`.
+            anchors: the models in whose gauge the others may be written; all where None.
+            search: how elements are found; by weights where None.
+
+        Raises:
+            InputError: for models that cannot be compared.
+        """
+        for other in typed[1:]:
+            check_pair(typed[0], other)
+        self.symmetry, choice = symmetry, Choice.parse(symmetry, layers)
+        choice.check(typed[0].spec)
+        self.heads = typed[0].heads if any(model.labels != typed[0].labels for model in typed) else []
+        self._improve = search.prepared(typed) if search else None
+        wanted = list(range(len(typed)) if anchors is None else anchors)
+        forms, self.typed, self.anchors, self.notes = _forms(typed, choice, wanted)
+        if self.heads:
+            self.notes.append("the label sets differ: the task heads were moved along, but not compared")
+        states = [canonical(form, model) for form, model in zip(forms, self.typed, strict=True)]
+        tied = {name for form in forms for name in form.spec.tied}  # repeats another tensor, if only in some models
+        self.models = Models(forms, states, choice, [*self.heads, *tied])
+        self._gauges: dict[int, Gauge] = {}
+
+    def find(self, source: int, anchor: int, progress: Progress | None = None) -> tuple[Values, dict[str, Any]]:
+        """Match one model to another: the group elements, and what the report says of the search.
+
+        Raises:
+            InputError: where the symmetry leaves nothing free; for NaN or infinite values.
+        """
+        started = time.perf_counter()
+        match = self.models.match(source, self.models.states[anchor])
+        if not match.groups:
+            layers = self.models.choice.layers
+            raise InputError(
+                f"symmetry {self.symmetry!r} leaves nothing free in {match.spec.architecture}"
+                + ("" if layers is None else " with these layers (the residual stream runs through all of them)")
+            )
+        clock, cpu = time.perf_counter(), time.process_time()
+        ascent = ascend(match, progress)
+        more, history = {}, list(ascent.history)
+        if self._improve is not None:
+            more = self._improve(match, (self.typed[source], self.typed[anchor]), progress)
+            history.append(match.total)
+        return match.values, {
+            **more,
+            "objective": [math.sqrt(value) for value in history],
+            "rounds": ascent.rounds,
+            "ascent_seconds": time.perf_counter() - clock,
+            "ascent_cpu_seconds": time.process_time() - cpu,
+            "seconds": time.perf_counter() - started,
+        }
+
+    def element(self, source: int, anchor: int, values: Values, found: Mapping[str, Any]) -> Element:
+        """The element with these values, from the gauge of one model to that of another, with its report.
+
+        Args:
+            source, anchor: positions of the models; the anchor must be one of ``anchors``.
+            values: what was found.
+            found: what the report says of the search; the objective, unless it has one, is that before and after.
+        """
+        started = time.perf_counter()
+        match = self.models.match(source, self.models.states[anchor])
+        first, total = dict(match.distances), match.total
+        match.set(values)
+        form, ends = match.form, (self.typed[source], self.typed[anchor])
+        own, target = self._gauge(source), dict(self._gauge(anchor))
+        frames = frames_of(form, own)
+        others = keep_bases(form, match.values, frames, frames_of(form, target))
+        target |= frames_as_gauge(others)
+        # a head keeps its own gauge: the anchor's has other labels
+        target |= {key: value for key, value in own.items() if key.split(":")[0] in self.heads}
+        element = Element(form, match.values, own, target)
+        before, after = (_distance(state, ends[1], self.heads) for state in (ends[0], element.apply(ends[0])))
+        notes, more = [*self.notes, *found.get("notes", [])], {}
+        if form.balanced:
+            more["condition"] = worst_by_space(conditions(form, match.values, frames, others).items())
+            notes += _amplification(max(more["condition"].values()), ends[0])
+        carried = [norm.bias for norm in form.norms if norm.bias and any(map(form.carries_offset, norm.readers))]
+        if carried and after > before:
+            notes.append(
+                f"the files are further apart than before, the models are closer: readers without a bias carry "
+                f"{carried[0]} along a long vector; in bfloat16 it costs digits"
+            )
+        report = {
+            "symmetry": self.symmetry,
+            "distance_before": before,
+            "distance_after": after,
+            "spaces": {
+                ".".join(map(str, key)): {
+                    "before": math.sqrt(sum(first[name] for name in match.tensors_of([key]))),
+                    "after": math.sqrt(sum(match.distances[name] for name in match.tensors_of([key]))),
+                }
+                for key in match.groups
+            },
+            "objective": [math.sqrt(total), math.sqrt(match.total)],
+            **found,
+            "seconds": found["seconds"] + time.perf_counter() - started,
+            **more,
+            "notes": notes,
+        }
+        return replace(element, report=report)
+
+    def _gauge(self, model: int) -> Gauge:
+        if model not in self._gauges:
+            self._gauges[model] = gauge_of(self.models.forms[model], self.typed[model])
+        return self._gauges[model]
+
+
+def _forms(
+    typed: Sequence[Typed], choice: Choice, anchors: list[int]
+) -> tuple[list[Form], list[Typed], list[int], list[str]]:
+    """The canonical form of every model, and the anchors and notes that go with it.
+
+    Folding the norms in front of a tied head unties it.
+    """
+    fix = partial(
+        form_of,
+        free_biases=not choice.paper,
+        balanced=choice.general,
+        parts=choice.parts,
+        layers=choice.layers,
+    )
+    plain = [fix(model.spec) for model in typed]
+    if "residual" not in choice.parts or not typed[0].spec.norms:
+        return plain, list(typed), anchors, []
+    unties = any(model.spec.unties for model in typed)
+    ends = [model.untied() for model in typed] if unties else list(typed)
+    forms = [fix(end.spec, folded=True) for end in ends]
+    gains = [gains_of(form, end) for form, end in zip(forms, ends, strict=True)]
+    found = {
+        anchor: [line for form, own in zip(forms, gains, strict=True) for line in obstacles(form, own, gains[anchor])]
+        for anchor in anchors
+    }
+    reasons = {anchor: "; ".join(dict.fromkeys(lines)) for anchor, lines in found.items() if lines}
+    if len(reasons) == len(anchors):
+        return plain, list(typed), anchors, [f"residual stream matched by permutation only: {reasons[anchors[0]]}"]
+    notes = [f"{typed[anchor].checkpoint.label} cannot be the reference: {why}" for anchor, why in reasons.items()]
+    if unties:
+        notes.append(
+            "the output head is untied from the embedding; to average with the tied anchor, give both originals to "
+            "cobasin merge"
+        )
+    return forms, ends, [anchor for anchor in anchors if anchor not in reasons], notes
+
+
+def _amplification(condition: float, model: Typed) -> list[str]:
+    """A note where a map of this condition would make the rounding of the model's file visible."""
+    headers = model.checkpoint.headers.values()
+    rounding = condition * max(torch.finfo(h.dtype).eps for h in headers if h.dtype.is_floating_point)
+    if rounding <= COARSE:
+        return []
+    return [
+        f"a map of condition {condition:.1e} amplifies the rounding of the file to {rounding:.1e}: convert the models "
+        "to float32 first, or match with --symmetry full"
+    ]
+
+
+def _distance(a: State, b: Typed, excluded: Sequence[str]) -> float:
+    """Euclidean distance over all tensors that are neither tied nor excluded."""
+    counted = (name for name in b if name not in b.spec.tied and name not in excluded)
+    return math.sqrt(sum(squared_distance(a[name], b[name]) for name in counted))

@@ -1,0 +1,34 @@
+"""What `cobasin compare` does: compare, and write numbers and a picture where a folder is named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from cobasin import __version__, present
+from cobasin.checkpoint import load
+from cobasin.evaluation.compare import compare
+from cobasin.evaluation.plots import plot_comparison
+from cobasin.writer import check_output, publishing
+
+
+def compare_models(a: str, b: str, symmetry: str, out: Path | None, overwrite: bool = False) -> dict[str, Any]:
+    """Compare two models, and write compare.json and compare.png if there is an ``out``; returns the report.
+
+    Raises:
+        InputError: for models that cannot be matched; for an ``out`` that cannot be used.
+    """
+    models = load(a), load(b)
+    if out is not None:
+        check_output(out, overwrite, [model.folder for model in models])
+    with present.rounds(f"matching {b} to {a}") as progress:
+        comparison = compare(*models, symmetry=symmetry, progress=progress)
+    report = {"cobasin": __version__, "a": a, "b": b, "symmetry": symmetry, **comparison.to_dict()}
+    if out is not None:
+        report["out"] = str(out)
+        with publishing(out, overwrite, None) as folder:
+            names = [Path(name).name or name for name in (a, b)]
+            plot_comparison(comparison, folder / "compare.png", f"{' and '.join(names)}: {comparison.verdict}")
+            (folder / "compare.json").write_text(json.dumps(report, indent=2, allow_nan=False) + "\n", "utf-8")
+    return report

@@ -1,0 +1,77 @@
+"""Arrays of an npz file, and folders of images."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cobasin.data.config import ROLES
+from cobasin.data.rows import Columns, Rows
+from cobasin.errors import InputError
+from cobasin.weight_files import one_line
+
+IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
+
+
+class NpzRows(Rows):
+    """The entries of arrays that run over the same rows: those that the columns name. Nothing is unpickled."""
+
+    def __init__(self, path: Path, columns: Columns):
+        super().__init__(str(path), columns)
+        wanted = {columns.get(role, role) for role in ROLES}
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                self.all_names = list(file)
+                self.arrays = {name: file[name] for name in self.all_names if name in wanted}
+        except (ValueError, OSError, EOFError, zipfile.BadZipFile, AttributeError, TypeError) as error:
+            raise InputError(f"{path}: cannot be read as npz: {one_line(error)}") from error
+        lengths = {name: array.shape[0] if array.ndim else 0 for name, array in self.arrays.items()}
+        if len(set(lengths.values())) > 1:
+            counts = ", ".join(f"{name} {length}" for name, length in lengths.items())
+            raise InputError(f"{path}: the arrays are of different lengths: {counts}")
+        self.length = next(iter(lengths.values()), None)
+        if self.length is None:
+            raise InputError(
+                f"{path}: none of its arrays ({', '.join(self.all_names)}) has the name of a role; say which are "
+                "used under 'columns'"
+            )
+
+    def __len__(self) -> int:
+        assert self.length is not None
+        return self.length
+
+    def names(self, index: int) -> list[Any]:  # noqa: D102
+        return self.all_names
+
+    def record(self, index: int) -> Mapping[Any, Any]:  # noqa: D102
+        return {name: array[index] for name, array in self.arrays.items()}
+
+
+class ImageFolderRows(Rows):
+    """Image files; of those in subfolders, the subfolder's name is the label."""
+
+    def __init__(self, folder: Path, columns: Columns):
+        super().__init__(str(folder), columns)
+        classes = [entry for entry in sorted(folder.iterdir()) if entry.is_dir() and images_in(entry)]
+        self.files = [(file, one.name) for one in classes for file in images_in(one)]
+        if not classes:
+            self.files = [(file, None) for file in images_in(folder)]
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def where(self, index: int) -> str:  # noqa: D102
+        return str(self.files[index][0])
+
+    def record(self, index: int) -> Mapping[Any, Any]:  # noqa: D102
+        file, label = self.files[index]
+        return {"image": file} if label is None else {"image": file, "label": label}
+
+
+def images_in(folder: Path) -> list[Path]:
+    """The image files of a folder, sorted by name."""
+    return sorted(file for file in folder.iterdir() if file.suffix.lower() in IMAGE_SUFFIXES)

@@ -1,0 +1,125 @@
+"""A data set in batches."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from cobasin.checkpoint import Checkpoint
+from cobasin.data.blocks import blocks_of, choose
+from cobasin.data.config import DataConfig
+from cobasin.data.encoder import Batch, Encoder, inputs_of
+from cobasin.data.examples import Examples, text_role
+from cobasin.data.rows import MemoryRows, Rows, feed
+from cobasin.data.sources import rows_of
+from cobasin.data.tasks import task_of
+from cobasin.data.tokens import text_length, tokenizer_of
+from cobasin.errors import InputError
+
+BLOCK = 512  # tokens that a language model reads at once, where the recipe does not say
+
+
+class Batches:
+    """The batches of a data set, made as they are iterated over, every time the same.
+
+    Attributes:
+        rows: how many rows (of a language model: blocks) are used, also after `skip`.
+        digest: SHA-256, in hexadecimal, of what these rows hold and of how it becomes inputs and labels.
+    """
+
+    def __init__(self, examples: Examples, order: Sequence[int], encoder: Encoder, batch_size: int):
+        self.rows = len(order)
+        self._examples, self._order, self._encoder, self._size = examples, order, encoder, batch_size
+        self._skipped = 0
+        sha = hashlib.sha256(json.dumps([encoder.settings, batch_size], sort_keys=True).encode())
+        for place in order:
+            example = examples[place]
+            feed(sha, {key: value for key, value in example.items() if key != "where"})
+        self.digest = sha.hexdigest()
+
+    def __len__(self) -> int:
+        return max(0, -(-self.rows // self._size) - self._skipped)
+
+    def __iter__(self) -> Iterator[Batch]:
+        for number in range(self._skipped, self._skipped + len(self)):
+            places = self._order[number * self._size : (number + 1) * self._size]
+            yield self._encoder([self._examples[place] for place in places], number)
+
+    def skip(self, count: int) -> Batches:
+        """The same without the first `count` batches."""
+        rest = copy.copy(self)
+        rest._skipped += count
+        return rest
+
+
+def batches(
+    checkpoint: Checkpoint,
+    data: DataConfig | Sequence[Mapping[str, Any]],
+    *,
+    samples: int | None,
+    batch_size: int,
+    seed: int,
+) -> Batches:
+    """Batches of a data set for a model.
+
+    Args:
+        checkpoint: its config says what it reads, its folder has the tokenizer or image processor.
+        data: a data set, or rows by role (see `DataConfig`).
+        samples: how many rows are used, shuffled (of a language model: blocks); None: all, in order.
+        batch_size: rows a batch; the last may have fewer.
+        seed: of the shuffle, and of the masks of a masked language model; not negative.
+
+    Raises:
+        InputError: the data set cannot be read, or does not fit the model: with the first bad row of those that
+            are used. Texts that have no tokens and files that are no pictures are found when they are reached.
+    """
+    if min(batch_size, samples or 1, seed + 1) < 1 or samples == 0:
+        raise InputError(
+            f"batch_size {batch_size}, samples {samples}, seed {seed}: expected whole numbers from 1 on, a seed from 0"
+        )
+    task = task_of(checkpoint)
+    reads = inputs_of(checkpoint, task)
+    _check_padding(checkpoint, batch_size)
+    if isinstance(data, DataConfig):
+        rows = rows_of(data)
+    else:
+        rows, data = MemoryRows(data), DataConfig(path="rows")
+    lm = task in ("causal_lm", "masked_lm")
+    rows = _filled(rows.documents() if lm else rows)
+    tokenizer, length = None, 0
+    if "input_ids" in reads:
+        role = text_role(rows, task)
+        target_text = "decoder_input_ids" in reads and isinstance(rows[0].get("label"), str)
+        if role != "input_ids" or task == "masked_lm" or target_text:
+            tokenizer = tokenizer_of(checkpoint, words=role == "tokens", blocks=lm)
+        asked = (data.block if lm else None) or data.max_length
+        length = text_length(checkpoint, tokenizer, asked, BLOCK if lm else None)
+        if lm:
+            cutter = None if role == "input_ids" else tokenizer
+            vocabulary = reads["input_ids"]["vocab_size"]
+            rows = _filled(blocks_of(rows, cutter, vocabulary, length, samples, seed))
+    examples = Examples(rows, checkpoint, task, data, reads, length)
+    encoder = Encoder(checkpoint, task, reads, tokenizer, data, length, seed)
+    return Batches(examples, choose(len(rows), samples, seed), encoder, batch_size)
+
+
+def _filled(rows: Rows) -> Rows:
+    if not len(rows):
+        raise InputError(f"{rows.label}: is empty")
+    return rows
+
+
+def _check_padding(checkpoint: Checkpoint, batch_size: int) -> None:
+    """Refuse what a classifier that looks for the last token of a row cannot run."""
+    if (
+        batch_size > 1
+        and checkpoint.architecture.endswith("ForSequenceClassification")
+        and getattr(checkpoint.config, "pad_token_id", None) is None
+    ):
+        raise InputError(
+            f"{checkpoint.label}: the config has no pad_token_id, by which padding is told from text; add it, or use "
+            "batches of 1"
+        )

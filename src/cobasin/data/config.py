@@ -1,0 +1,60 @@
+"""What a recipe says about a data set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal, Self, get_args
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
+
+Role = Literal["text", "text_b", "label", "labels", "tokens", "tags", "image", "input_ids", "attention_mask"]
+Format = Literal["jsonl", "json", "csv", "conll", "text", "npz", "images", "datasets"]
+ROLES: tuple[Role, ...] = get_args(Role)
+
+
+class DataConfig(BaseModel):
+    """A data set, and how a model reads it.
+
+    Attributes:
+        path: a file, a folder, or the id of a data set on the Hugging Face hub.
+        format: told from the path where it is not given. ``csv`` is separated by commas, or by tabs (then
+            without quoting) where the header has one; of ``conll`` the columns are separated by tabs or blanks.
+        name: the configuration of a hub data set that has several.
+        split: of `datasets` (``train`` by default), the file of a folder by its name without the suffix, or the
+            folder of an image folder's classes.
+        columns: role to column, by default the column of the role's own name; null leaves a role out. Roles:
+            text, text_b (second of a pair), label (class, score, or target text), labels (of a multi-label model:
+            a list of labels, or a vector of 0.0 and 1.0), tokens and tags (of equal length), image, input_ids
+            and attention_mask. For ``conll`` the column's place, by default first and last; for ``npz`` the
+            array's name.
+        labels: the data's label to the model's (name or index); labels that are not in it stay as they are. An
+            entry for ``person`` also renames ``B-person`` and ``I-person``.
+        annotated: of a multi-label model, the labels that the data set annotates at all; the others are NaN.
+        max_length: tokens that a text is cut to; the model's limit by default (512 where it has none).
+        block: tokens of the blocks that the documents of a language model are cut into; by default ``max_length``,
+            or up to 512.
+        mean, std: a value a channel (or one for all), for pixels in [0, 1]; instead of the model's own
+            preprocessor, where there is one.
+        crop: side of the square that is cut out of the middle of an image, in pixels; likewise.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    path: Annotated[str, BeforeValidator(lambda path: str(path) if isinstance(path, Path) else path)]
+    format: Format | None = None
+    name: str | None = None
+    split: str | None = None
+    columns: dict[Role, str | int | None] = {}
+    labels: dict[str | int, str | int] = {}
+    annotated: list[str | int] | None = None
+    max_length: Annotated[int, Field(ge=2)] | None = None
+    block: Annotated[int, Field(ge=2)] | None = None
+    mean: tuple[float, ...] | None = None
+    std: tuple[PositiveFloat, ...] | None = None
+    crop: PositiveInt | None = None
+
+    @model_validator(mode="after")
+    def _normalisation(self) -> Self:
+        if (self.mean is None) != (self.std is None) or len(self.mean or ()) != len(self.std or ()):
+            raise ValueError("mean and std go together, a value a channel in both")
+        return self

@@ -1,0 +1,169 @@
+"""Examples to the inputs and labels of one model."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cobasin.checkpoint import Checkpoint
+from cobasin.data.config import DataConfig
+from cobasin.data.examples import IGNORED, Example
+from cobasin.data.images import ImageInputs
+from cobasin.data.tasks import Task
+from cobasin.data.tokens import TextInputs, padded, tokenizer_digest
+from cobasin.errors import InputError
+from cobasin.evaluation.running import input_sizes, model_class, part_of
+
+MASKED = 0.15  # of the tokens of a masked language model (Devlin et al., 2019)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One batch.
+
+    Attributes:
+        inputs: keyword arguments of the model's forward. Token ids are padded on the right, with an
+            ``attention_mask``; those that a decoder reads have another length than its encoder's, and a
+            ``decoder_attention_mask``.
+        labels: of classification and images [rows] (class index); multi-label [rows, labels] (0, 1, NaN where not
+            annotated); regression [rows]; tokens and language models [rows, length], -100 where nothing is predicted.
+            Those of a causal model are the ids themselves: its loss shifts them. None where the rows have none.
+    """
+
+    inputs: dict[str, Tensor]
+    labels: Tensor | None
+
+
+def inputs_of(checkpoint: Checkpoint, task: Task) -> dict[str, dict[str, Any]]:
+    """What is read from data for a model: its inputs, each with its sizes by config key.
+
+    A classifier's decoder is not among them: it reads what the encoder reads.
+
+    Raises:
+        InputError: it reads something else than text and images.
+    """
+    reads = input_sizes(checkpoint.config, checkpoint.architecture)
+    if not reads.keys() <= {"input_ids", "decoder_input_ids", "pixel_values"}:
+        raise InputError(f"{checkpoint.label}: reads {', '.join(reads)}; data is text or images")
+    if task not in ("seq2seq_lm", "features"):
+        reads.pop("decoder_input_ids", None)
+    return reads
+
+
+class Encoder:
+    """Examples to a batch, for one model and tokenizer.
+
+    Args:
+        reads: as `inputs_of` tells.
+        length: tokens that a text is cut to.
+        seed: of the masks of a masked language model, which are those of the batch's number.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        task: Task,
+        reads: dict[str, dict[str, Any]],
+        tokenizer: Any,
+        data: DataConfig,
+        length: int,
+        seed: int,
+    ):
+        self.task, self.seed, self.tokenizer = task, seed, tokenizer
+        self.text = TextInputs(checkpoint, tokenizer, length) if "input_ids" in reads else None
+        self.images = ImageInputs(checkpoint, data, reads["pixel_values"]) if "pixel_values" in reads else None
+        self.decodes = "decoder_input_ids" in reads
+        self.start = _start(checkpoint) if self.decodes else None
+        self.accepted = inspect.signature(model_class(checkpoint.architecture).forward).parameters
+        self.settings = {
+            "architecture": checkpoint.architecture,
+            "task": task,
+            "reads": reads,
+            "length": length,
+            "seed": seed,
+            "padding": self.text and self.text.padding,
+            "start": self.start,
+            "tokenizer": tokenizer_digest(checkpoint.folder) if tokenizer and checkpoint.folder else None,
+            "images": self.images and self.images.digest,
+        }
+        self.masks = _masks(tokenizer, checkpoint) if task == "masked_lm" else None
+
+    def __call__(self, examples: Sequence[Example], number: int) -> Batch:
+        """The batch of that number.
+
+        Raises:
+            InputError: a text has no tokens, or an image cannot be read or has the wrong size.
+        """
+        inputs: dict[str, Tensor] = {}
+        labels, starts = None, []
+        if self.text:
+            inputs, starts = self.text(examples)
+        if self.images:
+            inputs["pixel_values"] = self.images(examples)
+        if self.task == "causal_lm":
+            labels = inputs["input_ids"].masked_fill(inputs["attention_mask"] == 0, IGNORED)
+        elif self.task == "masked_lm":
+            inputs["input_ids"], labels = self._masked(inputs, number)
+        elif self.text and self.decodes:
+            decoder, labels = self._decoder(self.text, examples, inputs["input_ids"].shape[1])
+            inputs |= decoder
+            labels = labels if self.task == "seq2seq_lm" else None
+        elif "target" in examples[0]:
+            labels = self._labels([example["target"] for example in examples], starts)
+        return Batch({name: value for name, value in inputs.items() if name in self.accepted}, labels)
+
+    def _labels(self, targets: list[Any], starts: list[list[int | None]]) -> Tensor:
+        if self.task != "tokens":
+            return torch.tensor(targets, dtype=torch.float32 if isinstance(targets[0], (float, list)) else torch.int64)
+        tags = [
+            [IGNORED if word is None else row[word] for word in words]
+            for row, words in zip(targets, starts, strict=True)
+        ]
+        return padded(tags, IGNORED)
+
+    def _decoder(self, text: TextInputs, examples: Sequence[Example], taken: int) -> tuple[dict[str, Tensor], Tensor]:
+        """The decoder's inputs, the targets moved by one, and the targets; of another length than `taken`."""
+        targets = text.targets(examples)
+        length = max(map(len, targets))
+        length += length == taken
+        moved = [[row[-1] if self.start is None else self.start, *row[:-1]] for row in targets]
+        inputs = {
+            "decoder_input_ids": padded(moved, text.padding, length),
+            "decoder_attention_mask": padded([[1] * len(row) for row in targets], 0, length),
+        }
+        return inputs, padded(targets, IGNORED, length)
+
+    def _masked(self, inputs: dict[str, Tensor], number: int) -> tuple[Tensor, Tensor]:
+        """Ids of which some are masked, and what they were; -100 for all others."""
+        ids = inputs["input_ids"]
+        special = torch.isin(ids, torch.tensor(self.tokenizer.all_special_ids)) | (inputs["attention_mask"] == 0)
+        assert self.masks is not None
+        mixed = np.random.SeedSequence([self.seed, number]).generate_state(1).item()
+        self.masks.generator = torch.Generator().manual_seed(mixed)
+        return self.masks.torch_mask_tokens(ids.clone(), special_tokens_mask=special)
+
+
+def _start(checkpoint: Checkpoint) -> int | None:
+    """The id that a decoder begins with; None where it is the last one of the target."""
+    start = getattr(checkpoint.config, "decoder_start_token_id", None)
+    if start is None and checkpoint.config.model_type != "mbart":  # there it is the language
+        raise InputError(f"{checkpoint.label}: the config has no decoder_start_token_id, which a decoder begins with")
+    return start
+
+
+def _masks(tokenizer: Any, checkpoint: Checkpoint) -> Any:
+    from transformers import DataCollatorForLanguageModeling
+
+    vocabulary = part_of(checkpoint.config, "text_config").vocab_size
+    if tokenizer.mask_token_id is None or len(tokenizer) > vocabulary:
+        raise InputError(
+            f"{checkpoint.label}: the tokenizer has {len(tokenizer)} tokens and the mask {tokenizer.mask_token}; "
+            f"a masked language model of {vocabulary} tokens needs one that fits"
+        )
+    return DataCollatorForLanguageModeling(tokenizer, mlm_probability=MASKED)

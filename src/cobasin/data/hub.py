@@ -1,0 +1,86 @@
+"""Data sets of the Hugging Face library `datasets`: from the hub, saved ones, and folders of data files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from cobasin.data.config import ROLES, DataConfig
+from cobasin.data.rows import Rows
+from cobasin.errors import InputError
+from cobasin.weight_files import one_line
+
+SAVED = ("dataset_info.json", "dataset_dict.json")  # what save_to_disk writes
+
+
+class DatasetRows(Rows):
+    """The rows of a split; classes by their names, images as they are stored."""
+
+    def __init__(self, data: DataConfig):
+        super().__init__(data.path, data.columns)
+        dataset = _open(data)
+        self.all_names: list[str] = dataset.column_names
+        wanted = {self.columns.get(role, role) for role in ROLES}
+        # columns that nobody asked for may need libraries to decode
+        self.dataset = dataset.select_columns([name for name in self.all_names if name in wanted])
+        self._convert = {name: _converter(feature) for name, feature in self.dataset.features.items()}
+        for name, feature in self.dataset.features.items():
+            if _kind(feature) == "Image":
+                self.dataset = self.dataset.cast_column(name, type(feature)(decode=False))
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def names(self, index: int) -> list[Any]:  # noqa: D102
+        return self.all_names
+
+    def record(self, index: int) -> Mapping[Any, Any]:  # noqa: D102
+        return {name: self._convert[name](value) for name, value in self.dataset[index].items()}
+
+
+def _kind(feature: Any) -> str:
+    return type(feature).__name__
+
+
+def _converter(feature: Any) -> Callable[[Any], Any]:
+    """What makes a stored value the one that a row holds."""
+    if _kind(feature) == "Image":
+        return lambda image: image and (image["bytes"] or Path(image["path"]))
+    if _kind(feature) == "ClassLabel":
+        return lambda label: None if label is None or label < 0 else feature.int2str(label)
+    if _kind(feature) in ("List", "LargeList", "Sequence"):
+        one = _converter(feature.feature)
+        return lambda values: values and [one(value) for value in values]
+    return lambda value: value
+
+
+def _open(data: DataConfig) -> Any:
+    """The split; no code of the data set's is run."""
+    try:
+        import datasets
+    except ImportError:
+        raise InputError(f"{data.path}: reading it needs the library datasets: pip install 'cobasin[data]'") from None
+    folder = Path(data.path).expanduser()
+    try:
+        if any((folder / name).exists() for name in SAVED):
+            found = datasets.load_from_disk(folder)
+        elif folder.is_file():
+            kind = {".parquet": "parquet", ".arrow": "arrow"}.get(folder.suffix.lower())
+            if kind is None:
+                raise ValueError("of files, those that end in .parquet or .arrow")
+            found = datasets.load_dataset(kind, data_files=str(folder))
+        else:
+            path = str(folder) if folder.is_dir() else data.path
+            found = datasets.load_dataset(path, data.name, split=data.split or "train")
+    except Exception as error:  # datasets, its readers and the hub client raise their own kinds
+        where = "" if folder.exists() else "no such file or folder, and "
+        raise InputError(f"{data.path}: {where}datasets cannot load it: {one_line(error)}") from error
+    if isinstance(found, datasets.DatasetDict):
+        split = data.split or "train"
+        if split not in found:
+            raise InputError(f"{data.path}: no split {split!r} (there are: {', '.join(map(str, found))})")
+        found = found[split]
+    elif data.split not in (None, str(found.split)):
+        raise InputError(f"{data.path}: no split {data.split!r}, it is a single one; leave out 'split'")
+    return found

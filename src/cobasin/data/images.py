@@ -1,0 +1,112 @@
+"""Pictures to pixel values."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cobasin.checkpoint import Checkpoint
+from cobasin.data.config import DataConfig
+from cobasin.data.examples import IMAGE_MODES, Example
+from cobasin.errors import InputError
+from cobasin.weight_files import one_line
+
+PREPROCESSOR = "preprocessor_config.json"
+
+
+class ImageInputs:
+    """Examples to ``pixel_values`` [rows, channels, height, width].
+
+    Integer pixels are brought to [0, 1], cropped and normalised as the data's config says, or else put through
+    the image processor in the model's folder. Floating ones are not scaled, and may go without either.
+
+    Args:
+        sizes: the model's ``image_size`` and ``num_channels``.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, data: DataConfig, sizes: dict[str, Any]):
+        self.channels: int = sizes["num_channels"]
+        side = sizes["image_size"]
+        self.size: tuple[int, ...] = (side, side) if isinstance(side, int) else tuple(side)
+        # their positions are interpolated; the config has the size of the first training
+        self.any_size = checkpoint.config.model_type.startswith("dinov2")
+        self.crop, self.mean, self.std = data.crop, data.mean, data.std
+        self.label, self.processor, self.file = checkpoint.label, None, None
+        if self.mean and len(self.mean) not in (1, self.channels):
+            raise InputError(f"mean and std have {len(self.mean)} values for {self.channels} channels")
+        file = checkpoint.folder and checkpoint.folder / PREPROCESSOR
+        if file and file.is_file() and not (self.mean or self.crop):
+            self.processor, self.file = _processor(file.parent), file
+
+    @property
+    def digest(self) -> str:
+        """What the pixels are made with, hashed."""
+        said = self.file.read_bytes() if self.file else repr((self.mean, self.std, self.crop)).encode()
+        return hashlib.sha256(said).hexdigest()
+
+    def __call__(self, examples: Sequence[Example]) -> Tensor:
+        """Raises InputError for a picture that cannot be read, or has another size than the model reads."""
+        return torch.stack([self._pixels(example["image"], example["where"]) for example in examples])
+
+    def _pixels(self, image: np.ndarray | Path | bytes, where: str) -> Tensor:
+        array = image if isinstance(image, np.ndarray) else self._decoded(image, where)
+        integer = array.dtype == np.uint8
+        if self.processor is not None:
+            options = {} if integer else {"do_rescale": False}
+            made = self.processor([array], return_tensors="pt", input_data_format="channels_last", **options)
+            pixels = made["pixel_values"][0]
+        elif integer and self.mean is None:
+            raise InputError(
+                f"{self.label}: has no {PREPROCESSOR}; say how its pixels were normalised under 'mean' and 'std' (of "
+                "pixels in [0, 1]; 0 and 1 where they were not)"
+            )
+        else:
+            pixels = self._normalised(torch.tensor(array).movedim(2, 0).float() / (255 if integer else 1), where)
+        if not self.any_size and tuple(pixels.shape[1:]) != self.size:
+            height, width = pixels.shape[1:]
+            hint = "" if self.processor else "; say the size to cut out under 'crop', or resize the images"
+            raise InputError(f"{where}: image is {height}x{width}, the model reads {self.size[0]}x{self.size[1]}{hint}")
+        return pixels
+
+    def _normalised(self, pixels: Tensor, where: str) -> Tensor:
+        if self.crop:
+            height, width = pixels.shape[1:]
+            if min(height, width) < self.crop:
+                raise InputError(f"{where}: image is {height}x{width}, smaller than the crop of {self.crop}")
+            top, left = (height - self.crop) // 2, (width - self.crop) // 2
+            pixels = pixels[:, top : top + self.crop, left : left + self.crop]
+        if self.mean is None or self.std is None:
+            return pixels
+        mean, std = torch.tensor(self.mean), torch.tensor(self.std)
+        return (pixels - mean[:, None, None]) / std[:, None, None]
+
+    def _decoded(self, image: Path | bytes, where: str) -> np.ndarray:
+        """The pixels of a file [height, width, channels]."""
+        from PIL import Image
+
+        mode = IMAGE_MODES.get(self.channels)
+        if mode is None:
+            raise InputError(f"{where}: image files have 1, 3 or 4 channels, the model reads {self.channels}")
+        try:
+            with Image.open(io.BytesIO(image) if isinstance(image, bytes) else image) as opened:
+                array = np.array(opened.convert(mode))
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+            raise InputError(f"{where}: the image cannot be read: {one_line(error)}") from error
+        return array.reshape(*array.shape[:2], self.channels)
+
+
+def _processor(folder: Path) -> Any:
+    from transformers import AutoImageProcessor
+
+    try:
+        # of one kind, whatever is installed: their resampling differs
+        return AutoImageProcessor.from_pretrained(folder, local_files_only=True, trust_remote_code=False, backend="pil")
+    except Exception as error:  # processors raise their own kinds
+        raise InputError(f"{folder / PREPROCESSOR}: cannot be used: {one_line(error)}") from error

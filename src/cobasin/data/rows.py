@@ -1,0 +1,126 @@
+"""Rows of a data set, read when they are asked for."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cobasin.data.config import ROLES, Role
+from cobasin.errors import InputError
+
+Columns = Mapping[Role, str | int | None]
+
+
+class Rows:
+    """A data set as a sequence of rows by role.
+
+    A source says how many records it has and reads one, by column name; `columns` maps roles to columns.
+    """
+
+    def __init__(self, label: str, columns: Columns):
+        self.label = label
+        self.columns = columns
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def record(self, index: int) -> Mapping[Any, Any]:
+        """One record by column.
+
+        Raises:
+            InputError: it cannot be read.
+        """
+        raise NotImplementedError
+
+    def where(self, index: int) -> str:
+        """Where a row is, for messages."""
+        return f"{self.label}[{index}]"
+
+    def names(self, index: int) -> list[Any]:
+        """The columns that there are."""
+        return list(self.record(index))
+
+    def documents(self) -> Rows:
+        """The texts that a language model reads from their beginnings: the rows themselves."""
+        return self
+
+    def __getitem__(self, index: int) -> dict[Role, Any]:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        record = self.record(index)
+        row: dict[Role, Any] = {}
+        for role in ROLES:
+            column = self.columns.get(role, role)
+            if column is None:
+                continue
+            if column in record:
+                row[role] = record[column]
+            elif role in self.columns:
+                raise self.missing(index, column)
+        return row
+
+    def __iter__(self) -> Iterator[dict[Role, Any]]:
+        return (self[index] for index in range(len(self)))
+
+    def missing(self, index: int, column: str | int) -> InputError:
+        """That a row lacks a column, with those that it has and the way out."""
+        there = ", ".join(map(str, self.names(index))) or "none"
+        return InputError(
+            f"{self.where(index)}: no column {column!r} (there are: {there}); say which one it is under 'columns'"
+        )
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of all rows by role, in hexadecimal."""
+        sha = hashlib.sha256()
+        for row in self:
+            feed(sha, row)
+        return sha.hexdigest()
+
+
+class MemoryRows(Rows):
+    """Rows that are in memory."""
+
+    def __init__(self, records: Sequence[Mapping[Any, Any]], label: str = "rows", columns: Columns | None = None):
+        super().__init__(label, columns or {})
+        self.records = records
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def record(self, index: int) -> Mapping[Any, Any]:  # noqa: D102
+        record = self.records[index]
+        if not isinstance(record, Mapping):
+            raise InputError(f"{self.where(index)}: is {shown(record)}; expected a mapping of columns to values")
+        return record
+
+
+def feed(sha: Any, value: Any) -> None:
+    """Add a value to a hash, such that other values, however nested, add other bytes; of a path, the file's."""
+    parts: Sequence[Any] = ()
+    if isinstance(value, Path):
+        value = value.read_bytes()
+    if isinstance(value, np.ndarray):
+        kind, content = f"{value.dtype.str}{value.shape}", value.tobytes()
+    elif isinstance(value, bytes):
+        kind, content = "bytes", value
+    elif isinstance(value, Mapping):
+        parts = [part for item in sorted(value.items()) for part in item]
+        kind, content = f"map of {len(parts)}", b""
+    else:  # numbers of numpy are like those of Python
+        kind, content = "value", json.dumps(value, default=lambda number: number.item()).encode()
+    sha.update(f"{kind}:{len(content)}:".encode() + content)
+    for part in parts:
+        feed(sha, part)
+
+
+def shown(value: Any) -> str:
+    """A value in a message."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,114 @@
+"""Inputs made without any data, on which models can still be compared.
+
+* Images: dead leaves, opaque shapes of random place, size and colour that cover each other. They have the 1/f spectrum
+  and the edges of natural images (Lee, Mumford and Huang, *Occlusion Models for Natural Images*, 2001); Baradad et al.,
+  *Learning to See by Looking at Noise* (NeurIPS 2021), train on them.
+* Text of a decoder: what the models themselves write, each as much, from a random first token on.
+* Other text: random tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from cobasin.checkpoint import Checkpoint
+from cobasin.errors import InputError
+from cobasin.evaluation.running import input_sizes, part_of, positions
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
+
+LONGEST = 128  # tokens
+SHAPES = 60  # an image
+_CONTRAST = 2.0  # the brightest and the darkest, in standard deviations
+_GREY = 0.85  # how far the channels of a colour agree
+
+
+def check_synthetic(checkpoint: Checkpoint) -> None:
+    """Refuse, before a model is built, what no inputs are made for.
+
+    Raises:
+        InputError: the model reads anything but images or tokens, or cannot tell padding from tokens.
+    """
+    config, architecture = checkpoint.config, checkpoint.architecture
+    try:
+        reads = [*input_sizes(config, architecture)]
+    except InputError:
+        reads = []
+    if reads not in (["pixel_values"], ["input_ids"]):
+        raise InputError(f"{checkpoint.label}: no inputs can be made up for a {architecture}; give it data")
+    if architecture.endswith("ForMultipleChoice"):
+        raise InputError(f"{checkpoint.label}: no inputs can be made up for a {architecture}; match by weights")
+    if architecture.endswith("ForSequenceClassification") and getattr(config, "pad_token_id", None) is None:
+        raise InputError(
+            f"{checkpoint.label}: the config has no pad_token_id, by which padding is told from text; add it"
+        )
+
+
+def synthetic_inputs(models: Sequence[PreTrainedModel], count: int, seed: int = 0) -> dict[str, Tensor]:
+    """``count`` inputs for models of one architecture, as keyword arguments with a row an input.
+
+    Pixels ``[count, channels, height, width]`` are normalised (mean zero, deviation about one); token ids
+    ``[count, length]``. The same seed gives the same inputs.
+
+    Args:
+        models: that `check_synthetic` lets pass.
+        count: how many.
+        seed: not negative.
+    """
+    config = models[0].config
+    sizes = input_sizes(config, type(models[0]).__name__)
+    generator = torch.Generator().manual_seed(seed)
+    if pixels := sizes.get("pixel_values"):
+        size = pixels["image_size"]
+        height, width = (size, size) if isinstance(size, int) else size
+        return {"pixel_values": dead_leaves(count, pixels["num_channels"], height, width, generator)}
+    text = part_of(config, "text_config")
+    length = max(2, min(LONGEST, positions(text)))
+    if models[0].can_generate():
+        shares = [len(range(i, count, len(models))) for i in range(len(models))]
+        rows = [written(model, n, length, generator) for model, n in zip(models, shares, strict=True)]
+        return {"input_ids": torch.cat(rows)[torch.randperm(count, generator=generator)]}
+    length -= min(length - 2, 4)  # RoBERTa's position table has rows that are no positions
+    return {"input_ids": _tokens(text, (count, length), generator)}
+
+
+def dead_leaves(count: int, channels: int, height: int, width: int, generator: torch.Generator) -> Tensor:
+    """Images of discs and turned rectangles, the latest on top, ``[count, channels, height, width]``.
+
+    The radii have the density r⁻³ that makes the images look alike at all scales.
+    """
+    rows, columns = torch.meshgrid(torch.arange(height) + 0.5, torch.arange(width) + 0.5, indexing="ij")
+    low, high = 1 / 16 * min(height, width), 2 / 3 * min(height, width)
+    images = torch.zeros(count, channels, height, width)
+    for _ in range(SHAPES):
+        u = torch.rand(6, count, 1, 1, generator=generator)
+        radius = (u[0] * (high**-2 - low**-2) + low**-2) ** -0.5
+        down, right = rows - u[1] * height, columns - u[2] * width
+        cos, sin = torch.cos(torch.pi * u[3]), torch.sin(torch.pi * u[3])
+        along, across = (cos * right + sin * down).abs(), (cos * down - sin * right).abs()
+        rectangle = (along < radius) & (across < radius * (0.4 + 0.6 * u[4]))
+        inside = torch.where(u[5] < 0.5, rectangle, down**2 + right**2 < radius**2)
+        shared, own = (torch.randn(count, n, 1, 1, generator=generator) for n in (1, channels))
+        colour = _GREY**0.5 * shared + (1 - _GREY) ** 0.5 * own
+        images = torch.where(inside[:, None], colour, images)
+    return images.clamp(-_CONTRAST, _CONTRAST)
+
+
+@torch.no_grad()
+def written(model: PreTrainedModel, count: int, length: int, generator: torch.Generator) -> Tensor:
+    """Token ids ``[count, length]`` that a model writes from a random first token on, at temperature one."""
+    ids = _tokens(part_of(model.config, "text_config"), (count, 1), generator)
+    # every next token from the whole sequence: what a cache looks like differs between architectures
+    while count and ids.shape[1] < length:
+        chances = model(input_ids=ids).logits[:, -1].double().softmax(-1)
+        ids = torch.cat([ids, torch.multinomial(chances, 1, generator=generator)], 1)
+    return ids
+
+
+def _tokens(config: PreTrainedConfig, shape: tuple[int, int], generator: torch.Generator) -> Tensor:
+    return torch.randint(config.vocab_size, shape, generator=generator)

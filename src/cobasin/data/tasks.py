@@ -1,0 +1,149 @@
+"""What a model is trained for, and its labels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from cobasin.checkpoint import Checkpoint
+from cobasin.data.rows import shown
+from cobasin.errors import InputError
+
+Task = Literal[
+    "classification",
+    "multilabel",
+    "regression",
+    "tokens",
+    "causal_lm",
+    "masked_lm",
+    "seq2seq_lm",
+    "image",
+    "features",
+]
+
+_ENDINGS: dict[str, Task] = {
+    "ForSequenceClassification": "classification",
+    "ForImageClassification": "image",
+    "ForImageClassificationWithTeacher": "image",
+    "ForTokenClassification": "tokens",
+    "ForCausalLM": "causal_lm",
+    "LMHeadModel": "causal_lm",
+    "ForMaskedLM": "masked_lm",
+    "ForConditionalGeneration": "seq2seq_lm",
+}
+LABELS_LISTED = 30
+
+
+def task_of(checkpoint: Checkpoint) -> Task:
+    """The task of a model, told from its class and config as transformers tells its loss.
+
+    Text and image classifiers with several labels a row are ``multilabel``, those with one number as output
+    ``regression``; models without one of the usual heads have ``features``.
+
+    Raises:
+        InputError: the class is of no task that rows are read for.
+    """
+    name, config = checkpoint.architecture, checkpoint.config
+    found: list[Task] = [task for ending, task in _ENDINGS.items() if name.endswith(ending)]
+    task: Task = found[0] if found else "features"
+    if name.endswith("ForMultipleChoice") or (task == "seq2seq_lm" and not config.is_encoder_decoder):
+        raise InputError(f"{checkpoint.label}: no data is read for a {name}")
+    if task not in ("classification", "image"):
+        return task
+    problem = config.problem_type
+    if problem == "multi_label_classification":
+        return "multilabel"
+    if problem == "regression" and config.num_labels != 1:
+        raise InputError(f"{checkpoint.label}: a regression of {config.num_labels} numbers; only one is supported")
+    return "regression" if config.num_labels == 1 else task
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The labels of a model, and what a data set calls them.
+
+    Attributes:
+        ids: label to class index.
+        count: number of classes.
+        renamed: what the data set says to what the model says (name or index).
+    """
+
+    ids: Mapping[str, int]
+    count: int
+    renamed: Mapping[str, str | int]
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint, renamed: Mapping[str | int, str | int]) -> Labels:
+        """The labels that a config names."""
+        config = checkpoint.config
+        ids = {str(name): int(index) for name, index in (config.label2id or {}).items()}
+        return cls(ids, config.num_labels or 0, {str(old): new for old, new in renamed.items()})
+
+    def index(self, value: Any, where: str) -> int:
+        """The class index of a label: a name (as it is written), an index, or what ``renamed`` makes one.
+
+        Raises:
+            InputError: the model has no such label.
+        """
+        label = self.renamed.get(str(value), value)
+        if isinstance(value, str) and value[1:2] == "-" and value[2:] in self.renamed:
+            label = f"{value[:2]}{self.renamed[value[2:]]}"
+        if isinstance(label, str):
+            if label in self.ids:
+                return self.ids[label]
+            if label.isdecimal():  # of a text file
+                label = int(label)
+        if isinstance(label, (int, np.integer)) and 0 <= label < self.count:
+            return int(label)
+        names = ", ".join(list(self.ids)[:LABELS_LISTED]) + (", ..." if len(self.ids) > LABELS_LISTED else "")
+        said = shown(value) if label == value else f"{shown(value)}, renamed {shown(label)},"
+        raise InputError(
+            f"{where}: label {said} is none of the model's ({names}) and no index below {self.count}; say "
+            "under 'labels' which one it is"
+        )
+
+    def indicators(self, value: Any, where: str, annotated: set[int] | None) -> list[float]:
+        """1 for every label that is in a list, 0 for the others, NaN for those that are not annotated.
+
+        A boolean or floating vector with an entry a label is taken as it is.
+        """
+        if isinstance(value, (str, int, np.integer)):
+            value = [value]
+        if isinstance(value, np.ndarray):
+            value = value.tolist()
+        if not isinstance(value, (list, tuple)):
+            raise InputError(f"{where}: labels are {shown(value)}; expected a list of labels")
+        if value and all(isinstance(one, (float, bool)) for one in value):
+            if len(value) != self.count or not all(one in (0, 1) or math.isnan(one) for one in value):
+                raise InputError(f"{where}: labels are {shown(value)}; expected {self.count} of 0, 1 and NaN")
+            vector = [float(one) for one in value]
+        else:
+            if len(set(value)) < len(value):
+                raise InputError(f"{where}: labels are {shown(value)}, one of them twice; a vector has 0.0 and 1.0")
+            on = {self.index(one, where) for one in value}
+            vector = [float(index in on) for index in range(self.count)]
+        if annotated is None:
+            return vector
+        if extra := [index for index, one in enumerate(vector) if one == 1 and index not in annotated]:
+            name = next((name for name, index in self.ids.items() if index == extra[0]), extra[0])
+            raise InputError(f"{where}: has label {name}, which is not under 'annotated'")
+        return [one if index in annotated else math.nan for index, one in enumerate(vector)]
+
+
+def score(value: Any, where: str) -> float:
+    """The number that a regression predicts.
+
+    Raises:
+        InputError: it is none, or not finite.
+    """
+    try:
+        number = math.nan if value is None or isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise InputError(f"{where}: label {shown(value)} is not a finite number")
+    return number

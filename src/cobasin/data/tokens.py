@@ -1,0 +1,172 @@
+"""Text to token ids."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cobasin.checkpoint import Checkpoint
+from cobasin.data.examples import Example
+from cobasin.errors import InputError
+from cobasin.evaluation.running import part_of
+from cobasin.weight_files import one_line
+
+# the files of which one is there, whatever the tokenizer; without any, transformers makes up an empty one
+_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "spm.model",
+)
+UNLIMITED = 512  # tokens of a text, for models and tokenizers that take any number
+
+
+def tokenizer_of(checkpoint: Checkpoint, words: bool = False, blocks: bool = False) -> Any:
+    """The tokenizer in the folder of a checkpoint; for `words` that are split already, or to cut `blocks`.
+
+    Raises:
+        InputError: there is none, or it cannot be read.
+    """
+    from transformers import AutoTokenizer
+
+    folder = checkpoint.folder
+    if folder is None or not tokenizer_files(folder):
+        raise InputError(
+            f"{checkpoint.label}: has no tokenizer, which text needs; put its files beside config.json, or give rows "
+            "with input_ids"
+        )
+    # byte-level tokenizers tell the first word of a text from the others
+    options = {"add_prefix_space": True} if words else {}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **options)
+    except Exception as error:  # tokenizers raise their own kinds
+        raise InputError(f"{folder}: the tokenizer cannot be read: {one_line(error)}") from error
+    if (words or blocks) and not tokenizer.is_fast:
+        raise InputError(f"{folder}: {type(tokenizer).__name__} does not tell which token is of which word or block")
+    return tokenizer
+
+
+def tokenizer_files(folder: Path) -> list[Path]:
+    """The files of a folder that a tokenizer is made of."""
+    return [folder / name for name in _FILES if (folder / name).is_file()]
+
+
+def tokenizer_digest(folder: Path) -> str:
+    """SHA-256 of the tokenizer's files, in hexadecimal."""
+    sha = hashlib.sha256()
+    for file in tokenizer_files(folder):
+        sha.update(f"{file.name}:{hashlib.sha256(file.read_bytes()).hexdigest()};".encode())
+    return sha.hexdigest()
+
+
+def length_limit(checkpoint: Checkpoint) -> int | None:
+    """The tokens that a model reads at most, None where its positions are relative."""
+    text = part_of(checkpoint.config, "text_config")
+    rows = getattr(text, "max_position_embeddings", None)
+    if rows and any(family in text.model_type for family in ("roberta", "camembert")):
+        rows -= (text.pad_token_id or 0) + 1  # rows of the table up to the padding token's are no positions
+    return rows if rows and rows > 0 else None
+
+
+def text_length(checkpoint: Checkpoint, tokenizer: Any, asked: int | None, usual: int | None = None) -> int:
+    """The tokens of a text: as many as asked for; or as the model and its tokenizer take, `usual` at most.
+
+    Raises:
+        InputError: more are asked for than the model has positions.
+    """
+    limit = length_limit(checkpoint)
+    if asked and limit and asked > limit:
+        raise InputError(f"{checkpoint.label}: reads at most {limit} tokens; asked for are {asked}")
+    most = [limit or UNLIMITED, usual, getattr(tokenizer, "model_max_length", None)]
+    return asked or min(number for number in most if number)
+
+
+def padding_id(checkpoint: Checkpoint, tokenizer: Any) -> int:
+    """The id that rows are filled up with; models that look for padding look for the config's."""
+    text = part_of(checkpoint.config, "text_config")
+    candidates = (getattr(text, "pad_token_id", None), getattr(tokenizer, "pad_token_id", None))
+    return next((one for one in candidates if isinstance(one, int) and 0 <= one < text.vocab_size), 0)
+
+
+def padded(rows: Sequence[Sequence[int]], value: int, length: int = 0) -> Tensor:
+    """Rows of ids filled up on the right: [rows, length], or the longest row's length if that is more."""
+    length = max(length, *map(len, rows))
+    return torch.tensor([[*row, *[value] * (length - len(row))] for row in rows])
+
+
+class TextInputs:
+    """Examples to ``input_ids``, ``attention_mask`` and, of texts, ``token_type_ids``; all [rows, length].
+
+    Args:
+        tokenizer: None where the examples have ids.
+        length: tokens that a text is cut to.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, tokenizer: Any, length: int):
+        self.tokenizer, self.length = tokenizer, length
+        self.padding = padding_id(checkpoint, tokenizer)
+        self.vocabulary = part_of(checkpoint.config, "text_config").vocab_size
+
+    def __call__(self, examples: Sequence[Example]) -> tuple[dict[str, Tensor], list[list[int | None]]]:
+        """The inputs, and of every token the word that it begins: its place, None for all other tokens."""
+        if "input_ids" in examples[0]:
+            ids = [example["input_ids"] for example in examples]
+            return self._inputs(ids), [list(range(len(row))) for row in ids]
+        words = "tokens" in examples[0]
+        texts = [example["tokens" if words else "text"] for example in examples]
+        places = [example["where"] for example in examples]
+        pairs = [example["text_b"] for example in examples] if "text_b" in examples[0] else None
+        encoded = self.tokenizer(
+            texts, pairs, is_split_into_words=words, truncation=True, max_length=self.length, padding=False
+        )
+        ids = self._checked(encoded["input_ids"], places)
+        starts = [_starts(encoded.word_ids(row)) for row in range(len(ids))] if words else []
+        return self._inputs(ids, encoded.get("token_type_ids")), starts
+
+    def targets(self, examples: Sequence[Example]) -> list[list[int]]:
+        """The ids of what a decoder predicts, a token fewer than the limit."""
+        targets = [example["target"] for example in examples]
+        if not isinstance(targets[0], str):
+            return targets
+        encoded = self.tokenizer(text_target=targets, truncation=True, max_length=self.length - 1, padding=False)
+        return self._checked(encoded["input_ids"], [example["where"] for example in examples])
+
+    def _checked(self, ids: list[list[int]], places: Sequence[str]) -> list[list[int]]:
+        """Token ids that the model has.
+
+        Raises:
+            InputError: with the first text that has none, or one that the model lacks.
+        """
+        for row, where in zip(ids, places, strict=True):
+            if not row:
+                raise InputError(f"{where}: a text without tokens; leave it out")
+            if max(row) >= self.vocabulary:
+                token = self.tokenizer.convert_ids_to_tokens(max(row))
+                raise InputError(
+                    f"{where}: the tokenizer gives {token!r} the id {max(row)}, outside the model's vocabulary of "
+                    f"{self.vocabulary}: they do not belong together"
+                )
+        return ids
+
+    def _inputs(self, ids: list[list[int]], types: list[list[int]] | None = None) -> dict[str, Tensor]:
+        inputs = {"input_ids": padded(ids, self.padding), "attention_mask": padded([[1] * len(row) for row in ids], 0)}
+        if types is not None:
+            inputs["token_type_ids"] = padded(types, 0)
+        return inputs
+
+
+def _starts(words: list[int | None]) -> list[int | None]:
+    """The word at its first token only."""
+    return [word if word != before else None for word, before in zip(words, [None, *words], strict=False)]

@@ -1,0 +1,79 @@
+"""Weighted sums of models, as a model that runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from cobasin.checkpoint import Checkpoint
+from cobasin.errors import InputError
+from cobasin.evaluation.running import build, cast_floats
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+class Blend:
+    """Models of one class, and one model of the first one's config that becomes any weighted sum of them.
+
+    Sums are taken in float32; integer tensors stay those of the first. All models are held in memory.
+    """
+
+    def __init__(self, models: Sequence[Checkpoint], device: torch.device | str = "cpu"):
+        """Build the models.
+
+        Raises:
+            InputError: the checkpoints differ in names or shapes; as `cobasin.evaluation.running.build`.
+        """
+        first = models[0]
+        for other in models[1:]:
+            _check_alike(first, other)
+        built = [_built(first, model, device) for model in (first, *models)]
+        self._model = built[0]
+        self._target = _floats(self._model)
+        self._ends = [_floats(model) for model in built[1:]]
+
+    @torch.no_grad()
+    def at(self, weights: Sequence[float]) -> PreTrainedModel:
+        """The weighted sum, in evaluation mode: always the same object, so it is that sum until the next call."""
+        for target, *ends in zip(self._target, *self._ends, strict=True):
+            target.copy_(ends[0]).mul_(weights[0])
+            for end, weight in zip(ends[1:], weights[1:], strict=True):
+                target.add_(end, alpha=weight)
+        return self._model
+
+    @torch.no_grad()
+    def inner(self, left: Sequence[float], right: Sequence[float]) -> float:
+        """The inner product of two weighted sums of the models, over all float tensors that are not tied."""
+        total = 0.0
+        for ends in zip(*self._ends, strict=True):
+            x, y = (
+                sum((weight * end for weight, end in zip(weights, ends, strict=True)), torch.zeros_like(ends[0]))
+                for weights in (left, right)
+            )
+            total += float((x * y).sum())
+        return total
+
+
+def _check_alike(a: Checkpoint, b: Checkpoint) -> None:
+    if lonely := sorted(set(a) ^ set(b)):
+        owner = a if lonely[0] in a else b
+        raise InputError(f"only {owner.label} has {lonely[0]}: no straight line between {a.label} and {b.label}")
+    for name in a:
+        left, right = list(a.headers[name].shape), list(b.headers[name].shape)
+        if left != right:
+            raise InputError(f"{name} has shape {left} in {a.label} and {right} in {b.label}: no line between them")
+
+
+def _built(first: Checkpoint, model: Checkpoint, device: torch.device | str) -> PreTrainedModel:
+    made = build(first, {name: cast_floats(model[name], torch.float32) for name in first}, torch.float32)
+    return torch.nn.Module.to(made, device)  # type: ignore[return-value]
+
+
+def _floats(model: PreTrainedModel) -> list[Tensor]:
+    """The float tensors of a model, tied ones once."""
+    found = {value.data_ptr(): value for value in model.state_dict().values() if value.is_floating_point()}
+    return list(found.values())

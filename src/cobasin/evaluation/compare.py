@@ -1,0 +1,198 @@
+"""How two models are related, told from their weights alone.
+
+Both are brought to canonical form and matched by the whole symmetry group, so that nothing that is pure gauge counts.
+Two figures then tell the cases apart:
+
+* ``kept``, the share of coordinates (neurons, directions of heads and of the residual stream) that matching leaves
+  where they are. Fine-tuning leaves neurons in their places, and nothing else does: of n neurons in random order one
+  stays by chance, whatever n, and the trace of a random rotation is about 0. From 1/2 on, the models **share a base**.
+* ``shared``, how far the matched layers are from what chance gives, on the way to equality. A layer's agreement is
+  ``c = 1 - |a - b|²/(|a|² + |b|²)``: 0 for unrelated weights, 1 for equal ones. Matching finds some agreement between
+  any two models, the more the smaller they are. That floor f is measured, by matching a copy of one of them whose
+  tensors are shuffled along every axis (the same entries and shapes, no relation). ``shared`` is the median over the
+  layers of ``(c - f)/(1 - f)``. Models ``s + a`` and ``s + b`` whose own parts a and b are unrelated agree by
+  ``|s|²/(|s|² + |a|²)``, so from 1/2 on they have more in common than apart: they **share a basin**, as a model does
+  with a scrambled copy of a fine-tune of it. Models from different seeds agree beyond chance in what their data
+  fixes, such as embeddings, and less than half in their layers: they are **independent**.
+
+Models are the **same** if their files hold the same numbers, or if matching brings files that differ so close that only
+rounding is left, and their outputs do not contradict it. All of this is about weights; whether the loss stays low in
+between, a `LossPath` says.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+import torch
+
+from cobasin.checkpoint import load
+from cobasin.common_form import CommonForm
+from cobasin.evaluation.agreement import Difference, by_layer, difference, kept, shuffled, spectrum, total
+from cobasin.matching.state import Match
+from cobasin.matching.weights import ascend
+from cobasin.merging import equally_tied
+from cobasin.typed import Typed
+from cobasin.verification import Verdict, verify
+
+HALF = 0.5  # of the coordinates; of the way from chance to equality
+NEAR = 4  # roundings of the files that may be rounding; the outputs have the last word
+ARITHMETIC = 8 * torch.finfo(torch.float32).eps  # of matching, which moves tensors in float32
+VERIFIED_PARAMETERS = 100_000_000  # above, two float64 models would be the largest thing in memory by far
+
+_STAGES = ("before", "after", "chance")
+
+Relation = Literal["same", "share a base", "share a basin", "independent"]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How two models are related, and the evidence.
+
+    Relative distances are ``|a - b| / sqrt(|a|² + |b|²)``: 0 for equal weights, 1 for unrelated ones. There are those
+    of the ``files`` as they are, in canonical form ``before`` and ``after`` matching, and by ``chance``: what matching
+    reaches with a shuffled model (None where the verdict does not need it).
+
+    Attributes:
+        verdict, reason: the relation (see the module's docstring), and why.
+        distance: Euclidean distance of the ``files``, ``before`` and ``after``.
+        relative: relative distances over all tensors.
+        layers: relative distances of every layer, and of what is outside of the layers.
+        spaces: for every space that is matched, the Euclidean distance of the tensors it runs through, ``before`` and
+            ``after``; the share of its coordinates that is ``kept`` (None: they have no order); and the spectrum of
+            the ``agreement``: cosines between matched coordinates (neurons, heads; under an orthogonal group
+            singular directions of the cross-Gram), 101 from the largest to the smallest. The same by ``chance``.
+        kept, shared: the figures behind the verdict; None where it did not need them.
+        verification: of the outputs, where the weights alone could not tell.
+        notes: what a reader should know.
+        seconds: how long it took.
+    """
+
+    verdict: Relation
+    reason: str
+    distance: dict[str, float]
+    relative: dict[str, float | None]
+    layers: dict[str, dict[str, float | None]]
+    spaces: dict[str, dict[str, Any]]
+    kept: float | None
+    shared: float | None
+    verification: Verdict | None
+    notes: list[str]
+    seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+
+def compare(a: Any, b: Any, symmetry: str = "gl", progress: Callable[[int, float], None] | None = None) -> Comparison:
+    """Say how two models are related: the same, of one base, in one basin, or independent.
+
+    Args:
+        a, b: anything `cobasin.load` takes; of one architecture, configuration and vocabulary.
+        symmetry: as in `cobasin.match`; by default the largest group.
+        progress: called after every round of matching with its number and the squared distance.
+
+    Raises:
+        InputError: as `cobasin.match`.
+    """
+    started = time.perf_counter()
+    common = CommonForm(equally_tied([Typed.of(load(model)) for model in (a, b)]), symmetry, anchors=[0])
+    anchor, source = common.models.states
+    values, _ = common.find(1, 0, progress)
+    matches = {"before": common.models.match(1, anchor), "after": common.models.match(1, anchor, values)}
+    layers = {stage: by_layer(match) for stage, match in matches.items()}
+    first, second = common.typed
+    counted = [name for name in first if name not in first.spec.tied and name not in common.heads]
+    files = difference((first[name], second[name]) for name in counted)
+    stay = kept(matches["after"], matches["after"].groups)
+    same, reason, verification = _same(common.typed, counted, files, total(layers["after"]))
+    shared = None
+    if same:
+        verdict: Relation = "same"
+    elif stay is not None and stay >= HALF:
+        verdict = "share a base"
+        reason = f"{stay:.0%} of the coordinates stay in their places; relative distance {files.relative:.2g}"
+    else:
+        matches["chance"] = replace(common.models, states=[anchor, shuffled(source)]).match(1, anchor)
+        ascend(matches["chance"], progress)
+        layers["chance"] = by_layer(matches["chance"])
+        shared = _shared(layers["after"], layers["chance"])
+        verdict = "share a basin" if shared >= HALF else "independent"
+        reason = f"matched, the layers are {shared:.0%} of the way from what chance gives to equality"
+        if stay is not None:
+            reason = f"{stay:.0%} of the coordinates stay in their places; {reason}"
+    relative = {stage: total(parts).relative for stage, parts in layers.items()}
+    return Comparison(
+        verdict,
+        reason,
+        {"files": math.sqrt(files.squared)} | {stage: math.sqrt(matches[stage].total) for stage in ("before", "after")},
+        {"files": files.relative, "chance": None, **relative},
+        {
+            place: {stage: layers[stage][place].relative if stage in layers else None for stage in _STAGES}
+            for place in layers["before"]
+        },
+        _spaces(matches),
+        stay,
+        shared,
+        verification,
+        common.notes,
+        time.perf_counter() - started,
+    )
+
+
+def _same(
+    typed: Sequence[Typed], counted: Sequence[str], files: Difference, matched: Difference
+) -> tuple[bool, str, Verdict | None]:
+    """Whether the models are the same, why, and what their outputs say, if they had to be asked."""
+    first, second = typed
+    if all(_equal(first[name], second[name]) for name in counted):
+        return True, "the files hold the same numbers, up to their dtype", None
+    headers = [header for model in typed for header in model.checkpoint.headers.values()]
+    rounding = max(torch.finfo(header.dtype).eps for header in headers if header.dtype.is_floating_point)
+    # with other labels the outputs are others, whatever the rest
+    runs = first.labels == second.labels and sum(first[name].numel() for name in counted) <= VERIFIED_PARAMETERS
+    if not matched.relative <= (NEAR if runs else 1) * rounding + ARITHMETIC < files.relative:
+        return False, "", None
+    reason = f"matched, they differ by {matched.relative:.1g} of their size, no more than rounding explains"
+    if not runs:
+        return True, reason, None
+    verdict = verify(first.checkpoint, second.checkpoint)
+    return verdict.same is not False, f"{reason}; outputs in float64: {verdict.reason}", verdict
+
+
+def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors are equal in the coarser of their dtypes."""
+    dtype = max(a.dtype, b.dtype, key=lambda dtype: torch.finfo(dtype).eps)
+    return a.to(dtype).equal(b.to(dtype))
+
+
+def _shared(matched: dict[str, Difference], chance: dict[str, Difference]) -> float:
+    """The median over layers of where they are between chance (0) and equality (1)."""
+    floors = {place: chance[place].agreement for place in matched}
+    # constant tensors agree with themselves, shuffled or not
+    return statistics.median((matched[place].agreement - f) / (1 - f) for place, f in floors.items() if f < 1)
+
+
+def _spaces(matches: dict[str, Match]) -> dict[str, dict[str, Any]]:
+    keys: dict[str, list] = {}
+    for key in matches["after"].groups:
+        keys.setdefault(str(key[0]), []).append(key)
+    found = {}
+    for space, own in keys.items():
+        tensors = matches["after"].tensors_of(own)
+        distance = {
+            stage: math.sqrt(sum(matches[stage].distances[name] for name in tensors)) for stage in ("before", "after")
+        }
+        found[space] = {
+            **distance,
+            "kept": kept(matches["after"], own),
+            "agreement": spectrum(matches["after"], own),
+            "chance": spectrum(matches["chance"], own) if "chance" in matches else None,
+        }
+    return found

@@ -1,0 +1,186 @@
+"""How well a model does its task: the mean loss, and the task's usual metric."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from cobasin.data import Batch
+from cobasin.errors import InputError
+from cobasin.statistics.likelihood import IGNORED, score
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
+
+# the metric of every task that has a loss
+METRICS = {
+    "classification": "accuracy",
+    "image": "accuracy",
+    "multilabel": "macro F1",
+    "regression": "Pearson r",
+    "tokens": "span F1",
+    "causal_lm": "token accuracy",
+    "masked_lm": "token accuracy",
+    "seq2seq_lm": "token accuracy",
+}
+
+
+@dataclass(frozen=True)
+class Score:
+    """How well a model does.
+
+    Attributes:
+        loss: the mean that Transformers minimises: cross-entropy in nats of an example or a token, of a multi-label
+            model of an annotated label; of a regression the squared error.
+        metric: from 0 (Pearson r: -1) to 1.
+        metric_name: what it is.
+    """
+
+    loss: float
+    metric: float
+    metric_name: str
+
+
+@torch.no_grad()
+def evaluate(model: PreTrainedModel, batches: Iterable[Batch], task: str) -> Score:
+    """Run a model on a data set, where the model is (`model.to(device)`).
+
+    Padding, labels of -100 and labels of NaN (not annotated) never count.
+
+    - classification, image: accuracy
+    - multi-label: macro F1 at probability 1/2, over the labels that are annotated at all; a label that neither
+      occurs nor is predicted counts 0, as in scikit-learn
+    - regression: Pearson r, 0 where all predictions or all labels are the same
+    - tokens: micro F1 of whole spans (Tjong Kim Sang and De Meulder, 2003), by seqeval, from labels in IOB2
+    - language models: how often the most probable token is the right one
+
+    Args:
+        model: in evaluation mode.
+        batches: rows with labels, such as `cobasin.data.batches` makes.
+        task: as `cobasin.data.task_of` says.
+
+    Raises:
+        InputError: the task has no loss, the rows have no labels, none of which counts, or seqeval is missing.
+    """
+    check_metric(model.config, task)
+    loss, count = 0.0, 0
+    predictions: list[Tensor] = []
+    labels: list[Tensor] = []
+    for batch in batches:
+        expected = labels_of(batch).to(model.device)
+        inputs = {name: _to(value, model) for name, value in batch.inputs.items()}
+        logits = model(**inputs).logits
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        loss -= float(score(task, logits, expected, inputs, None))
+        if task == "causal_lm":
+            logits, expected = logits[:, :-1], expected[:, 1:]
+        predicted, counts = _predicted(task, logits), _counts(expected)
+        count += int(counts.sum())
+        if task != "tokens":  # there, rows have to stay apart
+            predicted = predicted.reshape(expected.shape)
+            if task not in ("multilabel", "regression"):
+                predicted, expected = predicted[counts], expected[counts]
+        predictions.append(predicted.cpu())
+        labels.append(expected.cpu())
+    if not count:
+        raise InputError("the rows have no label that counts, so there is no loss")
+    if task == "regression":  # half of it is the likelihood
+        loss *= 2
+    return Score(loss / count, _metric(model.config, task)(predictions, labels), METRICS[task])
+
+
+def check_metric(config: PreTrainedConfig, task: str) -> None:
+    """Refuse, before a model is run, a task without a loss, or whose metric cannot be computed.
+
+    Raises:
+        InputError: as `evaluate`.
+    """
+    if task not in METRICS:
+        raise InputError(f"a {config.model_type} without a task head has no loss; name a model with one")
+    if task == "tokens":
+        _seqeval()
+        for label in _tags(config):
+            if label != "O" and label[:2] not in ("B-", "I-"):
+                raise InputError(
+                    f"label {label!r} is not in IOB2 (O, B-..., I-...), which span F1 is read from; correct id2label "
+                    "in config.json"
+                )
+
+
+def labels_of(batch: Batch) -> Tensor:
+    """The labels of a batch.
+
+    Raises:
+        InputError: it has none.
+    """
+    if batch.labels is None:
+        raise InputError("the rows have no labels, without which there is no loss; say their column under 'columns'")
+    return batch.labels
+
+
+def _to(value: Tensor, model: PreTrainedModel) -> Tensor:
+    return value.to(model.device, model.dtype) if value.is_floating_point() else value.to(model.device)
+
+
+def _predicted(task: str, logits: Tensor) -> Tensor:
+    if task == "regression":
+        return logits
+    return (logits > 0).to(logits) if task == "multilabel" else logits.argmax(-1)
+
+
+def _counts(labels: Tensor) -> Tensor:
+    return ~labels.isnan() if labels.is_floating_point() else labels != IGNORED
+
+
+def _metric(config: PreTrainedConfig, task: str) -> Callable[[Sequence[Tensor], Sequence[Tensor]], float]:
+    if task == "tokens":
+        return lambda predicted, labels: _span_f1(predicted, labels, _tags(config))
+    metric = {"multilabel": _macro_f1, "regression": _pearson}.get(task, _accuracy)
+    return lambda predicted, labels: metric(torch.cat(list(predicted)), torch.cat(list(labels)))
+
+
+def _accuracy(predicted: Tensor, labels: Tensor) -> float:
+    return float((predicted == labels).double().mean())
+
+
+def _macro_f1(predicted: Tensor, labels: Tensor) -> float:
+    """From 0 and 1 [rows, labels], NaN where not annotated."""
+    known = ~labels.isnan()
+    hits = (predicted * labels).nan_to_num().sum(0)
+    marked = (predicted * known).sum(0) + labels.nan_to_num().sum(0)
+    return float((2 * hits / marked.clamp_min(1))[known.any(0)].double().mean())
+
+
+def _pearson(predicted: Tensor, labels: Tensor) -> float:
+    known = ~labels.isnan()
+    both = torch.stack([predicted[known], labels[known]]).double()
+    if (both.amin(1) == both.amax(1)).any():
+        return 0.0
+    return float(both.corrcoef()[0, 1])
+
+
+def _span_f1(predicted: Sequence[Tensor], labels: Sequence[Tensor], tags: Sequence[str]) -> float:
+    rows = [
+        (row[counts].tolist(), expected[counts].tolist())
+        for batch, wanted in zip(predicted, labels, strict=True)
+        for row, expected, counts in zip(batch, wanted, wanted != IGNORED, strict=True)
+    ]
+    named = [[[tags[index] for index in ids] for ids in side] for side in zip(*rows, strict=True)]
+    return float(_seqeval()(named[1], named[0], average="micro", zero_division=0))
+
+
+def _tags(config: PreTrainedConfig) -> list[str]:
+    """The label of every class."""
+    return [label for _, label in sorted((config.id2label or {}).items())]
+
+
+def _seqeval() -> Callable[..., Any]:
+    try:
+        from seqeval.metrics import f1_score
+    except ImportError as error:
+        raise InputError("span F1 needs seqeval: pip install 'cobasin[evaluation]'") from error
+    return f1_score

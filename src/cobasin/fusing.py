@@ -1,0 +1,143 @@
+"""Fusing: the merged tensors, each computed from the models' as it is asked for."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cobasin.errors import InputError
+from cobasin.fusion.registry import find
+from cobasin.recipe import Recipe
+from cobasin.statistics.grams import InputGram
+from cobasin.statistics.of_models import Statistics
+from cobasin.symmetry.spec import is_layer, layer_of
+from cobasin.symmetry.state import State
+from cobasin.typed import Typed
+
+NO_WEIGHT = 1e-8  # what is left of weights that cancel, as a part of them
+LARGEST = torch.finfo(torch.float32).max
+
+
+class Fusion:
+    """The merged tensors, by spec name, computed as they are asked for.
+
+    A tensor that stacks several of the file is fused as these, one by one.
+    """
+
+    def __init__(
+        self, recipe: Recipe, typed: Sequence[Typed], states: Sequence[State], fused: list[int], statistics: Statistics
+    ):
+        self.recipe, self.typed, self.states, self.fused, self.statistics = recipe, typed, states, fused, statistics
+        self.method, self.spec = recipe.method, typed[0].spec
+        self.base = None if recipe.base is None else recipe.referenced.index(recipe.base)
+        self._order = {name: i for i, name in enumerate(self.spec.entries)}
+        layered = (name for name, entry in self.spec.entries.items() if layer_of(entry.index) is not None)
+        self._first_layered = min(map(self._order.__getitem__, layered), default=None)
+        self._disk = typed[0].disk_names
+
+    @property
+    def parts(self) -> list[str]:
+        """What is fused: the tensors of the file, but for those that repeat another one."""
+        return [name for name in self.spec.file_entries if name not in self.spec.tied]
+
+    @property
+    def notes(self) -> list[str]:
+        """Which tensors are averaged, because nothing was collected for them."""
+        collected = {"grams": self.statistics.grams, "fishers": self.statistics.fishers}
+        left = [
+            sum(self.spec.file_entries[name][0] not in found for name in self.parts)
+            for kind, found in collected.items()
+            if kind in self.method.inputs
+        ]
+        return [f"{count} tensors have no statistics and are averaged" for count in left if count]
+
+    @property
+    def weights(self) -> list[float] | None:
+        """The weights of the models where all tensors have the same, shares of 1 where the method divides by them."""
+        (first, *others) = map(self.parameters, self.parts)
+        if "weight" not in first or any(other["weight"] != first["weight"] for other in others):
+            return None
+        total = sum(first["weight"]) if self._averages(first) else 1.0
+        return [one / total for one in first["weight"]]
+
+    def check(self, heads: Collection[str]) -> None:
+        """Check the parameters of all tensors, but for those of task ``heads`` that are not fused.
+
+        Raises:
+            InputError: where a tensor has no value of a parameter, or is averaged with weights that add up to nothing.
+        """
+        for part in self.parts:
+            parameters = self.parameters(part)
+            weight, disk = parameters.get("weight", ()), self.on_disk(part)
+            if any(abs(one) > LARGEST for one in weight):
+                raise InputError(f"{disk}: a weight of {max(weight, key=abs):g} is beyond float32")
+            if part in heads or not self._averages(parameters):
+                continue
+            if sum(weight) <= NO_WEIGHT * sum(map(abs, weight)):
+                shown = ", ".join(f"{one:g}" for one in weight)
+                raise InputError(
+                    f"{disk}: the weights {shown} sum to {sum(weight):g}; expected a positive sum"
+                    + (", or normalize: false" if "normalize" in parameters else "")
+                )
+
+    def parameters(self, part: str) -> dict[str, Any]:
+        """The method's parameters for one tensor of the file, by its spec name."""
+        name, _ = self.spec.file_entries[part]
+        index = self.spec.entries[name].index
+        layers = next((self.spec.sizes[space] for space in index if is_layer(space)), 1)
+        after = self._first_layered is not None and self._order[name] > self._first_layered
+        return self.recipe.parameters_of(self.on_disk(part), layer_of(index), layers, after_layers=after)
+
+    def tensor(self, name: str) -> Tensor:
+        """One merged tensor, in float32 or better."""
+        name = self.spec.tied.get(name, name)
+        return self.from_tensors(name, self.statistics.grams.get(name))
+
+    def from_tensors(self, name: str, grams: list[InputGram] | None) -> Tensor:
+        """One merged tensor, given the Grams of its inputs (None: it has none)."""
+        given = {
+            "tensors": [_wide(self.states[i][name]) for i in self.fused],
+            "base": None if self.base is None else _wide(self.states[self.base][name]),
+            "fishers": self.statistics.fishers.get(name),
+            "grams": grams,
+        }
+        stack = self.spec.entries[name].stack
+        if not stack:
+            return self._fused(name, given)
+        return torch.stack([self._fused(part, _within(given, i)) for i, part in enumerate(stack)])
+
+    def _fused(self, part: str, given: dict[str, Any]) -> Tensor:
+        method, parameters = self.method, self.parameters(part)
+        if any(given[kind] is None for kind in ("grams", "fishers") if kind in method.inputs):
+            method, parameters = find("linear"), {"weight": parameters["weight"], "normalize": True}
+        if "generator" in method.inputs:
+            seed = hashlib.sha256(f"{self.recipe.seed} {part}".encode()).digest()
+            given["generator"] = torch.Generator().manual_seed(int.from_bytes(seed[:8], "big", signed=True))
+        try:
+            return method.fuse(given, parameters)
+        except InputError as error:
+            raise InputError(f"{self.on_disk(part)}: {error}") from None
+
+    def on_disk(self, part: str) -> str:
+        """The name of a tensor in the file, which is what filters look at."""
+        return self._disk.get(part, part)
+
+    def _averages(self, parameters: dict[str, Any]) -> bool:
+        """Whether the method divides by the sum of the weights."""
+        return "weight" in parameters and self.base is None and parameters.get("normalize", True)
+
+
+def _within(given: Mapping[str, Any], i: int) -> dict[str, Any]:
+    """What a method is given, of one of the tensors in a stack."""
+    return {
+        kind: value[i] if isinstance(value, Tensor) else value and [one[i] for one in value]
+        for kind, value in given.items()
+    }
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor if tensor.dtype == torch.float64 else tensor.float()

@@ -1,0 +1,206 @@
+"""What a merge method is: a function of tensors, whose signature is its schema.
+
+Its positional parameters say what it is given, by name:
+
+    tensors     one tensor a model, the base model's left out where there is a ``base``
+    base        the base model's tensor
+    fishers     the diagonal Fisher information of every tensor
+    grams       the `InputGram` of every tensor; only tensors that have one reach the method
+    generator   a random generator, seeded for this tensor
+
+Its keyword parameters are those of a recipe; ``lambda_`` is written ``lambda`` there. An annotation
+``tuple[float, ...]`` asks for one value a model, with a default of one value for all. Annotated bounds are checked, and
+that numbers are finite.
+
+A method may bring the models together by itself before it sees their tensors, with ``couple(anchor, states, position,
+activations, *, ...)``; the keyword parameters of that function are those of a recipe, too, with one value for the whole
+merge.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from torch import Tensor
+
+from cobasin.errors import InputError
+from cobasin.symmetry.state import State
+
+if TYPE_CHECKING:
+    from cobasin.typed import Typed
+
+REQUIRED = inspect.Parameter.empty
+_KEYWORD = inspect.Parameter.KEYWORD_ONLY
+INPUTS = ("tensors", "base", "fishers", "grams", "generator")
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of a method as recipes give it.
+
+    Attributes:
+        each: whether every model has a value of its own.
+        default: `REQUIRED` where there is none.
+        whole: whether it has one value for the whole merge: no filters, no gradients over the layers.
+    """
+
+    name: str
+    adapter: TypeAdapter
+    each: bool
+    default: Any
+    whole: bool = False
+
+    def check(self, value: Any) -> Any:
+        """One value, converted to the declared type.
+
+        Raises:
+            ValueError: with what is wrong with it.
+        """
+        try:
+            return self.adapter.validate_python(value)
+        except ValidationError as error:
+            raise ValueError(error.errors()[0]["msg"]) from None
+
+
+@dataclass(frozen=True)
+class Method:
+    """A merge method.
+
+    Attributes:
+        name: as in ``merge_method``.
+        function: of tensors; see the module's docstring.
+        inputs: what it is given, out of `INPUTS`.
+        parameters: by name.
+        fewest, most: how many models it takes beside the base; no upper bound where None.
+        reference: the paper it is from.
+        statistics: what has to be collected on data first: fisher, grams, grams_in_turn or activations; None.
+        couple: what brings the models together first; see the module's docstring.
+    """
+
+    name: str
+    function: Callable[..., Tensor]
+    inputs: tuple[str, ...]
+    parameters: dict[str, Parameter]
+    fewest: int
+    most: int | None
+    reference: str
+    statistics: str | None
+    couple: Callable[..., list[State]] | None = None
+
+    @property
+    def summary(self) -> str:
+        """The first line of the function's docstring."""
+        return (inspect.getdoc(self.function) or "").partition("\n")[0]
+
+    @property
+    def takes_base(self) -> bool:
+        """Whether it is defined relative to a base model."""
+        return "base" in self.inputs
+
+    def fuse(self, given: dict[str, Any], parameters: dict[str, Any]) -> Tensor:
+        """The fused tensor; ``given`` may hold more than the method asks for."""
+        keywords = {
+            name + "_" if name == "lambda" else name: value
+            for name, value in parameters.items()
+            if not self.parameters[name].whole
+        }
+        return self.function(*(given[name] for name in self.inputs), **keywords)
+
+    def coupled(
+        self,
+        anchor: Typed,
+        states: Sequence[State],
+        position: int,
+        activations: Sequence[Mapping[str, Tensor]] | None,
+        parameters: dict[str, Any],
+    ) -> list[State]:
+        """The models as the method brings them together: unchanged, unless it has `couple`.
+
+        Args:
+            anchor: the type of the models; the model itself is run by methods that ask how its modules are connected.
+            states: the models' tensors.
+            position: of the anchor among them; its tensors stay as they are.
+            activations: for every model, the outputs of its modules on the same inputs; None without.
+            parameters: of the method; those that are not `Parameter.whole` are not looked at.
+        """
+        if self.couple is None:
+            return list(states)
+        keywords = {name: value for name, value in parameters.items() if self.parameters[name].whole}
+        return self.couple(anchor, states, position, activations, **keywords)
+
+
+_METHODS: dict[str, Method] = {}
+
+
+def method(
+    name: str,
+    *,
+    reference: str,
+    fewest: int = 1,
+    most: int | None = None,
+    statistics: str | None = None,
+    couple: Callable[..., list[State]] | None = None,
+) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
+    """Make a function a merge method of this name."""
+
+    def register(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        if name in _METHODS:
+            raise ValueError(f"merge method {name!r} is registered twice")
+        inputs = [one.name for one in inspect.signature(function).parameters.values() if one.kind is not _KEYWORD]
+        if unknown := [one for one in inputs if one not in INPUTS]:
+            raise ValueError(f"{name}: {unknown[0]!r} is none of {', '.join(INPUTS)}")
+        parameters = _parameters(function) | (_parameters(couple, whole=True) if couple else {})
+        _METHODS[name] = Method(name, function, tuple(inputs), parameters, fewest, most, reference, statistics, couple)
+        return function
+
+    return register
+
+
+def _parameters(function: Callable[..., Any], whole: bool = False) -> dict[str, Parameter]:
+    """The keyword parameters of a function."""
+    found = {}
+    hints = get_type_hints(function, include_extras=True)
+    for one in inspect.signature(function).parameters.values():
+        if one.kind is _KEYWORD:
+            hint, key = hints[one.name], one.name.removesuffix("_")
+            each = get_origin(hint) is tuple
+            default = one.default[0] if each and one.default is not REQUIRED else one.default
+            adapter = TypeAdapter(get_args(hint)[0] if each else hint, config=ConfigDict(allow_inf_nan=False))
+            found[key] = Parameter(key, adapter, each, default, whole)
+    return found
+
+
+@cache
+def methods() -> dict[str, Method]:
+    """All merge methods by name."""
+    import cobasin.fusion
+
+    for module in iter_modules(cobasin.fusion.__path__):
+        import_module(f"cobasin.fusion.{module.name}")
+    return dict(sorted(_METHODS.items()))
+
+
+def find(name: str) -> Method:
+    """The method of that name.
+
+    Raises:
+        InputError: there is none; suggests the nearest.
+    """
+    if name not in methods():
+        raise InputError(f"merge method {name!r} is unknown{nearest(name, methods())}")
+    return methods()[name]
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown word: what may be meant, and what there is."""
+    known = sorted(known)
+    meant = difflib.get_close_matches(word, known, 1)
+    return (f"; did you mean {meant[0]!r}?" if meant else "") + f" (known: {', '.join(known)})"

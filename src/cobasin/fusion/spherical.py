@@ -1,0 +1,92 @@
+"""Means on the sphere: spherical interpolation and the Karcher mean."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Annotated
+
+import torch
+from annotated_types import Ge, Le
+from torch import Tensor
+
+from cobasin.fusion.arithmetic import inner, widened
+from cobasin.fusion.average import linear
+from cobasin.fusion.registry import method
+
+PARALLEL = 0.9995
+"""The cosine from which on an arc is taken for straight."""
+
+STRAIGHT = 1 - 1e-6
+"""The cosine from which on θ / sin θ is taken for 1: it is, to 3e-7."""
+
+NO_DIRECTION = 1e-3
+"""Unit vectors whose mean is shorter than this point to all sides: float32 leaves 3e-4 of a sum that is zero."""
+
+
+@method("slerp", reference="Shoemake, Animating rotation with quaternion curves, SIGGRAPH 1985", fewest=1, most=1)
+def slerp(base: Tensor, tensors: Sequence[Tensor], *, t: Annotated[float, Ge(0), Le(1)]) -> Tensor:
+    """Spherical linear interpolation from ``base`` (t = 0) to the other tensor (t = 1).
+
+    ``(sin((1-t)θ) x + sin(tθ) y) / sin θ`` with θ the angle between the flattened tensors. Straight interpolation where
+    ``|cos θ| > 0.9995`` and where a tensor is zero, so has no direction.
+
+    Args:
+        base: of any shape.
+        tensors: the other one, of that shape.
+        t: how far from ``base``.
+    """
+    x, y = widened(base, tensors[0])
+    lengths = math.sqrt(inner(x, x) * inner(y, y))
+    cosine = inner(x, y) / lengths if lengths else 1.0
+    if abs(cosine) > PARALLEL:
+        shares = 1 - t, t
+    else:
+        angle = math.acos(cosine)
+        shares = math.sin((1 - t) * angle) / math.sin(angle), math.sin(t * angle) / math.sin(angle)
+    return linear([x, y], weight=shares, normalize=False)
+
+
+@method("karcher", reference="Karcher, Riemannian center of mass and mollifier smoothing, CPAM 1977")
+def karcher(
+    tensors: Sequence[Tensor], *, max_iter: Annotated[int, Ge(0)] = 10, tol: Annotated[float, Ge(0)] = 1e-5
+) -> Tensor:
+    """The Karcher mean of the directions, with the mean of the norms.
+
+    The point of the unit sphere with the least sum of squared angles to the flattened tensors, by gradient descent
+    from their normalised mean. It is a combination of the tensors, so that all steps run on their inner products.
+    Tensors of zeros have no direction and count for the norm only; directions that cancel have no mean, and their
+    tensors are averaged.
+
+    Args:
+        tensors: of one shape.
+        max_iter: how many steps at most.
+        tol: the step, in radians, at which to stop.
+    """
+    tensors = widened(*tensors)
+    products = torch.tensor([[inner(x, y) for y in tensors] for x in tensors], dtype=torch.float64)
+    norms = products.diagonal().sqrt()
+    directed = norms > 0
+    scales = torch.where(directed, 1 / norms, 0)
+    cosines = scales[:, None] * products * scales
+
+    def length(coefficients: Tensor) -> float:
+        return math.sqrt(max(0.0, float(coefficients @ cosines @ coefficients)))
+
+    shares = directed.double() / max(int(directed.sum()), 1)
+    if length(shares) < NO_DIRECTION:
+        return linear(tensors, weight=(1.0,) * len(tensors))
+    mean = shares / length(shares)
+    for _ in range(max_iter):
+        cosine = (cosines @ mean).clamp(-1, 1)
+        angle = cosine.acos()
+        # The logarithm of a direction y at the mean m is θ / sin θ (y - m cos θ). Opposite to m, no way is shorter than
+        # another: y - m cos θ is 0 but for rounding, which must not be stretched.
+        stretch = torch.where(cosine.abs() < STRAIGHT, angle / angle.sin(), 1.0) * shares
+        step = stretch - (stretch @ cosine) * mean
+        size = length(step)
+        if size < tol or size == 0:
+            break
+        mean = math.cos(size) * mean + math.sin(size) / size * step
+        mean = mean / length(mean)
+    return linear(tensors, weight=tuple((mean * scales * norms.mean()).tolist()), normalize=False)

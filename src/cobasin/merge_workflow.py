@@ -1,0 +1,186 @@
+"""What `cobasin merge` does: read a recipe or options, merge, write, verify, report."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cobasin import __version__, card, present
+from cobasin.checkpoint import load
+from cobasin.errors import InputError
+from cobasin.fingerprint import fingerprint
+from cobasin.merging import Merge, merge_recipe, shares
+from cobasin.plan import plan
+from cobasin.recipe import Recipe
+from cobasin.workflow import evidence_of, save_with_bar
+from cobasin.writer import check_output, publishing
+
+_IN_RECIPE = {"weights": "parameters", "set": "parameters", "merge_method": "merge_method", "base_model": "base_model"}
+_OPTION = {"merge_method": "method", "base_model": "base"}
+
+
+def recipe_of(models: list[str], options: Mapping[str, Any]) -> Recipe:
+    """The recipe that the arguments of the command line name or amount to.
+
+    Raises:
+        InputError: for a recipe that cannot be read, and options that do not go with it or each other.
+    """
+    files = [model for model in models if model.lower().endswith((".yaml", ".yml")) and not Path(model).is_dir()]
+    if not files:
+        return Recipe.of(_content(models, options), "merge")
+    if len(models) > 1:
+        raise InputError(f"{files[0]} is a recipe: it names all models itself, so give nothing beside it")
+    if clash := [name for name in _IN_RECIPE if name in options]:
+        option = _OPTION.get(clash[0], clash[0])
+        raise InputError(f"--{option} goes with models; in {files[0]} write it under {_IN_RECIPE[clash[0]]}")
+    recipe = Recipe.read(files[0])
+    return recipe.changed(_match(options), _head(options, recipe.referenced))
+
+
+def _content(models: list[str], options: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe from models and options."""
+    if len(models) + ("base_model" in options) < 2:
+        raise InputError(f"a merge needs two models or more, got {len(models)}; a recipe is a file named *.yaml")
+    weights = shares(_numbers(options["weights"]), len(models)) if "weights" in options else None
+    content: dict[str, Any] = {
+        "merge_method": options.get("merge_method", "linear"),
+        "models": [
+            {"model": model} | ({} if weights is None else {"parameters": {"weight": weights[i]}})
+            for i, model in enumerate(models)
+        ],
+        "match": {"symmetry": "full"} | _match(options),
+    }
+    if "set" in options:
+        content["parameters"] = _settings(options["set"])
+    if "base_model" in options:
+        content["base_model"] = options["base_model"]
+    if head := _head(options, [*models, *([options["base_model"]] if "base_model" in options else [])]):
+        content["head"] = head
+    return content
+
+
+def _match(options: Mapping[str, Any]) -> dict[str, str]:
+    names = {"match": "symmetry", "anchor": "anchor"}
+    return {key: options[option] for option, key in names.items() if option in options}
+
+
+def _head(options: Mapping[str, Any], models: list[str]) -> str | None:
+    if "head_from" not in options:
+        return "keep" if "keep_heads" in options else None
+    if "keep_heads" in options:
+        raise InputError("--keep-heads and --head-from: one of the two")
+    # a folder may be written in several ways, like ./a and a/
+    model = next((model for model in models if Path(model) == Path(options["head_from"])), None)
+    if model is None:
+        wanted = ", ".join(models)
+        raise InputError(f"--head-from {options['head_from']}: expected one of the models to merge: {wanted}")
+    return model
+
+
+def _settings(texts: Iterable[str]) -> dict[str, Any]:
+    """Parameters from the values of ``--set``."""
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, given, value = map(str.strip, text.partition("="))
+        if not (name and given and value):
+            raise InputError(f"--set {text}: expected NAME=VALUE, like density=0.5")
+        if name in found:
+            raise InputError(f"--set {text}: {name} is set twice")
+        try:
+            found[name] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise InputError(f"--set {text}: {value!r} is not a value") from None
+    return found
+
+
+def _numbers(text: str) -> list[float]:
+    try:
+        return [float(word) for word in text.split(",")]
+    except ValueError:
+        raise InputError(f"weights {text!r}: expected numbers like 0.7,0.3") from None
+
+
+def plan_of(recipe: Recipe) -> dict[str, Any]:
+    """The plan of a merge, for ``--dry-run``."""
+    return {"cobasin": __version__, **plan(recipe, {})}
+
+
+def merge_to_folder(recipe: Recipe, out: Path, overwrite: bool, arguments: Sequence[str] = ()) -> dict[str, Any]:
+    """Merge and write: one folder, or one for every task whose head is kept; returns the report.
+
+    Args:
+        recipe: what to merge.
+        out: the folder to write.
+        overwrite: whether it may be replaced.
+        arguments: of the command line, among them the recipe's file, which ``out`` must not replace.
+    """
+    loaded = {name: load(name) for name in recipe.referenced}
+    check_output(out, overwrite, [model.folder for model in loaded.values()])
+    _check_beside(out, recipe, arguments)
+    with present.steps() as progress:
+        merged = merge_recipe(recipe, loaded, progress)
+    report = _report(merged, out)
+    files: dict[str, Callable[[Path], None] | str] = {
+        f"cobasin-{i}.safetensors": element.save for i, element in enumerate(merged.elements) if element is not None
+    }
+    if recipe.head != "keep":
+        files |= {"cobasin.json": json.dumps(report, indent=2), "README.md": card.merged(report)}
+        save_with_bar(merged.checkpoint, out, overwrite, files)
+        return report
+    report["heads"] = dict(zip(_folder_names(recipe.inputs), recipe.inputs, strict=True))
+    files |= {"cobasin.json": json.dumps(report, indent=2), "README.md": card.merged(report)}
+    with publishing(out, overwrite, None) as partial:
+        for name, checkpoint in zip(report["heads"], merged.checkpoints, strict=True):
+            save_with_bar(checkpoint, partial / name, False, files)
+    return report
+
+
+def _check_beside(out: Path, recipe: Recipe, arguments: Sequence[str]) -> None:
+    """Refuse an output folder that holds the recipe, the data, or the files of statistics."""
+    given = recipe.statistics
+    data = [] if given is None or given.data is None else given.data if isinstance(given.data, list) else [given.data]
+    read = [path for path in (*arguments, *(one.path for one in data)) if Path(path).expanduser().exists()]
+    for path in [*read, *([given.cache] if given is not None and given.cache is not None else [])]:
+        place = Path(path).expanduser().resolve()
+        if out.resolve() in (place, *place.parents):
+            raise InputError(f"{out}: holds {path}, which the recipe needs; choose another folder")
+
+
+def _folder_names(models: list[str]) -> list[str]:
+    """A folder name for every model: the last part of its path; numbered, where two are the same."""
+    names = [re.sub(r"[^\w.-]", "_", Path(model).resolve().name) or "model" for model in models]
+    return names if len({name.lower() for name in names}) == len(names) else [f"{n}-{i}" for i, n in enumerate(names)]
+
+
+def _report(merged: Merge, out: Path) -> dict[str, Any]:
+    recipe = merged.recipe
+    matches = []
+    for i, (name, parent, element) in enumerate(zip(merged.names, merged.parents, merged.elements, strict=True)):
+        if element is not None:
+            matches.append({"source": name, "file": f"cobasin-{i}.safetensors"} | element.report)
+            matches[-1] |= evidence_of(element, parent)
+    with present.status("hashing the parents"):
+        hashes = {name: fingerprint(parent) for name, parent in zip(merged.names, merged.parents, strict=True)}
+    return {
+        "cobasin": __version__,
+        "method": recipe.merge_method,
+        "models": recipe.inputs,
+        "weights": merged.weights,
+        "base": recipe.base,
+        "parents": hashes,
+        "recipe": recipe.text(),
+        "match": recipe.match.symmetry,
+        "anchor": recipe.match.anchor,
+        "reference": merged.names[merged.matched.reference] if matches else None,
+        "head": recipe.head,
+        "out": str(out),
+        "matching": merged.matched.report,
+        "matches": matches,
+        "statistics": merged.statistics,
+        "notes": merged.notes,
+    }

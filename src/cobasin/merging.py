@@ -1,0 +1,250 @@
+"""Merging: bring the models together, collect what the method needs, fuse tensor by tensor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cobasin.api import Matched, match_all
+from cobasin.checkpoint import Checkpoint
+from cobasin.errors import InputError
+from cobasin.fusing import Fusion
+from cobasin.fusion.registry import find
+from cobasin.parents import equally_tied, prepare, repeated
+from cobasin.recipe import Recipe
+from cobasin.statistics.grams import InputGram
+from cobasin.statistics.of_models import Statistics, batches_of, in_turn, statistics_of
+from cobasin.symmetry.element import Element
+from cobasin.symmetry.state import Lazy, State
+from cobasin.typed import Typed
+
+Progress = Callable[[str, int, int | None], None]
+"""Called with what is being done, how far it is, and the end of it (None: not known)."""
+
+
+@dataclass(frozen=True)
+class Merge:
+    """A merged model and how it came about.
+
+    Attributes:
+        recipe: what was done.
+        names: the models that were brought together: those that are fused, and the base of task vectors.
+        parents: the same, loaded.
+        checkpoints: the merged model, computed as it is read; where every task keeps its head, one for each model.
+        matched: how the models were matched.
+        weights: one for every model that is fused, adding up to one where the method divides by their sum; None where
+            the method has none, or where they differ between tensors.
+        statistics: of the data that was used: rows and digest for every model.
+        notes: what a reader of the result should know.
+    """
+
+    recipe: Recipe
+    names: list[str]
+    parents: list[Checkpoint]
+    checkpoints: list[Checkpoint]
+    matched: Matched
+    weights: list[float] | None
+    statistics: dict[str, Any]
+    notes: list[str]
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """The merged model; the one with the head of the first, where every task keeps its own."""
+        return self.checkpoints[0]
+
+    @property
+    def elements(self) -> list[Element | None]:
+        """For every model the element that matched it to the reference; None for that one, and unmatched."""
+        return self.matched.elements
+
+
+def merge(
+    models: Sequence[Any],
+    method: str = "linear",
+    *,
+    base: Any = None,
+    symmetry: str = "full",
+    anchor: str | int = "medoid",
+    weights: Sequence[float] | None = None,
+    head: str | int | None = None,
+    statistics: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+    **parameters: Any,
+) -> Merge:
+    """Match the models to each other, then merge them.
+
+    Args:
+        models: anything `load` takes; of one architecture, configuration and vocabulary. The result has the
+            dtypes, the sharding and the other files of the first (of the one that gives the head, if named).
+        method: a name from `cobasin.fusion.registry.methods`.
+        base: the model that task vectors start from, for methods that need one; it is matched like the others.
+        symmetry: as in `match`, or ``none`` to merge the models as they are.
+        anchor: ``medoid``, ``consensus``, or the index of the model that all are matched to; see `match_all`.
+        weights: one a model; equal by default.
+        head: ``keep`` for one result a model, each with its own task head; or the index of the model that gives it.
+        statistics: as in a recipe: ``{"data": ..., "samples": ...}``, for methods that need data.
+        progress: see `Progress`.
+        parameters: of the method; a list or tuple gives every model a value of its own. ``lambda_`` is ``lambda``.
+
+    Raises:
+        InputError: as in `match`; for parameters that do not fit; for task heads of different label sets without
+            ``head``.
+    """
+    count = len(models) + (base is not None)
+    if count < 2:
+        raise InputError(f"a merge needs two models or more, got {count}")
+    names = [str(model) if isinstance(model, (str, Path)) else f"model {i}" for i, model in enumerate(models)]
+    loaded = dict(zip(names, models, strict=True))
+    parameters = {name.removesuffix("_"): value for name, value in parameters.items()}
+    if weights is not None:
+        parameters["weight"] = shares(weights, len(models))
+    known = find(method).parameters
+    own = {name for name, value in parameters.items() if name in known and known[name].each and _several(value)}
+    for name in own:
+        if len(parameters[name]) != len(models):
+            raise InputError(f"{name}: {len(parameters[name])} values for {len(models)} models; give one a model")
+    content: dict[str, Any] = {
+        "merge_method": method,
+        "models": [
+            {"model": name, "parameters": {key: parameters[key][i] for key in own}} for i, name in enumerate(names)
+        ],
+        "parameters": {name: value for name, value in parameters.items() if name not in own},
+        "match": {"symmetry": symmetry, "anchor": _named(names, anchor, "anchor")},
+    }
+    if base is not None:
+        content["base_model"] = str(base) if isinstance(base, (str, Path)) else "base"
+        loaded[content["base_model"]] = base
+    if head is not None:
+        content["head"] = _named(names, head, "head")
+    if statistics is not None:
+        content["statistics"] = dict(statistics)
+    return merge_recipe(Recipe.of(content, "merge"), loaded, progress)
+
+
+def merge_recipe(
+    recipe: Recipe | Mapping[str, Any] | str | Path,
+    models: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> Merge:
+    """Run a recipe.
+
+    Args:
+        recipe: a YAML file, its content, or a Recipe.
+        models: what the names in the recipe stand for, where they are not folders or hub ids.
+        progress: see `Progress`.
+
+    Raises:
+        InputError: for a recipe that cannot be read, models that do not fit it or each other, data that do not fit.
+    """
+    if isinstance(recipe, (str, Path)):
+        recipe = Recipe.read(recipe)
+    elif not isinstance(recipe, Recipe):
+        recipe = Recipe.of(recipe)
+    names, typed, head = prepare(recipe, models or {})
+    fused = [names.index(name) for name in recipe.inputs]
+    read = batches_of(recipe, typed, fused)
+    notes = [*recipe.notes, *repeated(names, typed)]
+    report = progress or (lambda *_: None)
+    parents = [model.checkpoint for model in typed]
+    matched = _equally_tied(_matched(recipe, names, typed, report))
+    statistics = statistics_of(recipe, read, matched, fused, report)
+    fusion = Fusion(recipe, matched.typed, _coupled(recipe, matched, fused, statistics), fused, statistics)
+    if recipe.method.statistics == "grams_in_turn":
+        kept = fusion.typed[fused[0]].task_heads if head else ()  # never fused: of other shapes, perhaps
+
+        def fuse(name: str, grams: list[InputGram] | None) -> Tensor:
+            return fusion.states[fused[0]][name] if name in kept else fusion.from_tensors(name, grams)
+
+        fusion.statistics = in_turn(recipe, read, matched, fused, fuse, report)
+    notes += fusion.notes
+    checkpoints = [_checkpoint(fusion, owner, own_head=head is not None) for owner in owners(recipe)]
+    return Merge(recipe, names, parents, checkpoints, matched, fusion.weights, fusion.statistics.report, notes)
+
+
+def _matched(recipe: Recipe, names: list[str], typed: list[Typed], report: Progress) -> Matched:
+    """The models brought together, as the recipe says."""
+    match = recipe.match
+    if match.symmetry == "none" or len(names) == 1:  # one model, given twice
+        return Matched(typed, [None] * len(typed), 0, {})
+    return match_all(
+        typed,
+        match.symmetry,
+        match.layers,
+        match.anchor if match.anchor in ("medoid", "consensus") else names.index(match.anchor),
+        progress=lambda done, squared: report(f"matching: round {done}, distance {squared**0.5:.6g}", done, None),
+        **match.search,
+    )
+
+
+def _coupled(recipe: Recipe, matched: Matched, fused: list[int], statistics: Statistics) -> list[State]:
+    """The matched models, those that are fused coupled by optimal transport where the method does so."""
+    states = list(matched.states)
+    if recipe.method.couple is None:
+        return states
+    coupled = recipe.method.coupled(
+        matched.typed[matched.reference],
+        [states[i] for i in fused],
+        fused.index(matched.reference) if matched.reference in fused else 0,
+        statistics.activations or None,
+        recipe.parameters_of("", None, 1),
+    )
+    for i, state in zip(fused, coupled, strict=True):
+        states[i] = state
+    return states
+
+
+def owners(recipe: Recipe) -> list[int]:
+    """Of every result, the position of the model that gives it its other files, its dtypes, and its task head."""
+    names = recipe.referenced
+    models = recipe.inputs if recipe.head == "keep" else [recipe.head or recipe.base_model or names[0]]
+    return [names.index(name) for name in models]
+
+
+def result(recipe: Recipe, typed: Typed, state: State) -> Checkpoint:
+    """A result in the place of one of its parents: its tensors are taken from ``state`` as they are asked for."""
+    dtype = recipe.out_dtype or recipe.dtype
+    return typed.derived(state, None if dtype is None else getattr(torch, dtype))
+
+
+def _checkpoint(fusion: Fusion, owner: int, own_head: bool) -> Checkpoint:
+    """The merged model in the place of one of its parents, with that one's task head or the merged one."""
+    typed, recipe = fusion.typed[owner], fusion.recipe
+    heads = set(typed.task_heads) if own_head else set()
+    made = result(
+        recipe, typed, Lazy(typed, lambda name: fusion.states[owner][name] if name in heads else fusion.tensor(name))
+    )
+    if recipe.tokenizer_model is not None:
+        made.folder = fusion.typed[recipe.referenced.index(recipe.tokenizer_model)].checkpoint.folder
+    return made
+
+
+def _equally_tied(matched: Matched) -> Matched:
+    return replace(matched, typed=equally_tied(matched.typed))
+
+
+def _several(value: Any) -> bool:
+    return isinstance(value, (list, tuple))
+
+
+def _named(names: Sequence[str], model: str | int, what: str) -> str:
+    """A model by its name, which may be given by its position; words stay as they are."""
+    if not isinstance(model, int):
+        return model
+    if not 0 <= model < len(names):
+        raise InputError(f"{what} {model} does not exist: there are models 0 to {len(names) - 1}")
+    return names[model]
+
+
+def shares(weights: Sequence[float], count: int) -> list[float]:
+    """Weights, one a model."""
+    if len(weights) != count:
+        raise InputError(f"{len(weights)} weights for {count} models; give one a model")
+    if not all(map(math.isfinite, weights)):
+        raise InputError(f"weights {list(weights)}: expected finite numbers")
+    return list(map(float, weights))

@@ -1,0 +1,73 @@
+"""The models of a merge: loaded, and all checked that headers and configs can tell."""
+
+from __future__ import annotations
+
+import copy
+import filecmp
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cobasin.checkpoint import Checkpoint, load
+from cobasin.errors import InputError
+from cobasin.fusing import Fusion
+from cobasin.recipe import Recipe
+from cobasin.statistics.of_models import Statistics
+from cobasin.symmetry.spec import is_layer
+from cobasin.typed import Typed, check_pair
+
+
+def prepare(recipe: Recipe, models: Mapping[str, Any]) -> tuple[list[str], list[Typed], str | None]:
+    """The models of a recipe and whose head the result has, all that headers and configs can tell checked."""
+    names = recipe.referenced
+    typed = [Typed.of(_loaded(name, models.get(name, name))) for name in names]
+    for other in typed[1:]:
+        check_pair(other, typed[0])
+    for space, size in typed[0].spec.sizes.items():
+        if is_layer(space):
+            recipe.check_layers(size)
+    head = recipe.head
+    if head == "keep" and not typed[0].heads:
+        raise InputError(f"{names[0]} is a {typed[0].spec.architecture}: it has no task head to keep")
+    different = next((model for model in typed if model.labels != typed[0].labels), None)
+    if different is not None and head is None:
+        raise InputError(
+            f"the task heads of {names[0]} and {different.checkpoint.label} have different labels and cannot be "
+            "averaged; name the model whose head to take (--head-from MODEL), or keep them all (--keep-heads)"
+        )
+    fused = [names.index(name) for name in recipe.inputs]
+    Fusion(recipe, typed, typed, fused, Statistics()).check(typed[0].task_heads if head else ())
+    return names, typed, head
+
+
+def _loaded(name: str, model: Any) -> Checkpoint:
+    """A model; what is in memory only goes by its name in the recipe."""
+    checkpoint = load(model)
+    if checkpoint.folder is None:
+        checkpoint = copy.copy(checkpoint)
+        checkpoint.label = name
+    return checkpoint
+
+
+def equally_tied(models: list[Typed]) -> list[Typed]:
+    """With all output heads untied, unless all are tied alike."""
+    if all(model.spec.tied == models[0].spec.tied for model in models):
+        return models
+    return [model.untied() for model in models]
+
+
+def repeated(names: Sequence[str], models: Sequence[Typed]) -> list[str]:
+    """A warning for every model that is given twice."""
+    found = []
+    for i, model in enumerate(models):
+        same = (j for j in range(i) if _same_files(model.checkpoint, models[j].checkpoint))
+        if (j := next(same, None)) is not None:
+            found.append(f"{names[i]} and {names[j]} are the same model: it counts twice")
+    return found
+
+
+def _same_files(a: Checkpoint, b: Checkpoint) -> bool:
+    """Whether two models are of the same weight files."""
+    shards = [sorted({header.shard for header in one.headers.values()}) for one in (a, b)]
+    if a.folder is None or b.folder is None or shards[0] != shards[1]:
+        return False
+    return all(filecmp.cmp(a.folder / shard, b.folder / shard, shallow=False) for shard in shards[0])

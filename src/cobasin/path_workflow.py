@@ -1,0 +1,186 @@
+"""What `cobasin path` does: match, evaluate along the line and on a plane, write numbers and pictures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from cobasin import __version__, present
+from cobasin.api import Matched, match_all
+from cobasin.checkpoint import Checkpoint, load
+from cobasin.data import Batch, batches, task_of
+from cobasin.errors import InputError
+from cobasin.evaluation.page import Table, page
+from cobasin.evaluation.path import LossPath, check_points, loss_path
+from cobasin.evaluation.plane import LossPlane, check_grid, loss_plane
+from cobasin.evaluation.plots import plot_paths, plot_plane
+from cobasin.evaluation.tasks import METRICS, check_metric, evaluate, labels_of
+from cobasin.matching.choice import Choice
+from cobasin.merging import equally_tied
+from cobasin.recipe.data_file import data_config
+from cobasin.statistics.collect import device_of
+from cobasin.typed import Typed, check_pair
+from cobasin.writer import check_output, publishing
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+Progress = Callable[[str, int, int | None], None]
+Evaluate = Callable[["PreTrainedModel"], tuple[float, float]]
+
+LABELS = {"raw": "not matched", "matched": "matched ({})"}
+
+
+@dataclass(frozen=True)
+class Request:
+    """The options of `cobasin path`, which the command line describes."""
+
+    data: str
+    split: str | None = None
+    match: str = "full"
+    points: int = 25
+    plane: str | None = None
+    grid: int = 15
+    samples: int = 1000
+    batch_size: int = 32
+    seed: int = 0
+    device: str = "auto"
+
+
+def path_to_folder(a: str, b: str, out: Path, request: Request, overwrite: bool = False) -> dict[str, Any]:
+    """Measure the line from one model to another, and write it down; returns what is in path.json.
+
+    Raises:
+        InputError: for models that cannot be matched or have different labels, data that does not fit them, and
+            numbers out of range, all before a tensor is read.
+    """
+    check_points(request.points)
+    check_grid(request.grid)
+    Choice.parse(request.match)
+    models = equally_tied([Typed.of(load(name)) for name in (a, b, request.plane) if name is not None])
+    check_output(out, overwrite, [model.checkpoint.folder for model in models])
+    for other in models[1:]:
+        check_pair(models[0], other)
+        if other.labels != models[0].labels:
+            label = other.checkpoint.label
+            raise InputError(f"the task heads of {a} and {label} have different labels: no line between them")
+    first, data = models[0].checkpoint, data_config(request.data, request.split)
+    task = task_of(first)
+    check_metric(first.config, task)
+    device = device_of(request.device)
+    rows = batches(first, data, samples=request.samples, batch_size=request.batch_size, seed=request.seed)
+    labels_of(next(iter(rows)))  # better now than after the matching
+    with present.rounds(f"matching {b} to {a}") as progress:
+        matched = match_all(models, request.match, anchor=0, progress=progress)
+    ends = {"raw": _ends(Matched(models, [None] * len(models), 0, {})), "matched": _ends(matched)}
+    loaded = list(rows)  # read and encoded once, not for every point
+    with present.steps() as show:
+        paths = {
+            kind: loss_path(
+                pair[0],
+                pair[1],
+                _measure(loaded, task, show, f"line, {_label(kind, request)}", request.points),
+                request.points,
+                device,
+            )
+            for kind, pair in ends.items()
+        }
+        plane = None
+        if request.plane is not None:
+            plane = loss_plane(
+                ends["matched"], _measure(loaded, task, show, "plane", request.grid**2 + 3), request.grid, device
+            )
+    report = {
+        "cobasin": __version__,
+        "a": a,
+        "b": b,
+        "c": request.plane,
+        "symmetry": request.match,
+        "out": str(out),
+        "data": {"path": data.path, "rows": rows.rows, "digest": rows.digest, "seed": request.seed},
+        "task": task,
+        "metric": METRICS[task],
+        "matches": [element.report for element in matched.elements if element is not None],
+        "paths": {kind: path.to_dict() for kind, path in paths.items()},
+        "plane": plane and plane.to_dict(),
+    }
+    _write(report, {_label(kind, request): path for kind, path in paths.items()}, plane, out, overwrite)
+    return report
+
+
+def _ends(matched: Matched) -> list[Checkpoint]:
+    """The models as they are interpolated, in float32."""
+    return [model.derived(state, torch.float32) for model, state in zip(matched.typed, matched.states, strict=True)]
+
+
+def _measure(rows: Sequence[Batch], task: str, show: Progress, doing: str, total: int) -> Evaluate:
+    """Loss and metric of a model, with progress."""
+    done = 0
+
+    def measured(model: PreTrainedModel) -> tuple[float, float]:
+        nonlocal done
+        show(doing, done, total)
+        score = evaluate(model, rows, task)
+        done += 1
+        return score.loss, score.metric
+
+    return measured
+
+
+def _label(kind: str, request: Request) -> str:
+    return LABELS[kind].format(request.match)
+
+
+def _write(report: dict, paths: dict[str, LossPath], plane: LossPlane | None, out: Path, overwrite: bool) -> None:
+    names = [_short(report[key]) for key in ("a", "b", "c") if report[key] is not None]
+    title = f"From {names[0]} to {names[1]} in a straight line"
+    with publishing(out, overwrite, None) as folder:
+        plot_paths(paths, folder / "path.png", title, report["metric"])
+        pictures = [(folder / "path.png", f"{title}: loss and {report['metric']}; the numbers are in the table")]
+        if plane is not None:
+            plot_plane(plane, folder / "plane.png", names, report["metric"])
+            pictures.append((folder / "plane.png", f"The plane through {', '.join(names)}"))
+        (folder / "path.html").write_text(page(title, _sentences(report), pictures, _tables(report)), "utf-8")
+        (folder / "path.json").write_text(json.dumps(report, indent=2, allow_nan=False) + "\n", "utf-8")
+
+
+def _short(name: str) -> str:
+    return Path(name).name or name
+
+
+def _sentences(report: dict) -> list[str]:
+    data = report["data"]
+    return [
+        f"{report['b']} was matched to {report['a']} (symmetry {report['symmetry']}). At every point the weights are "
+        f"averaged, and the average is evaluated on {data['rows']} rows of {data['path']}.",
+        "The barrier is the most by which the loss lies above the straight line between the losses of the ends.",
+    ]
+
+
+def _tables(report: dict) -> list[Table]:
+    kinds, metric = {kind: LABELS[kind].format(report["symmetry"]) for kind in report["paths"]}, report["metric"]
+    paths = report["paths"]
+    summary = [
+        (
+            kinds[kind],
+            path["barrier"],
+            path["midpoint"]["loss"],
+            path["midpoint"]["metric"],
+        )
+        for kind, path in paths.items()
+    ]
+    columns = [f"{quantity}, {label}" for label in kinds.values() for quantity in ("loss", metric)]
+    values = [paths[kind][quantity] for kind in kinds for quantity in ("loss", "metric")]
+    return [
+        Table("Barrier and midpoint", ["", "barrier", "loss at the midpoint", f"{metric} at the midpoint"], summary),
+        Table(
+            "Along the line",
+            [f"share of {_short(report['b'])}", *columns],
+            list(zip(paths["raw"]["alphas"], *values, strict=True)),
+        ),
+    ]

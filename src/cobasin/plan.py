@@ -1,0 +1,106 @@
+"""What a merge would do, from the headers and the recipe alone: ``cobasin merge --dry-run``."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from cobasin.checkpoint import Checkpoint
+from cobasin.fusing import Fusion
+from cobasin.matching.choice import Choice
+from cobasin.merging import owners, result
+from cobasin.parents import equally_tied, prepare
+from cobasin.recipe import Recipe
+from cobasin.statistics.activations import SAMPLED
+from cobasin.statistics.of_models import Statistics, batches_of
+from cobasin.typed import Typed
+
+FLOAT32, FLOAT64 = 4, 8
+
+
+def plan(recipe: Recipe, models: Mapping[str, Any]) -> dict[str, Any]:
+    """What merging by this recipe reads, computes, needs and writes; no tensor is read.
+
+    Sizes are in bytes. Memory is an estimate of what is allocated beside the mapped files, phase by phase.
+
+    Raises:
+        InputError: for all that can be refused before tensors are read; also for data that do not fit a model.
+    """
+    names, typed, head = prepare(recipe, models)
+    fused = [names.index(name) for name in recipe.inputs]
+    read = batches_of(recipe, typed, fused)
+    ends = _ends(recipe, typed)
+    fusion = Fusion(recipe, ends, ends, fused, Statistics())
+    groups: dict[str, dict[str, Any]] = {}
+    for name in fusion.parts:
+        parameters = fusion.parameters(name)
+        group = {"parameters": parameters, "tensors": 0, "first": fusion.on_disk(name)}
+        groups.setdefault(repr(parameters), group)["tensors"] += 1
+    results = [result(recipe, ends[owner], ends[owner]) for owner in owners(recipe)]
+    found: dict[str, Any] = {
+        "models": names,
+        "architecture": typed[0].spec.architecture,
+        "method": recipe.merge_method,
+        "base": recipe.base,
+        "match": {"symmetry": recipe.match.symmetry, "anchor": recipe.match.anchor},
+        "head": head,
+        "folders": len(results) if head == "keep" else None,
+        "tensors": len(results[0].headers),
+        "parameters": sum(math.prod(header.shape) for header in results[0].headers.values()),
+        "bytes_read": sum(_size(model.checkpoint) for model in typed),
+        "bytes_written": sum(map(_size, results)),
+        "memory": _memory(recipe, typed),
+        "groups": list(groups.values()),
+        "statistics": None,
+        "notes": list(recipe.notes),
+    }
+    if ends[0].spec.tied != typed[0].spec.tied:
+        found["notes"].append("the output head is untied from the embedding")
+    if read and recipe.statistics is not None:
+        found["statistics"] = {
+            "kind": recipe.method.statistics,
+            "rows": {names[i]: one.rows for i, one in zip(fused, read, strict=True)},
+            "cache": recipe.statistics.cache,
+        }
+    return found
+
+
+def _ends(recipe: Recipe, typed: list[Typed]) -> list[Typed]:
+    """The models as they are merged: untied, where matching moves a norm into the head and the files allow it."""
+    match, spec = recipe.match, typed[0].spec
+    folds = match.symmetry != "none" and spec.norms and "residual" in Choice.parse(match.symmetry, match.layers).parts
+    if folds and any(model.spec.unties for model in typed):
+        return [model.untied() for model in typed]
+    return equally_tied(typed)
+
+
+def _size(checkpoint: Checkpoint) -> int:
+    return sum(math.prod(header.shape) * header.dtype.itemsize for header in checkpoint.headers.values())
+
+
+def _memory(recipe: Recipe, typed: list[Typed]) -> dict[str, int]:
+    """Bytes by phase."""
+    spec, models = typed[0].spec, len(recipe.inputs)
+    sizes = {name: math.prod(entry.layout.shape) for name, entry in spec.entries.items() if name not in spec.tied}
+    largest, whole = max(sizes.values()) * FLOAT32, sum(sizes.values()) * FLOAT32
+    memory = {"fusing": (len(typed) + 2) * largest}
+    if recipe.match.symmetry != "none":
+        widest = max((space.size for space in spec.spaces.values() if space.group is not None), default=1)
+        # a Gram and what its solver copies for every worker, beside a source and an anchor tensor in two stages each
+        memory["matching"] = 4 * largest + (os.cpu_count() or 1) * 3 * widest**2 * FLOAT64
+        if recipe.match.anchor == "consensus":
+            memory["matching"] += whole  # a mean
+    if recipe.method.statistics is not None:
+        maps = [entry.layout.shape for entry in spec.entries.values() if entry.index and len(entry.layout.shape) == 2]
+        grams = sum((inputs + 1) ** 2 for _, inputs in maps) * FLOAT64  # less where maps read the same
+        one = {
+            "fisher": whole,
+            "grams": grams,
+            "grams_in_turn": grams,
+            "activations": SAMPLED * sum(outputs for outputs, _ in maps) * FLOAT32,
+        }[recipe.method.statistics]
+        running = whole * (2 if recipe.method.statistics == "fisher" else 1)  # with its gradients
+        memory["statistics"] = running + models * one
+    return memory

@@ -1,0 +1,223 @@
+"""The blocks of a recipe. A key that a block does not know is refused, and the nearest one suggested."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, field_validator, model_validator
+
+from cobasin.data.config import DataConfig
+from cobasin.errors import InputError
+from cobasin.fusion.registry import nearest
+from cobasin.matching.choice import Choice
+from cobasin.recipe.settings import shown
+
+LAYER_BY_LAYER = "cobasin merges layer k of one model with layer k of the others"
+
+
+def _model(name: Any) -> Any:
+    """A folder or hub id; mergekit's additions to it are refused."""
+    if isinstance(name, Path):
+        name = str(name)
+    if not isinstance(name, str) or not {"+", "@"} & set(name) or Path(name).expanduser().exists():
+        return name
+    if "+" in name:
+        raise ValueError(f"{name}: adapters are not added; merge the LoRA into its base first (peft: merge_and_unload)")
+    id_, _, revision = name.partition("@")
+    raise ValueError(
+        f"{name}: revisions are not read; `hf download {id_} --revision {revision} --local-dir DIR`, then name DIR"
+    )
+
+
+ModelName = Annotated[str, Field(min_length=1), BeforeValidator(_model)]
+Positive = Annotated[int, Field(strict=True, gt=0)]
+Layer = Annotated[int, Field(strict=True, ge=0)]
+
+
+class Block(BaseModel):
+    """A part of a recipe with known keys."""
+
+    unsupported: ClassVar[dict[str, str]] = {}
+    """Keys of mergekit that are refused by name: what to do instead."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_keys(cls, content: Any) -> Any:
+        return content if isinstance(content, cls) else _known(content, cls.model_fields, cls.unsupported)
+
+
+def _known(content: Any, fields: Iterable[str], unsupported: Mapping[str, str] | None = None) -> Mapping[str, Any]:
+    """A mapping, all keys of which are known."""
+    if not isinstance(content, Mapping):
+        raise ValueError(f"{shown(content)}: expected keys and values ({', '.join(fields)})")
+    for key in content:
+        if unsupported and key in unsupported:
+            raise ValueError(f"{key!r} is not supported: {unsupported[key]}")
+        if key not in fields:
+            raise ValueError(f"unknown key {str(key)!r}{nearest(str(key), fields)}")
+    return content
+
+
+class Entry(Block):
+    """A model, with parameters of its own."""
+
+    model: ModelName
+    parameters: dict[str, Any] | None = None
+
+
+class Source(Entry):
+    """A model in a slice."""
+
+    layer_range: tuple[Layer, Layer]
+
+
+class Slice(Block):
+    """Layers that have parameters, and gradients, of their own."""
+
+    unsupported = {"residual_weight": f"{LAYER_BY_LAYER}; leave it out"}
+    sources: list[Source] = Field(min_length=1)
+    base_model: ModelName | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class Module(Block):
+    """The whole model, in mergekit's notation for models of several modules."""
+
+    models: list[Entry] | None = Field(default=None, min_length=1)
+    slices: list[Slice] | None = Field(default=None, min_length=1)
+    parameters: dict[str, Any] | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> Module:
+        if (self.models is None) == (self.slices is None):
+            raise ValueError("expected models or slices, exactly one of them")
+        return self
+
+
+class Tokenizer(Block):
+    """Where the tokenizer is from: ``base``, ``union``, or a model."""
+
+    unsupported = {
+        key: "the models have one vocabulary, which stays as it is; leave it out"
+        for key in ("tokens", "pad_to_multiple_of")
+    }
+    source: ModelName
+
+
+class Matching(Block):
+    """How the models are brought together before they are merged.
+
+    Attributes:
+        symmetry: ``none``, or as in `cobasin.match`.
+        anchor: ``medoid``, ``consensus`` or a model.
+        layers: only these, like ``0-4,7``.
+        method: ``weights``, ``activations`` or ``learned``, as in `cobasin.match`.
+        data, samples, seed: the inputs of the latter two, which are made up without ``data``.
+        steps: of ``learned``, at most.
+    """
+
+    symmetry: str = "full"
+    anchor: str = Field(default="medoid", min_length=1)
+    layers: str | None = None
+    method: Literal["weights", "activations", "learned"] = "weights"
+    data: DataConfig | None = None
+    samples: Positive | None = None
+    seed: Annotated[int, Field(strict=True, ge=0)] = 0
+    steps: Positive | None = None
+
+    @field_validator("data", mode="before")
+    @classmethod
+    def _described(cls, given: Any) -> Any:
+        return None if given is None else _data(given)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _word(cls, content: Any) -> Any:
+        if content is None:
+            return {"symmetry": "none"}
+        if content is False:  # no and off in YAML
+            raise ValueError("to merge the models as they are, write none or leave it out")
+        return {"symmetry": content} if isinstance(content, (str, list)) else content
+
+    @field_validator("symmetry", mode="before")
+    @classmethod
+    def _list(cls, words: Any) -> Any:
+        return ",".join(map(str, words)) if isinstance(words, list) else words
+
+    @field_validator("layers", mode="before")
+    @classmethod
+    def _number(cls, layers: Any) -> Any:
+        return str(layers) if type(layers) is int else layers
+
+    @property
+    def search(self) -> dict[str, Any]:
+        """What it says of how to search, as arguments of `cobasin.match`."""
+        keys = ("method", "data", "samples", "seed", "steps")
+        return {key: value for key in keys if (value := getattr(self, key)) is not None}
+
+    @model_validator(mode="after")
+    def _readable(self) -> Matching:
+        if self.symmetry != "none":
+            try:
+                Choice.parse(self.symmetry, self.layers)
+            except InputError as error:
+                raise ValueError(str(error).replace("expected full", "expected none, full")) from None
+        elif self.layers is not None or self.anchor != "medoid" or self.method != "weights":
+            raise ValueError("nothing is matched with symmetry none; leave anchor, layers and method out")
+        if self.method == "weights" and self.model_fields_set & {"data", "samples", "seed"}:
+            raise ValueError("data, samples and seed go with method activations or learned")
+        if self.method != "learned" and self.steps is not None:
+            raise ValueError("steps go with method learned")
+        if self.method != "weights" and self.anchor == "consensus":
+            raise ValueError(f"anchor consensus goes with method weights; with {self.method}, take medoid or a model")
+        return self
+
+
+class Statistics(Block):
+    """The ``statistics`` of a recipe: what the method's statistics are collected on.
+
+    Attributes:
+        data: for all models, or a list with one for each, in their order.
+        samples: rows that are read.
+        batch_size: rows at a time.
+        seed: of which rows are read, and of what is drawn from the models' distributions.
+        fisher: ``exact``, labels drawn from the model's own distribution; ``empirical``, the labels of the data.
+        cache: a folder that keeps what was collected.
+        device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...
+    """
+
+    data: DataConfig | list[DataConfig] | None = None
+    samples: Positive = 1000
+    batch_size: Positive = 16
+    seed: int = Field(default=0, strict=True)
+    fisher: Literal["exact", "empirical"] = "exact"
+    cache: str | None = None
+    device: str = Field(default="auto", pattern=r"^(auto|cpu|mps|(cuda|xpu)(:\d+)?)$")
+
+    @field_validator("data", mode="before")
+    @classmethod
+    def _described(cls, given: Any) -> Any:
+        return [_data(one) for one in given] if isinstance(given, list) else None if given is None else _data(given)
+
+
+def _data(given: Any) -> DataConfig:
+    if isinstance(given, DataConfig):
+        return given
+    try:
+        return DataConfig.model_validate(_known(given, DataConfig.model_fields))
+    except ValidationError as error:
+        raise ValueError(explain(error)) from None
+
+
+def explain(error: ValidationError) -> str:
+    """The first error in one line: the key, what is there, what is expected."""
+    first = error.errors(include_url=False)[0]
+    key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
+    inner = first.get("ctx", {}).get("error")
+    if first["type"] == "missing":
+        return f"{key} is missing"
+    if isinstance(inner, Exception):  # says all there is to say; the input would be the whole block
+        return f"{key}: {inner}" if key else str(inner)
+    return f"{key}: {shown(first['input'])}: {first['msg']}"

@@ -1,0 +1,29 @@
+"""A data set as the command line names it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import ValidationError
+
+from cobasin.data.config import DataConfig
+from cobasin.errors import InputError
+from cobasin.recipe.blocks import Statistics, explain
+from cobasin.recipe.document import read_yaml
+
+
+def data_config(data: str, split: str | None = None) -> DataConfig:
+    """The data set that a path names, or a YAML file describes.
+
+    Raises:
+        InputError: for a YAML file that cannot be read, or describes no data set.
+    """
+    content: dict[str, Any] = {"path": data}
+    if data.endswith((".yaml", ".yml")):
+        content = read_yaml(data)
+    try:
+        found = Statistics.model_validate({"data": content}).data
+    except ValidationError as error:
+        raise InputError(f"{data}: {explain(error)}") from None
+    assert isinstance(found, DataConfig)
+    return found if split is None else found.model_copy(update={"split": split})

@@ -1,0 +1,63 @@
+"""A YAML file as plain data: mappings, lists and scalars, nothing else; no key twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cobasin.errors import InputError
+
+
+def read_yaml(path: str | Path) -> dict[str, Any]:
+    """The mapping that a YAML file holds.
+
+    Raises:
+        InputError: for a file that cannot be read, is no YAML or holds anything but one mapping; with the line.
+    """
+    try:
+        text = Path(path).expanduser().read_text("utf-8-sig")
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: is not text in UTF-8; expected a recipe in YAML") from None
+    except (OSError, RuntimeError) as error:  # of expanduser, for a user that does not exist
+        raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    try:
+        content = yaml.load(text, _Loader)  # a SafeLoader: no tag can make it run anything
+    except yaml.YAMLError as error:
+        raise InputError(f"{path}{_where(error, text)}: {_what(error)}") from None
+    except RecursionError:
+        raise InputError(f"{path}: is nested too deeply for a recipe") from None
+    if content is None:
+        raise InputError(f"{path}: is empty; expected a recipe with merge_method, models and so on")
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: holds a {type(content).__name__}; expected keys like merge_method: and models:")
+    return content
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML keeps the last of two equal keys without a word; this refuses them."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                raise yaml.MarkedYAMLError(problem=f"the key {key.value!r} is given twice", problem_mark=key.start_mark)
+            seen.add(key.value if isinstance(key, yaml.ScalarNode) else None)
+        return node
+
+
+def _where(error: yaml.YAMLError, text: str) -> str:
+    if isinstance(error, yaml.MarkedYAMLError) and (mark := error.problem_mark or error.context_mark):
+        return f", line {mark.line + 1}"
+    if isinstance(error, yaml.reader.ReaderError):
+        return f", line {text.count(chr(10), 0, error.position) + 1}"
+    return ""
+
+
+def _what(error: yaml.YAMLError) -> str:
+    if isinstance(error, yaml.reader.ReaderError):
+        return f"the character {chr(error.character)!r} is not allowed in YAML"
+    problem = " ".join(str(getattr(error, "problem", None) or error).split())
+    return "a tab; indent with spaces" if r"'\t'" in problem else problem

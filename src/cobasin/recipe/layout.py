@@ -1,0 +1,189 @@
+"""Which models are fused, and which parameters hold for which tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from cobasin.errors import InputError
+from cobasin.fusion.registry import REQUIRED, Method, Parameter, nearest
+from cobasin.recipe.blocks import LAYER_BY_LAYER, Module
+from cobasin.recipe.parts import Given, parts_of
+from cobasin.recipe.settings import Scope, read_settings, resolve
+
+WITHOUT_EFFECT = ("int8_mask",)  # saves mergekit memory
+
+
+class Layout:
+    """The models and parameters of a recipe, put in order for its method.
+
+    Attributes:
+        models: as listed.
+        base: for a method that is given one.
+        fused: the positions of the models whose tensors are fused.
+        notes: what has no effect.
+    """
+
+    def __init__(self, method: Method, body: Module, shared: Given, base_model: str | None):
+        """Read all parameters.
+
+        Args:
+            method: whose parameters they are.
+            body: models or slices, with parameters of their own.
+            shared: the parameters of the whole recipe.
+            base_model: if one is named.
+
+        Raises:
+            InputError: for models that the method cannot take, parameters that it does not have, bad values,
+                required ones without any.
+        """
+        self.method = method
+        self.notes: list[str] = []
+        self._parts = parts_of(body)
+        self.models = self._parts[0].models
+        self.base, self.fused = self._roles(_one_base(body, base_model))
+        common = [self._read(body.parameters or {}, ""), self._read(shared, "")]
+        self._scopes = []
+        """For every part: the settings of each model, then those that all models share, strongest first."""
+        for part in self._parts:
+            own = [
+                self._read(given, f" of {model}{part.label}", "model")
+                for model, given in zip(part.models, part.own, strict=True)
+            ]
+            self._scopes.append((own, [self._read(part.shared, part.label, "slice"), *common]))
+        self._check_required()
+
+    @property
+    def inputs(self) -> list[str]:
+        """The models whose tensors are fused, in the order in which the method is given them."""
+        return [self.models[i] for i in self.fused]
+
+    @property
+    def referenced(self) -> list[str]:
+        """All models, each once; a base that is not listed comes last."""
+        return list(dict.fromkeys([*self.models, *([] if self.base is None else [self.base])]))
+
+    def _roles(self, base_model: str | None) -> tuple[str | None, list[int]]:
+        """The base that the method is given, as listed, and the positions of the models that are fused."""
+        method, positions = self.method, list(range(len(self.models)))
+        if base_model is None and method.takes_base and method.most == 1:  # two models: from the first to the second
+            base_model = self.models[0]
+        bases = [i for i in positions if base_model is not None and same_model(self.models[i], base_model)]
+        others = [i for i in positions if i not in bases]
+        if method.takes_base:
+            if base_model is None:
+                raise InputError(f"base_model is missing: {method.name} merges what the models have learned since it")
+            base, fused = self.models[bases[0]] if bases else base_model, others
+        elif base_model is not None and not bases:
+            raise InputError(
+                f"base_model {base_model!r} is none of the models, and {method.name} has no base; list it under models "
+                "to merge it, or leave it out"
+            )
+        else:
+            base, fused = None, positions
+        self._check_count(len(fused), base)
+        if repeated := sorted({name for name in self.models if self.models.count(name) > 1}):
+            self.notes.append(f"{', '.join(repeated)} is listed more than once, and counts as often")
+        if method.takes_base and (names := {name for part in self._parts for i in bases for name in part.own[i]}):
+            self.notes.append(f"{base} is the base: its own parameters ({', '.join(sorted(names))}) have no effect")
+        return base, fused
+
+    def _check_count(self, count: int, base: str | None) -> None:
+        """Refuse too few or too many models."""
+        fewest, most = self.method.fewest, self.method.most
+        if count < fewest or (most is not None and count > most):
+            wanted = f"{fewest}" if fewest == most else f"{fewest} or more" if most is None else f"{fewest} to {most}"
+            beside = f" beside the base ({base})" if base else ""
+            raise InputError(f"{self.method.name} merges {wanted} model(s){beside}, got {count}")
+
+    def _read(self, given: Given, of: str, place: Literal["model", "slice", "recipe"] = "recipe") -> Scope:
+        """The parameters that one place of the recipe names."""
+        method, scope = self.method, {}
+        for name, value in given.items():
+            if name not in method.parameters and name in WITHOUT_EFFECT:
+                if (note := f"{name} has no effect") not in self.notes:
+                    self.notes.append(note)
+                continue
+            if name not in method.parameters:
+                raise InputError(f"{name}{of}: {method.name} has no such parameter{nearest(name, method.parameters)}")
+            parameter = method.parameters[name]
+            if place == "model" and not parameter.each:
+                raise InputError(
+                    f"{name}{of}: {method.name} has one {name} for all models; write it under the recipe's parameters"
+                )
+            if parameter.whole and (place == "slice" or isinstance(value, (list, Mapping))):
+                raise InputError(
+                    f"{name}{of}: {method.name} has one {name} for the whole merge; write a single value under the "
+                    "recipe's parameters"
+                )
+            scope[name] = read_settings(parameter, value, name + of)
+        return scope
+
+    def _check_required(self) -> None:
+        """Refuse a required parameter that is nowhere given a value."""
+        for parameter in self.method.parameters.values():
+            for own, shared in self._scopes:
+                for i in self.fused if parameter.default is REQUIRED else ():
+                    given = [own[i], *shared] if parameter.each else shared
+                    if not any(parameter.name in scope for scope in given):
+                        raise InputError(
+                            f"{self._needs(parameter, i)}; write it under parameters"
+                            + (" of that model, or of the recipe for all" if parameter.each else "")
+                        )
+
+    def _needs(self, parameter: Parameter, i: int) -> str:
+        return f"{self.method.name} needs {parameter.name}" + (f" of {self.models[i]}" if parameter.each else "")
+
+    def check_layers(self, count: int) -> None:
+        """Raise InputError unless the slices, if any, are all layers of a model with that many."""
+        stop = self._parts[-1].stop
+        if stop not in (None, count):
+            raise InputError(
+                f"the slices end at layer {stop}, and the models have {count} layers: {LAYER_BY_LAYER}, all of them"
+            )
+
+    def parameters_of(self, name: str, layer: int | None, layers: int, after_layers: bool) -> dict[str, Any]:
+        """See `Recipe.parameters_of`."""
+        part, t = self._place(layer, layers, after_layers)
+        own, shared = self._scopes[part]
+
+        def value(parameter: Parameter, i: int) -> Any:
+            found = resolve(parameter, [own[i], *shared] if parameter.each else shared, name, t)
+            if found is REQUIRED:
+                raise InputError(
+                    f"{self._needs(parameter, i)} for {name}: no filter applies; add an entry without a filter"
+                )
+            return found
+
+        return {
+            key: tuple(value(parameter, i) for i in self.fused) if parameter.each else value(parameter, self.fused[0])
+            for key, parameter in self.method.parameters.items()
+        }
+
+    def _place(self, layer: int | None, layers: int, after_layers: bool) -> tuple[int, float]:
+        """The part that a tensor belongs to, and its position there, 0 to 1."""
+        if layer is None:
+            return (len(self._parts) - 1 if after_layers else 0), 0.0
+        for i, part in enumerate(self._parts):
+            stop = layers if part.stop is None else part.stop
+            if layer < stop:
+                count = stop - part.first
+                return i, (layer - part.first) / (count - 1) if count > 1 else 1.0
+        raise ValueError(f"layer {layer} is beyond the slices")
+
+
+def _one_base(body: Module, base_model: str | None) -> str | None:
+    """The base model of a recipe, which slices may name, too."""
+    for i, one in enumerate(body.slices or ()):
+        if one.base_model is None:
+            continue
+        if base_model is not None and not same_model(one.base_model, base_model):
+            raise InputError(f"slices[{i}].base_model {one.base_model!r}: there is one base, {base_model!r}")
+        base_model = one.base_model
+    return base_model
+
+
+def same_model(a: str, b: str) -> bool:
+    """Whether two names are one model: a folder may be written in several ways, like ./a and a/."""
+    return Path(a) == Path(b)

@@ -1,0 +1,81 @@
+"""The parts of a model that have parameters of their own: all its layers, or mergekit's slices of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cobasin.errors import InputError
+from cobasin.recipe.blocks import LAYER_BY_LAYER, Entry, Module, Slice
+
+Given = Mapping[str, Any]
+"""Parameters as written."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some layers, and what a recipe says about them.
+
+    Attributes:
+        label: what messages add to a key of this part.
+        models: as listed.
+        first, stop: the layers ``first`` to ``stop - 1``; to the last one where ``stop`` is None.
+        shared: parameters for all models.
+        own: parameters for each model.
+    """
+
+    label: str
+    models: list[str]
+    first: int
+    stop: int | None
+    shared: Given
+    own: list[Given]
+
+
+def parts_of(body: Module) -> list[Part]:
+    """The parts of a recipe.
+
+    Raises:
+        InputError: for slices that are not the layers of equal models from the first to the last.
+    """
+    if body.slices is None:
+        entries = body.models or []
+        return [Part("", [entry.model for entry in entries], 0, None, {}, _own(entries))]
+    parts: list[Part] = []
+    for i, one in enumerate(body.slices):
+        first, stop = _range(one, i)
+        models = [source.model for source in one.sources]
+        if parts and models != parts[0].models:
+            raise InputError(
+                f"slices[{i}] is of {', '.join(models)}, slices[0] of {', '.join(parts[0].models)}: {LAYER_BY_LAYER}, "
+                "so list the same models in the same order in every slice"
+            )
+        expected = parts[-1].stop if parts else 0
+        if first != expected:
+            raise InputError(
+                f"slices[{i}].layer_range starts at layer {first}, expected {expected}: {LAYER_BY_LAYER}, so slices "
+                "run from layer 0 to the last one without gaps and repetitions"
+            )
+        label = f" in slices[{i}]" if len(body.slices) > 1 else ""
+        parts.append(Part(label, models, first, stop, one.parameters or {}, _own(one.sources)))
+    return parts
+
+
+def _own(entries: Sequence[Entry]) -> list[Given]:
+    return [entry.parameters or {} for entry in entries]
+
+
+def _range(one: Slice, i: int) -> tuple[int, int]:
+    """The layers of a slice."""
+    head = one.sources[0]
+    for source in one.sources:
+        if source.layer_range != head.layer_range:
+            raise InputError(
+                f"slices[{i}] takes layers {list(head.layer_range)} of {head.model} and {list(source.layer_range)} of "
+                f"{source.model}: {LAYER_BY_LAYER}, so give every model of a slice the same layer_range"
+            )
+    first, stop = head.layer_range
+    if stop <= first:
+        raise InputError(f"slices[{i}].layer_range [{first}, {stop}] holds no layer; the second number is exclusive")
+    return first, stop

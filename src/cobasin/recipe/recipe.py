@@ -1,0 +1,256 @@
+"""A recipe: mergekit's grammar, with ``match``, ``statistics``, ``head`` and ``seed`` added.
+
+Keys that are also mergekit's mean what they mean there. Differences:
+
+- Unknown keys and parameters are refused; mergekit ignores them.
+- ``dtype`` is the dtype of the result, where ``out_dtype`` does not say otherwise. mergekit rounds the models to it
+  first; cobasin always computes in float32 or better.
+- Models are merged layer by layer: slices only give layers parameters of their own.
+- All models have one vocabulary, so ``union`` is that vocabulary.
+
+Model folders are relative to the current directory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import yaml
+from pydantic import Field, PrivateAttr, ValidationError, model_validator
+
+from cobasin.errors import InputError
+from cobasin.fusion.registry import Method, find
+from cobasin.recipe.blocks import (
+    LAYER_BY_LAYER,
+    Block,
+    Entry,
+    Matching,
+    ModelName,
+    Module,
+    Slice,
+    Statistics,
+    Tokenizer,
+    explain,
+)
+from cobasin.recipe.document import read_yaml
+from cobasin.recipe.layout import Layout, same_model
+
+DType = Literal["float32", "float16", "bfloat16", "float64"]
+
+NEEDS = {
+    "fisher": "the Fisher information of its models on data",
+    "grams": "the Grams of the inputs of its models' linear maps on data",
+    "grams_in_turn": "the Grams of the inputs of its models' linear maps on data",
+    "activations": "the activations of its models on data",
+}
+
+
+class Recipe(Block):
+    """What to merge and how; see the module's docstring, `Matching` and `Statistics`.
+
+    Attributes:
+        models, slices, modules: one of them: the models, with parameters of their own; for some layers; for all.
+        base_model: what task vectors start from; for SLERP the model that t = 0 gives back. The tokenizer and other
+            files of the result are its.
+        parameters: of the method, for all models: a scalar, a list (a gradient over the layers), or a list of
+            ``filter`` (a part of tensor names) and ``value``. Those of a module, of slices and of models have
+            precedence, in this order.
+        tokenizer_source, tokenizer: whose tokenizer the result has.
+        head: ``keep`` for one result a model with its own task head, or the model whose head is taken.
+        seed: of methods that draw random numbers.
+    """
+
+    unsupported: ClassVar[dict[str, str]] = {
+        "chat_template": "the chat template comes with the tokenizer; leave it out and name a tokenizer_source",
+    }
+
+    merge_method: str
+    models: list[Entry] | None = Field(default=None, min_length=1)
+    slices: list[Slice] | None = Field(default=None, min_length=1)
+    modules: dict[str, Module] | None = Field(default=None, min_length=1)
+    base_model: ModelName | None = None
+    parameters: dict[str, Any] | None = None
+    dtype: DType | None = None
+    out_dtype: DType | None = None
+    tokenizer_source: ModelName | None = None
+    tokenizer: Tokenizer | None = None
+    match: Matching = Matching(symmetry="none")
+    statistics: Statistics | None = None
+    head: ModelName | None = None
+    seed: int = Field(default=0, strict=True)
+
+    _where: str = PrivateAttr("recipe")
+    _layout: Layout = PrivateAttr()
+    _notes: list[str] = PrivateAttr(default_factory=list)
+
+    @classmethod
+    def read(cls, path: str | Path) -> Recipe:
+        """The recipe in a YAML file.
+
+        Raises:
+            InputError: for a file that cannot be read and a recipe that makes no sense, in one line.
+        """
+        return cls.of(read_yaml(path), str(path))
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any], where: str = "recipe") -> Recipe:
+        """The recipe with this content; ``where`` is what messages call it.
+
+        Raises:
+            InputError: as `read`.
+        """
+        try:
+            recipe = cls.model_validate(content)
+        except (ValidationError, InputError) as error:
+            reason = explain(error) if isinstance(error, ValidationError) else error
+            raise InputError(f"{where}: {reason}") from None
+        recipe._where = where
+        return recipe
+
+    def changed(self, match: Mapping[str, Any], head: str | None = None) -> Recipe:
+        """The same recipe with other keys of ``match``, and with another head if one is given.
+
+        Raises:
+            InputError: as `read`.
+        """
+        content = self._content()
+        if match:
+            own = {} if match.get("symmetry") == "none" else self.match.model_dump(exclude_unset=True)
+            content["match"] = own | dict(match)
+        if head is not None:
+            content["head"] = head
+        return Recipe.of(content, self._where)
+
+    def text(self) -> str:
+        """The recipe in YAML."""
+        return yaml.safe_dump(self._content(), sort_keys=False, default_flow_style=None, allow_unicode=True, width=120)
+
+    def _content(self) -> dict[str, Any]:
+        return self.model_dump(exclude_unset=True)
+
+    @property
+    def method(self) -> Method:
+        """The merge method."""
+        return find(self.merge_method)
+
+    @property
+    def inputs(self) -> list[str]:
+        """The models whose tensors are fused, in this order; without the base, where the method is given one."""
+        return self._layout.inputs
+
+    @property
+    def base(self) -> str | None:
+        """The base of a method that is defined relative to one."""
+        return self._layout.base
+
+    @property
+    def referenced(self) -> list[str]:
+        """All models, each once, in the order of the recipe; a base that is not among them comes last."""
+        return self._layout.referenced
+
+    @property
+    def notes(self) -> list[str]:
+        """What in the recipe has no effect, or one that may surprise."""
+        return self._layout.notes + self._notes
+
+    @property
+    def tokenizer_model(self) -> str | None:
+        """The model that the tokenizer is taken from, where the recipe names one."""
+        source = self.tokenizer.source if self.tokenizer else self.tokenizer_source
+        return self.base_model if source == "base" else None if source == "union" else source
+
+    def check_layers(self, count: int) -> None:
+        """Raise InputError unless the slices, if any, are all layers of a model with that many."""
+        with self._named():
+            self._layout.check_layers(count)
+
+    def parameters_of(self, name: str, layer: int | None, layers: int, after_layers: bool = False) -> dict[str, Any]:
+        """The method's parameters for one tensor; where models have their own, a tuple with a value for each input.
+
+        Args:
+            name: of the tensor on disk; what filters look at.
+            layer: that it belongs to; None for embeddings, final norms and heads, which take the first value of a
+                gradient.
+            layers: how many there are.
+            after_layers: of a tensor outside the layers, whether it comes after them. The parameters of the last
+                slice hold for it, otherwise those of the first.
+
+        Raises:
+            InputError: where a required parameter has no value for this tensor.
+        """
+        with self._named():
+            return self._layout.parameters_of(name, layer, layers, after_layers)
+
+    @model_validator(mode="after")
+    def _settle(self) -> Recipe:
+        """All that keys have to do with each other."""
+        if self.merge_method == "passthrough":
+            raise InputError(f"merge_method passthrough is not supported: {LAYER_BY_LAYER}; stack layers with mergekit")
+        self._layout = Layout(self.method, self._body(), self.parameters or {}, self.base_model)
+        if self.tokenizer is not None and self.tokenizer_source is not None:
+            raise InputError("tokenizer and tokenizer_source say the same: give one of them")
+        if self.base_model is not None:
+            self.base_model = self._listed("base_model", self.base_model)
+        if self.tokenizer is not None:
+            self.tokenizer.source = self._listed("tokenizer.source", self.tokenizer.source, "base", "union")
+        if self.tokenizer_source is not None:
+            self.tokenizer_source = self._listed("tokenizer_source", self.tokenizer_source, "base", "union")
+        if self.head is not None:
+            self.head = self._listed("head", self.head, "keep")
+        if self.match.anchor != "medoid":
+            self.match.anchor = self._listed("match.anchor", self.match.anchor, "medoid", "consensus")
+        self._check_statistics()
+        return self
+
+    def _body(self) -> Module:
+        """The models or slices, wherever they are written."""
+        given = [key for key in ("models", "slices", "modules") if getattr(self, key) is not None]
+        if len(given) != 1:
+            raise InputError(f"expected one of models, slices and modules, got {' and '.join(given) or 'none'}")
+        if self.modules is None:
+            return Module(models=self.models, slices=self.slices)
+        if list(self.modules) != ["default"]:
+            raise InputError(
+                f"modules {', '.join(self.modules)}: a model is merged as a whole; list the models under models:, and "
+                "give parts of it parameters of their own by filters on tensor names"
+            )
+        return self.modules["default"]
+
+    def _listed(self, key: str, name: str, *words: str) -> str:
+        """A model as the recipe lists it, or one of the words."""
+        if name in words:
+            if name == "base" and self.base_model is None:
+                raise InputError(f"{key}: base, but no base_model is named")
+            return name
+        for model in self.referenced:
+            if same_model(model, name):
+                return model
+        raise InputError(f"{key} {name!r}: expected {', '.join([*words, *self.referenced])}")
+
+    def _check_statistics(self) -> None:
+        """Whether there is data where the method needs it, for every model."""
+        needs, given = self.method.statistics, self.statistics
+        if needs is None:
+            if given is not None:
+                self._notes.append(f"statistics have no effect: {self.merge_method} needs none")
+            return
+        if given is None or given.data is None:
+            raise InputError(
+                f"merge_method {self.merge_method} needs {NEEDS[needs]}: add statistics: {{data: {{path: FILE}}}}"
+            )
+        if isinstance(given.data, list) and len(given.data) != len(self.inputs):
+            raise InputError(
+                f"statistics.data lists {len(given.data)} data sets for {len(self.inputs)} models; give one for all, "
+                "or one for each in their order"
+            )
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Say in messages which recipe it is."""
+        try:
+            yield
+        except InputError as error:
+            raise InputError(f"{self._where}: {error}") from None

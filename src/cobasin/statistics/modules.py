@@ -1,0 +1,120 @@
+"""The modules of a model in memory, by the spec names of their weights."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
+
+from cobasin.checkpoint import load
+from cobasin.typed import Typed
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def holders_of(model: PreTrainedModel, typed: Typed) -> dict[str, list[nn.Module]]:
+    """The modules whose ``weight`` is the tensor of a spec name, for every weight that is one tensor of the file.
+
+    Transformers renames and joins tensors as it loads them; the names of the file are those under which it would
+    save the model: a parameter that was only renamed is there with its own storage. Experts that are one tensor
+    in memory, or one entry of the spec, are left out. A tied weight has several modules.
+
+    Args:
+        model: on the CPU.
+        typed: the model's type; its tensors are not read.
+    """
+    saved = load(model)
+    names = {
+        _place(saved[disk]): name
+        for name, disk in typed.spec.disk_names(saved.headers).items()
+        if name in typed.spec.entries
+    }
+    holders: defaultdict[str, list[nn.Module]] = defaultdict(list)
+    for module in model.modules():
+        weight = getattr(module, "weight", None)
+        if isinstance(weight, nn.Parameter) and (name := names.get(_place(weight))) is not None:
+            holders[name].append(module)
+    return dict(holders)
+
+
+def linear_maps(holders: dict[str, list[nn.Module]]) -> dict[str, nn.Module]:
+    """The linear maps among them by the spec name of their weight; no head that is tied to an embedding."""
+    return {name: modules[0] for name, modules in holders.items() if len(modules) == 1 and is_linear(modules[0])}
+
+
+def is_linear(module: nn.Module) -> bool:
+    """Whether the module is a linear map, ``x ↦ W x + b``."""
+    from transformers.pytorch_utils import Conv1D
+
+    return isinstance(module, (nn.Linear, Conv1D))
+
+
+def input_axis(module: nn.Module) -> int:
+    """The axis of a linear map's weight that runs over its inputs."""
+    return 1 if isinstance(module, nn.Linear) else 0
+
+
+@contextmanager
+def reading(modules: Mapping[str, nn.Module], call: Callable[[str, Tensor], None]) -> Iterator[None]:
+    """While this is open, call ``call(name, x)`` with the first argument of every module that runs, before it does."""
+
+    def hook(name: str) -> Callable[..., None]:
+        return lambda module, arguments: call(name, arguments[0])
+
+    with ExitStack() as stack:
+        for name, module in modules.items():
+            stack.enter_context(module.register_forward_pre_hook(hook(name)))
+        yield
+
+
+@contextmanager
+def writing(modules: Mapping[str, list[nn.Module]], call: Callable[[str, Tensor], None]) -> Iterator[None]:
+    """While this is open, call ``call(name, y)`` with the output of every module that runs; channels last."""
+
+    def hook(name: str) -> Callable[..., None]:
+        def after(module: nn.Module, _: tuple, y: object) -> None:
+            if isinstance(y, Tensor):
+                call(name, y.movedim(1, -1) if isinstance(module, _ConvNd) else y)
+
+        return after
+
+    with ExitStack() as stack:
+        for name, holders in modules.items():
+            for module in holders:
+                stack.enter_context(module.register_forward_hook(hook(name)))
+        yield
+
+
+def by_spec_name(model: PreTrainedModel, typed: Typed) -> dict[str, Tensor]:
+    """The parameters of a model by spec name, stacked where the spec stacks them, tied ones once.
+
+    Tensors of the file that the class does not read are not in the model, and left out.
+    """
+    state = Typed(load(model), typed.spec, typed.spec.tied)
+    return {
+        name: state[name]
+        for name, entry in typed.spec.entries.items()
+        if all(part in state.disk_names for part in entry.stack or (name,))
+    }
+
+
+def parameter_names(model: PreTrainedModel, typed: Typed) -> dict[str, str]:
+    """Spec name to the model's own name, for every parameter that is one tensor of the file and one of the spec.
+
+    Args:
+        model: on the CPU.
+        typed: the model's type; its tensors are not read.
+    """
+    own, saved = {_place(parameter): name for name, parameter in model.named_parameters()}, load(model)
+    places = {name: _place(saved[disk]) for name, disk in typed.spec.disk_names(saved.headers).items()}
+    return {name: own[place] for name, place in places.items() if name in typed.spec.entries and place in own}
+
+
+def _place(tensor: Tensor) -> tuple:
+    """Where a tensor lies in memory and how."""
+    return tensor.data_ptr(), tensor.shape, tensor.stride()

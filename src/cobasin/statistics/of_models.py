@@ -1,0 +1,166 @@
+"""The statistics that a merge method needs, of models that were matched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from cobasin.api import Matched
+from cobasin.data import Batches, batches, task_of
+from cobasin.errors import InputError
+from cobasin.statistics.collect import collect, device_of
+from cobasin.statistics.fishers import check_likelihood
+from cobasin.statistics.grams import InputGram
+from cobasin.statistics.in_turn import collect_in_turn
+from cobasin.statistics.moving import gram_obstacle, movable, move_fishers, move_grams
+from cobasin.symmetry.element import Element
+from cobasin.symmetry.state import State
+from cobasin.typed import Typed
+
+if TYPE_CHECKING:
+    from cobasin.recipe import Recipe
+
+Progress = Callable[[str, int, int | None], None]
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What was collected, by spec name, with one entry for every model that is fused.
+
+    Attributes:
+        fishers: diagonal Fisher information of every tensor.
+        grams: of the inputs of every weight of a linear map.
+        activations: for every model, the outputs of its modules on the same inputs.
+        report: for every model, how many rows of data were read, and their digest.
+    """
+
+    fishers: dict[str, list[Tensor]] = field(default_factory=dict)
+    grams: dict[str, list[InputGram]] = field(default_factory=dict)
+    activations: list[dict[str, Tensor]] = field(default_factory=list)
+    report: dict[str, dict] = field(default_factory=dict)
+
+
+def statistics_of(
+    recipe: Recipe, read: Sequence[Batches], matched: Matched, fused: Sequence[int], progress: Progress
+) -> Statistics:
+    """Collect what the recipe's method needs on the data of `batches_of`; nothing for a method that needs none.
+
+    Statistics are collected on the models as they are and moved with their elements, so that they can be used
+    again; what does not move (a diagonal Fisher under a rotation) is collected on the matched model.
+    """
+    needs = recipe.method.statistics
+    if needs in (None, "grams_in_turn"):
+        return Statistics()
+    settings, report = recipe.statistics, _report(recipe, read)
+    assert settings is not None
+
+    def collected(kind: str, model: Typed, which: int) -> dict:
+        return collect(
+            kind,
+            model,
+            read[which],
+            seed=settings.seed,
+            device=settings.device,
+            cache=None if settings.cache is None else Path(settings.cache).expanduser(),
+            progress=lambda done, total: progress(f"{kind.replace('_', ' ')} of {model.checkpoint.label}", done, total),
+        )
+
+    states = matched.states
+    if needs == "activations":
+        return Statistics(
+            activations=[
+                collected(needs, _matched(matched.typed[i], states[i], matched.elements[i]), which)
+                for which, i in enumerate(fused)
+            ],
+            report=report,
+        )
+    found = []
+    for which, i in enumerate(fused):
+        model, element = matched.typed[i], matched.elements[i]
+        if needs == "grams":
+            moves = element is None or gram_obstacle(element, model) is None
+            kind, move = needs, move_grams
+        else:
+            moves = element is None or movable(element)
+            kind, move = "fisher" if settings.fisher == "exact" else "fisher_empirical", move_fishers
+        if not moves:
+            found.append(collected(kind, _matched(model, states[i], element), which))
+        else:
+            own = collected(kind, model, which)
+            found.append(own if element is None else move(element, model, own))
+    by_name = {name: [one[name] for one in found] for name in found[0] if all(name in one for one in found)}
+    return Statistics(grams=by_name, report=report) if needs == "grams" else Statistics(fishers=by_name, report=report)
+
+
+def in_turn(
+    recipe: Recipe,
+    read: Sequence[Batches],
+    matched: Matched,
+    fused: Sequence[int],
+    fuse: Callable[[str, list[InputGram] | None], Tensor],
+    progress: Progress,
+) -> Statistics:
+    """The Grams of RegMean++, whose layers are collected on the merged layers before them."""
+    settings = recipe.statistics
+    assert settings is not None
+    states = matched.states
+    grams = collect_in_turn(
+        [matched.typed[i] for i in fused],
+        [states[i] for i in fused],
+        read,
+        fuse,
+        device=settings.device,
+        progress=lambda done, total: progress("merging layer by layer", done, total),
+    )
+    return Statistics(grams=grams, report=_report(recipe, read))
+
+
+def batches_of(recipe: Recipe, typed: Sequence[Typed], fused: Sequence[int]) -> list[Batches]:
+    """The data of every model that is fused; none for a method that needs none.
+
+    Raises:
+        InputError: where data, models and method do not fit together, or there is no such device.
+    """
+    needs, settings = recipe.method.statistics, recipe.statistics
+    if needs is None:
+        return []
+    assert settings is not None  # a recipe without data for a method that needs it is refused
+    assert settings.data is not None
+    device_of(settings.device)
+    data = settings.data if isinstance(settings.data, list) else [settings.data] * len(fused)
+    read = [
+        batches(
+            typed[i].checkpoint,
+            one,
+            samples=settings.samples,
+            batch_size=settings.batch_size,
+            seed=settings.seed,
+        )
+        for i, one in zip(fused, data, strict=True)
+    ]
+    if needs == "activations" and len({one.digest for one in read}) > 1:
+        raise InputError(
+            f"{recipe.merge_method} compares the models on the same inputs: give one data set under statistics"
+        )
+    if needs == "fisher":
+        for i, one in zip(fused, read, strict=True):
+            labelled = next(iter(one)).labels is not None
+            check_likelihood(typed[i], task_of(typed[i].checkpoint), settings.fisher == "exact", labelled)
+    return read
+
+
+def _report(recipe: Recipe, read: Sequence[Batches]) -> dict[str, dict]:
+    return {name: {"rows": one.rows, "digest": one.digest} for name, one in zip(recipe.inputs, read, strict=True)}
+
+
+def _matched(model: Typed, state: State, element: Element | None) -> Typed:
+    """The matched model, computed in float32 or better as it is read."""
+    if element is None:
+        return model
+    wide = any(header.dtype == torch.float64 for header in model.checkpoint.headers.values())
+    return Typed.of(model.derived(state, torch.float64 if wide else torch.float32))

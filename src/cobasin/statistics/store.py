@@ -1,0 +1,116 @@
+"""Files of statistics: what they are of, and whether that is what is asked for."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+import cobasin
+from cobasin.errors import InputError
+from cobasin.statistics.grams import InputGram
+from cobasin.weight_files import one_line
+
+_LAYOUT = 1  # of the files; a number of its own for every change that makes old ones wrong
+
+
+@dataclass(frozen=True)
+class Source:
+    """What statistics are of.
+
+    Attributes:
+        kind: as in `cobasin.statistics.collect.collect`.
+        model: the fingerprint of the checkpoint.
+        data: the digest of the data.
+        rows: how many rows of it.
+        settings: what else the values depend on.
+    """
+
+    kind: str
+    model: str
+    data: str
+    rows: int
+    settings: Mapping[str, int]
+
+    @property
+    def file_name(self) -> str:
+        """The name of the file that holds them."""
+        return f"{self.kind}-{hashlib.sha256(self.text.encode()).hexdigest()[:16]}.safetensors"
+
+    @property
+    def text(self) -> str:
+        """The same as text, for the file's metadata."""
+        return json.dumps({**asdict(self), "layout": _LAYOUT}, sort_keys=True)
+
+
+def prepare(folder: Path) -> None:
+    """Make the folder for files of statistics, before any work.
+
+    Raises:
+        InputError: that cannot be, or nothing can be written there.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f".{os.getpid()}").touch()
+        (folder / f".{os.getpid()}").unlink()
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be written: {one_line(error)}; choose another folder") from error
+
+
+def write(path: Path, source: Source, values: Mapping[str, Tensor | InputGram], **notes: Any) -> None:
+    """Write statistics; the file is there whole or not at all. A Gram that maps share is written once.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    tensors: dict[str, Tensor] = {}
+    grams: dict[str, tuple[str, int]] = {}
+    stored: dict[int, str] = {}
+    for name, value in values.items():
+        if isinstance(value, InputGram):
+            grams[name] = stored.setdefault(id(value.matrix), name), value.axis
+            value = value.matrix
+        if name in stored.values() or name not in grams:
+            tensors[name] = value.contiguous()
+    metadata = {"cobasin": cobasin.__version__, "source": source.text, "grams": json.dumps(grams)}
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        save_file(tensors, temporary, metadata | {name: json.dumps(note) for name, note in notes.items()})
+        temporary.replace(path)
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"{path}: cannot be written: {one_line(error)}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read(path: Path, source: Source) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The statistics in a file, and the notes that were written with them.
+
+    Raises:
+        InputError: the file is damaged, or holds the statistics of something else.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            if "source" not in metadata:
+                raise InputError(f"{path}: holds no statistics; remove it, or choose another folder")
+            found = json.loads(metadata.pop("source"))
+            if different := [key for key, value in json.loads(source.text).items() if found.get(key) != value]:
+                raise InputError(
+                    f"{path}: holds statistics of another {' and '.join(different)} than its name says; remove it, "
+                    "and they are collected again"
+                )
+            notes = {name: json.loads(value) for name, value in metadata.items() if name != "cobasin"}
+            grams = notes.pop("grams")
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError, KeyError) as error:
+        raise InputError(f"{path}: is damaged ({one_line(error)}); remove it, and it is collected again") from error
+    return {name: InputGram(tensors[at], axis) for name, (at, axis) in grams.items()} or tensors, notes

@@ -1,0 +1,282 @@
+"""Every format gives the same rows, lazily, and says where a bad one is."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import sys
+
+import numpy as np
+import pytest
+from data_models import jsonl, refusal
+from PIL import Image
+from pydantic import ValidationError
+
+from cobasin.data import DataConfig, rows_of
+
+ROWS = [
+    {"text": "a, tiny\tone", "label": "0"},
+    {"text": 'ünï\u2028code "quoted"', "label": "1"},
+    {"text": "three", "label": "0"},
+]
+
+
+def rows(path, **options):
+    return rows_of(DataConfig(path=str(path), **options))
+
+
+def write(path, content):
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def test_jsonl_json_and_csv_hold_the_same_rows(tmp_path):
+    jsonl(tmp_path / "a.jsonl", *ROWS)
+    (tmp_path / "a.json").write_text(json.dumps(ROWS))
+    write(tmp_path / "a.csv", '\ufefftext,label\r\n"a, tiny\tone",0\r\n\r\n"ünï\u2028code ""quoted""",1\r\nthree,0')
+    found = [rows(tmp_path / name) for name in ("a.jsonl", "a.json", "a.csv")]
+    for one in found:
+        assert list(one) == ROWS
+        assert len(one) == 3
+        assert one.digest == found[0].digest
+    jsonl(tmp_path / "b.jsonl", *ROWS[:2], {**ROWS[2], "label": "1"})
+    assert rows(tmp_path / "b.jsonl").digest != found[0].digest
+    with pytest.raises(IndexError):
+        found[0][3]
+
+
+def test_csv_fields_hold_line_breaks_and_lines_are_counted_through_them(tmp_path):
+    path = write(tmp_path / "a.csv", 'text,label\n"one\ntwo",1\nthree,2\n')
+    found = rows(path)
+    assert list(found) == [{"text": "one\ntwo", "label": "1"}, {"text": "three", "label": "2"}]
+    assert [found.where(i) for i in range(2)] == [f"{path}: line 2", f"{path}: line 4"]
+
+
+def test_tabs_separate_without_quoting(tmp_path):
+    path = write(tmp_path / "a.tsv", 'text\tlabel\n"open, quote\t1\nplain\t0\n')
+    assert list(rows(path)) == [{"text": '"open, quote', "label": "1"}, {"text": "plain", "label": "0"}]
+    assert list(rows(write(tmp_path / "b.csv", "text\tlabel\na,b\t1\n"))) == [{"text": "a,b", "label": "1"}]
+
+
+def test_columns_name_roles(tmp_path):
+    path = jsonl(tmp_path / "a.jsonl", {"sentence": "x", "label": 1, "idx": 0}, {"label": 1})
+    found = rows(path, columns={"text": "sentence", "label": None})
+    assert found[0] == {"text": "x"}
+    message = refusal(lambda: found[1])
+    assert "line 2" in message
+    assert "'sentence' (there are: label)" in message
+    assert rows(path)[0] == {"label": 1}
+
+
+def test_only_the_line_asked_for_is_parsed(tmp_path):
+    path = write(tmp_path / "a.jsonl", '{"text": "x"}\n\n{"text": \n[1]\n')
+    found = rows(path)
+    assert len(found) == 3
+    assert found[0] == {"text": "x"}
+    assert "line 3: is not JSON" in refusal(lambda: found[1])
+    assert "line 4: is [1]; expected a JSON object" in refusal(lambda: found[2])
+
+
+CONLL = """-DOCSTART- -X- O
+# a comment of many words
+EU NNP B-ORG
+# NN O
+call NN O
+
+-DOCSTART- -X- O
+
+Peter NNP B-PER
+"""
+
+
+def test_conll_of_blanks_with_comments_and_documents(tmp_path):
+    path = write(tmp_path / "a.conll", CONLL)
+    found = rows(path)
+    assert list(found) == [
+        {"tokens": ["EU", "#", "call"], "tags": ["B-ORG", "O", "O"]},
+        {"tokens": ["Peter"], "tags": ["B-PER"]},
+    ]
+    assert found.where(1) == f"{path}: line 9"
+    for place in (1, -2):
+        assert rows(path, columns={"tags": place})[1] == {"tokens": ["Peter"], "tags": ["NNP"]}
+    assert "no column 3 (there are: 0, 1, 2)" in refusal(lambda: rows(path, columns={"tags": 3})[0])
+
+
+def test_conll_of_tabs_keeps_tokens_of_any_character(tmp_path):
+    path = write(tmp_path / "a.conll", "# id 7\n#\tO\r\n\xa0x\u2028y\tB-LOC\r\n\r\nz\tO")
+    assert list(rows(path)) == [
+        {"tokens": ["#", "\xa0x\u2028y"], "tags": ["O", "B-LOC"]},
+        {"tokens": ["z"], "tags": ["O"]},
+    ]
+    assert list(rows(write(tmp_path / "b.conll", "one\ntwo\n"))) == [{"tokens": ["one", "two"]}]
+
+
+def test_text_is_lines_or_one_document(tmp_path):
+    path = write(tmp_path / "a.txt", "one\r\n\ntwo\n")
+    found = rows(path)
+    assert list(found) == [{"text": "one"}, {"text": "two"}]
+    assert found.where(1) == f"{path}: line 3"
+    assert list(found.documents()) == [{"text": "one\r\n\ntwo\n"}]
+    assert not len(rows(write(tmp_path / "b.txt", " \n")).documents())
+
+
+def test_npz(tmp_path):
+    images = np.arange(24, dtype=np.uint8).reshape(3, 2, 4)
+    np.savez(tmp_path / "a.npz", x=images, label=[1, 2, 0], classes=["a", "b"])
+    found = rows(tmp_path / "a.npz", columns={"image": "x"})
+    assert len(found) == 3
+    assert found[2]["label"] == 0
+    assert (found[1]["image"] == images[1]).all()
+    assert "different lengths: x 3, label 3, classes 2" in refusal(
+        rows, tmp_path / "a.npz", columns={"image": "x", "text": "classes"}
+    )
+    message = refusal(rows, tmp_path / "a.npz", columns={"label": "y"})
+    assert "none of its arrays (x, label, classes)" in message
+    assert "no column 'z' (there are: x, label, classes)" in refusal(
+        lambda: rows(tmp_path / "a.npz", columns={"image": "z"})[0]
+    )
+
+
+def test_nothing_is_unpickled(tmp_path):
+    class Trap:
+        def __reduce__(self):
+            return (sys.exit, ("unpickled",))
+
+    np.savez(tmp_path / "a.npz", label=np.array([Trap()], dtype=object))
+    assert "cannot be read as npz" in refusal(rows, tmp_path / "a.npz")
+    (tmp_path / "b.npz").write_bytes(pickle.dumps(Trap()))
+    assert "cannot be read as npz" in refusal(rows, tmp_path / "b.npz")
+
+
+def picture(path, value):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.full((4, 4, 3), value, np.uint8)).save(path)
+
+
+def test_image_folder(tmp_path):
+    for split in ("train", "test"):
+        for number, name in enumerate(("dog", "cat")):
+            picture(tmp_path / split / name / f"{number}.png", number)
+    (tmp_path / "train" / "notes.txt").write_text("no image")
+    found = rows(tmp_path / "train")
+    assert [row["label"] for row in found] == ["cat", "dog"]
+    assert found.where(0) == str(tmp_path / "train" / "cat" / "1.png")
+    split = rows(tmp_path, split="train")
+    assert split.digest == found.digest  # of the files, wherever they are
+    picture(tmp_path / "train" / "cat" / "1.png", 9)
+    assert rows(tmp_path / "train").digest != found.digest
+    assert [list(row) for row in rows(tmp_path / "train" / "cat", format="images")] == [["image"]]
+    assert "no images" in refusal(rows, tmp_path / "train", format="images", split="val")
+
+
+def test_a_folder_of_files_is_told_apart_by_split(tmp_path):
+    jsonl(tmp_path / "train.jsonl", *ROWS)
+    jsonl(tmp_path / "dev.jsonl", *ROWS[:1])
+    (tmp_path / "README.md").write_text("no data")
+    assert len(rows(tmp_path, split="dev")) == 1
+    assert "Say 'split', one of dev, train" in refusal(rows, tmp_path)
+    assert "0 files of the split 'test'" in refusal(rows, tmp_path, split="test")
+    (tmp_path / "dev.csv").write_text("text\nx\n")
+    assert "2 files of the split 'dev'" in refusal(rows, tmp_path, split="dev")
+
+
+def test_datasets_saved_parquet_and_folders(tmp_path, monkeypatch):
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    features = datasets.Features(
+        {
+            "text": datasets.Value("string"),
+            "label": datasets.ClassLabel(names=["neg", "pos"]),
+            "tags": datasets.List(datasets.ClassLabel(names=["O", "B"])),
+            "image": datasets.Image(),
+            "idx": datasets.Value("int32"),
+        }
+    )
+    picture(tmp_path / "p.png", 3)
+    content = {
+        "text": ["a", "b"],
+        "label": [1, -1],
+        "tags": [[0, 1], []],
+        "image": [str(tmp_path / "p.png")] * 2,
+        "idx": [0, 1],
+    }
+    dataset = datasets.Dataset.from_dict(content, features=features)
+    both = datasets.DatasetDict({"train": dataset, "test": dataset.select([1])})
+    dataset.save_to_disk(tmp_path / "one")
+    both.save_to_disk(tmp_path / "both")
+    dataset.to_parquet(tmp_path / "a.parquet")
+    for path in ("one", "both", "a.parquet"):
+        found = rows(tmp_path / path)
+        assert [row["label"] for row in found] == ["pos", None]
+        assert found[0]["tags"] == ["O", "B"]
+        assert set(found[0]) == {"text", "label", "tags", "image"}
+        assert "idx" in found.names(0)
+        image = found[0]["image"]
+        assert (image if isinstance(image, bytes) else image.read_bytes()) == (tmp_path / "p.png").read_bytes()
+    assert len(rows(tmp_path / "both", split="test")) == 1
+    assert "no split 'dev' (there are: train, test)" in refusal(rows, tmp_path / "both", split="dev")
+    assert "leave out 'split'" in refusal(rows, tmp_path / "one", split="dev")
+    (tmp_path / "folder").mkdir()
+    jsonl(tmp_path / "folder" / "train.jsonl", *ROWS)
+    assert list(rows(tmp_path / "folder", format="datasets")) == list(rows(tmp_path / "folder"))
+
+
+def test_no_code_of_a_data_set_is_run(tmp_path):
+    pytest.importorskip("datasets")
+    folder = tmp_path / "evil"
+    folder.mkdir()
+    (folder / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    assert "datasets cannot load it" in refusal(rows, folder)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_without_datasets_or_network(monkeypatch):
+    assert "no such file or folder, and datasets cannot load it" in refusal(rows, "nobody/nothing")
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    assert refusal(rows, "nobody/nothing").endswith("pip install 'cobasin[data]'")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options", "message"),
+    [
+        ("a.csv", "text,label\nx,1\ny\n", {}, "line 3 has 1 fields, the header 2 (text, label)"),
+        ("a.csv", "text,label\nx,1,2\n", {}, "line 2 has 3 fields"),
+        ("a.csv", "text,text\nx,1\n", {}, "the header names a column twice"),
+        ("a.csv", 'text\n"x\n', {}, "line 2 cannot be read as CSV"),
+        ("a.csv", b"text\n\xff\n", {}, "line 2 is not text in UTF-8"),
+        ("a.jsonl", b'{"text": "\xff"}\n', {}, "line 1 is not text in UTF-8"),
+        ("a.json", '{"text": "x"}', {}, "expected a JSON list"),
+        ("a.json", '{"text": "x"}\n{"text": "y"}', {}, "say 'format: jsonl'"),
+        ("a.json", "[1]", {}, "a.json[0]: is 1; expected a mapping"),
+        ("a.conll", "a O\nb\n", {}, "line 2 has 1 columns, expected 2"),
+        ("a.npz", "no zip", {}, "cannot be read as npz"),
+        ("a.data", "x", {}, "say the 'format'"),
+        ("a.txt", "x", {"split": "train"}, "is one file, without a split"),
+        ("a.txt", "x", {"name": "main"}, "'name' is for data sets of the hub"),
+        ("a.txt", "x", {"format": "datasets"}, ".parquet or .arrow"),
+        ("a.parquet", "x", {}, "datasets cannot load it"),
+    ],
+)
+def test_bad_files(tmp_path, name, content, options, message):
+    path = write(tmp_path / name, content)
+    assert message in refusal(lambda: list(rows(path, **options)))
+
+
+def test_missing_files(tmp_path):
+    assert refusal(rows, tmp_path / "a.jsonl").endswith("a.jsonl: no such file or folder")
+    assert refusal(rows, "a.jsonl") == "a.jsonl: no such file or folder"
+    assert refusal(rows, "org/name", format="csv") == "org/name: no such file or folder"
+    (tmp_path / "empty").mkdir()
+    assert "datasets cannot load it" in refusal(rows, tmp_path / "empty")
+
+
+def test_settings_are_checked():
+    for options in (
+        {"columns": {"txt": "x"}},
+        {"fromat": "csv"},
+        {"mean": [0.5]},
+        {"mean": [0.5], "std": [0.0]},
+        {"block": 1},
+    ):
+        with pytest.raises(ValidationError):
+            DataConfig(path="x", **options)

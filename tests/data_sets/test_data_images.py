@@ -1,0 +1,127 @@
+"""Images are normalised as the model's folder or the data's config says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import transformers as T
+from data_models import SMALL, refusal, vit
+from PIL import Image
+from test_data_text import first, forward
+
+import tiny_models
+from cobasin.checkpoint import load
+from cobasin.data import DataConfig, batches
+
+PIXELS = np.random.default_rng(0).integers(0, 256, (3, 10, 12, 3), dtype=np.uint8)
+
+
+def npz(folder, images=PIXELS, **arrays):
+    np.savez(folder / "a.npz", image=images, label=np.arange(len(images)), **arrays)
+    return str(folder / "a.npz")
+
+
+def test_pixels_are_cropped_and_normalised(tmp_path):
+    data = DataConfig(path=npz(tmp_path), mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4), crop=8)
+    batch = first(vit(), data)
+    middle = PIXELS[:, 1:9, 2:10].transpose(0, 3, 1, 2) / 255
+    expected = (middle - np.reshape([0.5, 0.4, 0.3], (3, 1, 1))) / np.reshape([0.2, 0.3, 0.4], (3, 1, 1))
+    assert np.allclose(batch.inputs["pixel_values"], expected, atol=1e-6)
+    assert batch.inputs["pixel_values"].dtype == torch.float32
+    assert batch.labels.tolist() == [0, 1, 2]
+    forward(vit(), batch)
+
+
+def test_floats_are_taken_as_they_are(tmp_path):
+    images = PIXELS[:, :8, :8].astype(np.float32)
+    made = first(vit(), DataConfig(path=npz(tmp_path, images)))
+    assert np.array_equal(made.inputs["pixel_values"], images.transpose(0, 3, 1, 2))
+
+
+def test_integers_need_to_be_normalised(tmp_path):
+    message = refusal(first, vit(), DataConfig(path=npz(tmp_path), crop=8))
+    assert "has no preprocessor_config.json; say how its pixels were normalised under 'mean' and 'std'" in message
+    assert "2 values for 3 channels" in refusal(first, vit(), DataConfig(path=npz(tmp_path), mean=(0, 0), std=(1, 1)))
+
+
+def test_the_processor_of_the_folder(tmp_path):
+    processor = T.ViTImageProcessorPil(size={"height": 8, "width": 8}, image_mean=[0.5] * 3, image_std=[0.25] * 3)
+    processor.save_pretrained(tmp_path)
+    data = DataConfig(path=npz(tmp_path))
+    found = first(vit(tmp_path), data).inputs["pixel_values"]
+    assert torch.equal(found, processor(list(PIXELS), return_tensors="pt")["pixel_values"])
+    floats = DataConfig(path=npz(tmp_path, PIXELS[:, :8, :8] / 255))
+    rescaled = first(vit(tmp_path), floats).inputs["pixel_values"]
+    own = DataConfig(path=npz(tmp_path, PIXELS[:, :8, :8]), mean=[0.5], std=[0.25])
+    assert torch.allclose(rescaled, first(vit(tmp_path), own).inputs["pixel_values"], atol=1e-6)
+    assert "image is 8x8, the model reads 16x16" in refusal(first, vit(tmp_path, image_size=16), data)
+    (tmp_path / "preprocessor_config.json").write_text("{}")
+    assert "preprocessor_config.json: cannot be used" in refusal(first, vit(tmp_path), data)
+
+
+@pytest.mark.parametrize(("channels", "mode"), [(1, "L"), (3, "RGB")])
+def test_files_are_converted_to_the_models_channels(tmp_path, channels, mode):
+    (tmp_path / "images" / "9").mkdir(parents=True)
+    picture = Image.fromarray(PIXELS[0, :8, :8])
+    picture.convert("P").save(tmp_path / "images" / "9" / "x.png")
+    data = DataConfig(path=str(tmp_path / "images"), mean=[0], std=[1])
+    batch = first(vit(num_channels=channels), data)
+    expected = np.asarray(picture.convert("P").convert(mode)).reshape(8, 8, channels).transpose(2, 0, 1)
+    assert np.allclose(batch.inputs["pixel_values"][0] * 255, expected, atol=1e-4)
+    assert batch.labels.tolist() == [9]
+    floats = vit(num_channels=channels)
+    memory = first(floats, [{"image": np.asarray(picture.convert(mode)) / 255}]).inputs["pixel_values"]
+    assert memory.shape == (1, channels, 8, 8)
+
+
+def test_pictures_in_memory_are_converted_too(tmp_path):
+    T.ViTImageProcessorPil(size={"height": 8, "width": 8}).save_pretrained(tmp_path)
+    picture = Image.fromarray(PIXELS[0]).convert("P")
+    one, other = (
+        first(vit(tmp_path), [{"image": p}]).inputs["pixel_values"] for p in (picture, picture.convert("RGB"))
+    )
+    assert torch.equal(one, other)
+
+
+def test_an_unreadable_picture_is_named_when_it_is_reached(tmp_path):
+    for number in range(2):
+        (tmp_path / str(number)).mkdir()
+        Image.fromarray(PIXELS[0, :8, :8]).save(tmp_path / str(number) / "x.png")
+    (tmp_path / "1" / "x.png").write_bytes(b"no picture")
+    made = iter(batches(vit(), DataConfig(path=str(tmp_path), mean=[0], std=[1]), samples=None, batch_size=1, seed=0))
+    next(made)
+    assert f"{tmp_path / '1' / 'x.png'}: the image cannot be read" in refusal(next, made)
+    assert "have 1, 3 or 4 channels" in refusal(
+        first, vit(num_channels=2), DataConfig(path=str(tmp_path), mean=[0], std=[1])
+    )
+
+
+def test_a_wrong_size_names_the_image():
+    rows = [{"image": np.zeros((8, 8, 3))}, {"image": np.zeros((8, 9, 3))}]
+    assert "rows[1]: image is 8x9, the model reads 8x8; say the size to cut out under 'crop'" in refusal(
+        first, vit(), rows
+    )
+
+
+def test_a_crop_larger_than_the_image(tmp_path):
+    message = refusal(first, vit(), DataConfig(path=npz(tmp_path), crop=11, mean=[0], std=[1]))
+    assert "a.npz[0]: image is 10x12, smaller than the crop of 11" in message
+
+
+def test_positions_that_are_interpolated_take_any_size():
+    torch.manual_seed(0)
+    size = {key: value for key, value in SMALL.items() if key != "intermediate_size"}
+    model = load(T.Dinov2ForImageClassification(T.Dinov2Config(**size, image_size=8, patch_size=4)))
+    batch = first(model, [{"image": np.zeros((12, 16, 3))}])
+    assert forward(model, batch).logits.shape == (1, 2)
+
+
+def test_text_and_images_together():
+    model = tiny_models.checkpoint("clip/CLIPModel")
+    size, channels = model.config.vision_config.image_size, model.config.vision_config.num_channels
+    image = np.zeros((size, size, channels))
+    batch = first(model, [{"input_ids": [5, 6], "image": image}, {"input_ids": [7], "image": image}])
+    assert batch.inputs.keys() == {"input_ids", "attention_mask", "pixel_values"}
+    assert forward(model, batch).logits_per_image.shape == (2, 2)
+    assert batch.labels is None

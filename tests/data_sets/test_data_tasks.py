@@ -1,0 +1,91 @@
+"""What a model is trained for is told from its class and config; labels by name."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from data_models import bert, named, refusal, vit
+
+import tiny_models
+from cobasin.data import task_of
+from cobasin.data.tasks import Labels, score
+
+EMOTIONS = named("joy", "anger", "fear")
+
+
+@pytest.mark.parametrize(
+    ("case", "task"),
+    [
+        ("gpt2/GPT2LMHeadModel", "causal_lm"),
+        ("mistral/MistralForCausalLM", "causal_lm"),
+        ("mistral/MistralForSequenceClassification", "classification"),
+        ("bert/BertForMaskedLM", "masked_lm"),
+        ("bert/BertForTokenClassification", "tokens"),
+        ("bert/BertModel", "features"),
+        ("t5/T5ForConditionalGeneration", "seq2seq_lm"),
+        ("t5/T5ForSequenceClassification", "classification"),
+        ("t5/T5EncoderModel", "features"),
+        ("deit/DeiTForImageClassificationWithTeacher", "image"),
+        ("vit/ViTModel", "features"),
+    ],
+)
+def test_by_class(case, task):
+    assert task_of(tiny_models.checkpoint(case)) == task
+
+
+def test_by_problem():
+    head = "ForSequenceClassification"
+    assert task_of(bert(head, num_labels=1)) == "regression"
+    assert task_of(bert(head, num_labels=1, problem_type="regression")) == "regression"
+    assert task_of(bert(head, num_labels=2, problem_type="single_label_classification")) == "classification"
+    assert task_of(bert(head, problem_type="multi_label_classification")) == "multilabel"
+    assert task_of(vit(problem_type="multi_label_classification")) == "multilabel"
+    assert "regression of 2 numbers" in refusal(task_of, bert(head, problem_type="regression"))
+    assert "no data is read for a BertForMultipleChoice" in refusal(task_of, bert("ForMultipleChoice"))
+
+
+def test_a_label_by_name_index_or_new_name():
+    labels = Labels.of(bert(**EMOTIONS), {"rage": "anger", 7: "fear", "happy": 0, "worse": "angst"})
+    given = {"joy": 0, "2": 2, 1: 1, np.uint8(2): 2, np.str_("fear"): 2, "rage": 1, 7: 2, "7": 2, "happy": 0}
+    assert {value: labels.index(value, "x") for value in given} == given
+    for bad in ("Joy", "3", 3, -1, 0.0, None, "", "1.0", ["joy"]):
+        assert "here: label" in refusal(labels.index, bad, "here")
+    assert "label 'worse', renamed 'angst', is none of the model's (joy, anger, fear)" in refusal(
+        labels.index, "worse", "x"
+    )
+
+
+def test_a_name_of_the_model_comes_before_an_index():
+    assert Labels.of(bert(**named("1", "0")), {}).index("0", "x") == 1
+
+
+def test_tags_are_renamed_with_their_prefix():
+    labels = Labels.of(bert(**named("O", "B-PER", "I-PER")), {"person": "PER", "O": "O"})
+    assert [labels.index(tag, "x") for tag in ("O", "B-person", "I-person", "B-PER")] == [0, 1, 2, 1]
+    assert "label 'E-person', renamed 'E-PER'," in refusal(labels.index, "E-person", "x")
+
+
+def test_indicators():
+    labels = Labels.of(bert(**EMOTIONS), {"rage": "anger", "hate": "anger"})
+
+    def vector(value, annotated=None):
+        return ["nan" if math.isnan(one) else one for one in labels.indicators(value, "x", annotated)]
+
+    assert vector(["joy", "fear"]) == vector([0, 2]) == vector([1.0, 0.0, 1.0]) == [1, 0, 1]
+    assert vector(np.array([True, False, True])) == vector(np.array([2, 0])) == [1, 0, 1]
+    assert vector([]) == [0, 0, 0]
+    assert vector("fear") == vector(2) == [0, 0, 1]
+    assert vector(["rage", "hate"]) == [0, 1, 0]
+    assert vector([1.0, math.nan, 0.0]) == [1, "nan", 0]
+    assert vector(["joy"], {0, 2}) == [1, "nan", 0]
+    for bad in (None, 1.0, {"joy": 1}, [1.0, 0.0], [0.5, 0.0, 1.0], [1, 1, 0], ["joy", "joy"], [3], ["love"]):
+        refusal(labels.indicators, bad, "x", None)
+    assert refusal(labels.indicators, ["anger"], "x", {0, 2}) == "x: has label anger, which is not under 'annotated'"
+
+
+def test_scores():
+    assert [score(value, "x") for value in (3, "2.5", np.float32(0.5))] == [3.0, 2.5, 0.5]
+    for bad in (None, True, "high", math.inf, "nan", [1.0]):
+        assert "is not a finite number" in refusal(score, bad, "x")

@@ -1,0 +1,227 @@
+"""How two models are related: the four verdicts, their evidence, and what `cobasin compare` prints and writes."""
+
+import json
+
+import pytest
+import torch
+
+from cobasin import compare_workflow
+from cobasin.checkpoint import load
+from cobasin.evaluation.compare import compare
+from cobasin.symmetry.element import Element
+from cobasin.symmetry.form import form_of
+from cobasin.typed import Typed
+from cobasin.writer import save
+from command_line import duplicate, near, refused, run, snapshot
+from model_scrambles import general_scramble
+from real_models import minilm, shared
+from tiny_models import model
+
+BERT, GPT2, LLAMA = "bert/BertForMaskedLM", "gpt2/GPT2LMHeadModel", "llama-gqa/LlamaForCausalLM"
+CASES = [BERT, GPT2, LLAMA, "vit/ViTForImageClassification"]
+
+
+def scrambled(checkpoint, dtype=None, seed=0):
+    """An equivalent model in another basis and another order."""
+    typed = Typed.of(checkpoint)
+    typed = typed.untied() if typed.spec.unties else typed
+    moved = Element.sample(form_of(typed.spec, folded=bool(typed.spec.norms)), seed).apply(typed)
+    return typed.derived(moved, dtype)
+
+
+def original(case, seed=0):
+    return load(model(case, seed, torch.float32))
+
+
+def tuned(case, noise=0.05):
+    """What training on a little may have made of a model."""
+    return load(near(model(case, 0, torch.float32), noise))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_model_and_itself(case):
+    found = compare(original(case), original(case))
+    assert found.verdict == "same"
+    assert found.relative == {"files": 0.0, "before": 0.0, "after": 0.0, "chance": None}
+    for space in found.spaces.values():
+        assert space["agreement"] == pytest.approx([1.0] * 101)
+        assert space["kept"] in (None, pytest.approx(1.0))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("case", CASES)
+def test_a_scrambled_copy(case, dtype):
+    typed = Typed.of(original(case))
+    rounded = typed.derived(typed, dtype)
+    found = compare(rounded, scrambled(rounded))
+    assert found.verdict == "same", found.reason
+    assert found.relative["files"] > 0.3
+    assert found.relative["after"] < 4 * torch.finfo(dtype).eps + 1e-6
+    assert found.verification is not None
+    assert found.verification.same is not False
+    assert found.kept < 0.3
+
+
+def test_general_maps_count_as_equivalent_where_asked():
+    typed = Typed.of(original(BERT))
+    copy = general_scramble(typed, 10.0)
+    assert compare(typed.checkpoint, copy).verdict == "same"
+    assert compare(typed.checkpoint, copy, "full").verdict != "same"
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_fine_tune(case):
+    found = compare(original(case), tuned(case))
+    assert found.verdict == "share a base", found.reason
+    assert found.kept > 0.9
+    assert 0 < found.relative["files"] < 0.4
+    assert found.shared is None
+    assert found.verification is None
+
+
+@pytest.mark.parametrize("case", [BERT, GPT2])
+def test_a_scrambled_fine_tune(case):
+    straight, moved = compare(original(case), tuned(case)), compare(original(case), scrambled(tuned(case)))
+    assert moved.verdict == "share a basin", moved.reason
+    assert moved.kept < 0.3
+    assert moved.shared > 0.6
+    # matching undoes the scramble: what is left is what training did
+    assert moved.relative["after"] == pytest.approx(straight.relative["after"], rel=0.05)
+    assert moved.relative["before"] > 2 * moved.relative["after"]
+
+
+def test_independent_models():
+    found = compare(original(BERT), original(BERT, seed=1))
+    assert found.verdict == "independent", found.reason
+    assert abs(found.shared) < 0.25
+    assert found.kept < 0.3
+    assert found.relative["after"] < found.relative["before"]
+    assert found.relative["after"] == pytest.approx(found.relative["chance"], rel=0.1)
+    for space in found.spaces.values():
+        for spectrum in (space["agreement"], space["chance"]):
+            assert len(spectrum) == 101
+            assert spectrum == sorted(spectrum, reverse=True)
+            assert -1 <= spectrum[-1] <= spectrum[0] <= 1 + 1e-6
+
+
+def test_a_cast_is_the_same_and_training_in_bfloat16_is_not():
+    typed = Typed.of(original(BERT))
+    rounded = typed.derived(typed, torch.bfloat16)
+    assert compare(typed.checkpoint, rounded).verdict == "same"
+    name = "cls.predictions.bias"
+    step = dict(Typed.of(rounded))
+    step[name] = step[name] * torch.tensor([1.01] + [1.0] * (len(step[name]) - 1))  # a step or two, in one entry
+    found = compare(rounded, typed.derived(step, torch.bfloat16))
+    assert found.verdict == "share a base"
+    assert found.relative["files"] < 1e-3
+
+
+def test_distances_are_those_of_the_tensors():
+    first, second = original(BERT), original(BERT, seed=1)
+    found = compare(first, second)
+    squared = sum(float((first[name] - second[name]).double().square().sum()) for name in first)
+    size = sum(float(one[name].double().square().sum()) for one in (first, second) for name in first)
+    assert found.distance["files"] == pytest.approx(squared**0.5, rel=1e-6)
+    assert found.relative["files"] == pytest.approx((squared / size) ** 0.5, rel=1e-6)
+    assert list(found.layers) == ["outside the layers", "layer 0", "layer 1"]
+    ffn = [name for name in first if "intermediate.dense" in name or ".output.dense.weight" in name]
+    ffn = [name for name in ffn if "attention" not in name]
+    squared = sum(float((first[name] - second[name]).double().square().sum()) for name in ffn)
+    assert found.spaces["ffn"]["before"] == pytest.approx(squared**0.5, rel=1e-6)
+    assert found.spaces["ffn"]["after"] < found.spaces["ffn"]["before"]
+
+
+def test_heads_of_different_labels_are_not_compared():
+    first = original("bert/BertForSequenceClassification")
+    other = model("bert/BertForSequenceClassification", 0, torch.float32)
+    other.config.id2label, other.config.label2id = {0: "x", 1: "y"}, {"x": 0, "y": 1}
+    with torch.no_grad():
+        other.classifier.weight.add_(1.0)
+    found = compare(first, load(other))
+    assert found.verdict == "same"
+    assert any("label sets differ" in note for note in found.notes)
+    assert compare(first, scrambled(load(other))).verdict == "same"
+    other.config.id2label, other.config.label2id = first.config.id2label, first.config.label2id
+    assert compare(first, load(other)).verdict == "share a base"
+
+
+def test_trained_from_two_seeds():
+    found = compare(*(shared("models", f"llama-shakespeare-{seed}") for seed in (0, 1)))
+    assert found.verdict == "independent", found.reason
+    # real models have more in common than random ones, but far from half
+    assert 0.03 < found.shared < 0.3
+    assert found.layers["outside the layers"]["after"] < 0.7 * found.layers["outside the layers"]["chance"]
+    assert found.kept < 0.05
+
+
+def test_a_trained_encoder_and_its_noisy_copy():
+    typed = Typed.of(load(minilm()))
+    generator = torch.Generator().manual_seed(0)
+    state = {name: typed[name] * (1 + 0.1 * torch.randn(typed[name].shape, generator=generator)) for name in typed}
+    noisy = Typed.of(typed.derived(state))
+    found = compare(typed.checkpoint, noisy.checkpoint)
+    assert found.verdict == "share a base"
+    assert found.kept > 0.99
+    assert found.relative["files"] == pytest.approx(0.1 / 2**0.5, rel=0.02)
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """Two models near each other."""
+    for name, made in (("a", original(BERT)), ("b", tuned(BERT))):
+        save(made, tmp_path / name)
+    return tmp_path / "a", tmp_path / "b"
+
+
+def test_the_command(folders, tmp_path):
+    out = tmp_path / "out"
+    report = run("compare", *folders, "--out", out, "--json").json
+    assert report == json.loads((out / "compare.json").read_text())
+    assert (report["verdict"], report["symmetry"]) == ("share a base", "gl")
+    assert (out / "compare.png").read_bytes().startswith(b"\x89PNG")
+    assert sorted(path.name for path in out.iterdir()) == ["compare.json", "compare.png"]
+    before = snapshot(tmp_path)
+    shown = run("compare", *folders)
+    assert shown.code == 0
+    assert shown.out.startswith("share a base: ")
+    assert "layer 1" in shown.out
+    assert "by chance" not in shown.out
+    assert "by chance" in run("compare", folders[0], _other(tmp_path)).out
+    assert {path: digest for path, digest in snapshot(tmp_path).items() if "other" not in path} == before
+
+
+def _other(root):
+    save(original(BERT, seed=1), root / "other")
+    return root / "other"
+
+
+def test_long_models_are_cut_in_the_table(folders, monkeypatch):
+    monkeypatch.setattr("cobasin.present_measures.SHOWN", 1)
+    assert "and 2 more layers (--json has them all)" in run("compare", *folders).out
+
+
+def test_a_picture_with_chance(folders, tmp_path):
+    report = compare_workflow.compare_models(str(folders[0]), str(_other(tmp_path)), "full", tmp_path / "out")
+    assert report["verdict"] == "independent"
+    assert (tmp_path / "out" / "compare.png").stat().st_size > 10_000
+
+
+def test_what_cannot_be_compared(folders, tmp_path):
+    a, b = folders
+    wide = duplicate(b, "wide", hidden_act="relu")
+    assert "hidden_act is 'gelu' in" in refused(tmp_path, "compare", a, wide)
+    save(original(GPT2), tmp_path / "gpt2")
+    assert "only models of one architecture match" in refused(tmp_path, "compare", a, tmp_path / "gpt2")
+    assert "nowhere: no such folder" in refused(tmp_path, "compare", a, "nowhere")
+    assert "'none' is unknown" in refused(tmp_path, "compare", a, b, "--symmetry", "none")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine.txt").write_text("x")
+    assert "is not empty" in refused(tmp_path, "compare", a, b, "--out", tmp_path / "out")
+    assert "lies in the input folder" in refused(tmp_path, "compare", a, b, "--out", a / "out")
+    assert run("compare", a, b, "--out", tmp_path / "out", "--overwrite").code == 0
+
+
+def test_a_bare_model_whose_stream_cannot_move(tmp_path):
+    save(original("bert/BertModel"), tmp_path / "bare")
+    line = refused(tmp_path, "compare", tmp_path / "bare", tmp_path / "bare", "--symmetry", "residual", unread=False)
+    assert "leaves nothing free" in line

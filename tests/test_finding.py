@@ -1,0 +1,300 @@
+"""Matching by activations and by learning, on inputs that are made up and on data."""
+
+import json
+from functools import cache
+
+import pytest
+import torch
+import yaml
+
+from cobasin import api, finding
+from cobasin.applying import transform
+from cobasin.checkpoint import load
+from cobasin.data.synthetic import dead_leaves, synthetic_inputs
+from cobasin.errors import InputError
+from cobasin.evaluation.running import instantiate
+from cobasin.matching.activations import Activations, with_activations
+from cobasin.matching.choice import Choice
+from cobasin.matching.state import Match
+from cobasin.merging import merge_recipe
+from cobasin.recipe import Recipe
+from cobasin.statistics.joint import joint_activations
+from cobasin.statistics.modules import holders_of, input_axis, linear_maps
+from cobasin.symmetry.action import act
+from cobasin.symmetry.canonical import canonical
+from cobasin.symmetry.element import Element
+from cobasin.symmetry.form import form_of
+from cobasin.typed import Typed
+from cobasin.verification import verify
+from command_line import near, pair, refused, run
+from tiny_models import checkpoint, model, tolerance
+
+GPT2 = "gpt2-untied/GPT2LMHeadModel"
+VIT = "vit/ViTForImageClassification"
+BERT = "bert/BertForSequenceClassification"
+CASES = ["bert/BertForMaskedLM", GPT2, "llama-gqa/LlamaForCausalLM", "qwen3/Qwen3ForCausalLM", VIT]
+FEW = {"samples": 16, "steps": 3}
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    """Texts that are quickly made up."""
+    monkeypatch.setattr("cobasin.data.synthetic.LONGEST", 12)
+    monkeypatch.setattr(finding, "TEXTS", 24)
+
+
+@cache
+def unrelated(case):
+    return checkpoint(case), checkpoint(case, seed=1)
+
+
+def rows(count=20, text=False, labels=False):
+    """Rows of data of token ids, or of words."""
+    generator = torch.Generator().manual_seed(0)
+    ids = [torch.randint(5, 30, (6 + i % 3,), generator=generator).tolist() for i in range(count)]
+    return [{"text": "a b"} if text else {"input_ids": row} | ({"label": 0} if labels else {}) for row in ids]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_activations_move_as_their_types_say(case):
+    """A planted element carries the activations of the source onto those of the target; another does not."""
+    typed = Typed.of(checkpoint(case))
+    form = form_of(typed.spec, folded=bool(typed.spec.norms), free_biases=True)
+    element, other = (Element.sample(form, seed) for seed in (1, 2))
+    moved = Typed.of(typed.derived(element.apply(typed)))
+    match = Match(form, Choice.parse("full"), canonical(form, typed), canonical(form, moved))
+    models = [instantiate(typed.derived(state), torch.float64) for state in (match.source, match.anchor)]
+    maps = [linear_maps(holders_of(one, typed)) for one in models]
+    found = {}
+    for name, sides in joint_activations(models, maps, [synthetic_inputs(models, 4)]).items():
+        weight, side = name.split(":")
+        into = input_axis(maps[0][weight])
+        found[name] = Activations(into if side == "in" else 1 - into, side == "in", sides)
+    joint = with_activations(match, found)
+    assert len(found) > 4
+    differ = 0
+    for name in found:
+        x, y = joint.source[name], joint.anchor[name]
+        assert act(joint.spec, element.values, form.group, name, x).sub(y).norm() < 1e-6 * y.norm(), name
+        differ += bool(act(joint.spec, other.values, form.group, name, x).sub(y).norm() > 0.1 * y.norm())
+    assert differ > len(found) / 2
+
+
+def test_joint_activations_keep_inner_products_and_skip_padding():
+    """As many rows as both have columns, with the inner products of the centred tokens that count."""
+    models = [model(BERT, seed) for seed in (0, 1)]
+    weight = "encoder.layer.0.attention.self.query.weight"
+    typed = Typed.of(load(models[0]))
+    maps = [{weight: linear_maps(holders_of(one, typed))[weight]} for one in models]
+    generator = torch.Generator().manual_seed(0)
+    width = typed[weight].shape[1]
+    ids, mask = torch.randint(5, 30, (40, 8), generator=generator), torch.ones(40, 8, dtype=torch.int64)
+    mask[:20, 5:] = 0
+    batches = [{"input_ids": i, "attention_mask": m} for i, m in zip(ids.split(10), mask.split(10), strict=True)]
+    kept = torch.cat(joint_activations(models, maps, batches)[f"{weight}:in"], 1)
+    assert kept.shape == (2 * width, 2 * width)
+    with torch.no_grad():
+        states = [one(ids, mask, output_hidden_states=True).hidden_states[0] for one in models]
+    both = torch.cat(states, -1)
+    for counted, same in ((mask.bool(), True), (torch.ones_like(mask).bool(), False)):
+        centred = both[counted] - both[counted].mean(0)
+        assert torch.allclose(kept.mT @ kept, centred.mT @ centred, rtol=1e-8, atol=1e-8) is same
+
+
+@pytest.mark.parametrize("method", ["activations", "learned"])
+@pytest.mark.parametrize("case", CASES)
+def test_the_function_is_kept_and_what_was_found_depends_on_inputs_alone(case, method):
+    source, anchor = unrelated(case)
+    element = api.match(source, anchor, method=method, **FEW)
+    assert verify(source, transform(element, source, torch.float64), tolerance(case)).same
+    assert verify(source, anchor, tolerance(case)).same is False
+    assert max(element.deviation().values()) < 1e-9
+    weights = api.match(source, anchor)
+    assert element.report["distance_after"] != weights.report["distance_after"]
+    assert element.report["method"] == method
+
+
+@pytest.mark.parametrize("method", ["activations", "learned"])
+@pytest.mark.parametrize("case", CASES)
+def test_a_planted_element_stays_exact(case, method):
+    source = unrelated(case)[0]
+    typed = Typed.of(source)
+    scrambled = typed.derived(Element.sample(form_of(typed.spec), 2).apply(typed))
+    by_weights, found = (api.match(scrambled, source, method=m).report for m in ("weights", method))
+    assert found["distance_after"] == by_weights["distance_after"] < 1e-4 * found["distance_before"]
+    assert found["notes"] == [f"the weights agree: nothing was left for method {method}"]
+
+
+def disagreement(case, ends):
+    """Cross-entropy of the midpoint to what the ends answer on average, on inputs that no match has seen."""
+    models = [instantiate(end, torch.float64) for end in ends]
+    inputs = {name: x.double() if x.is_floating_point() else x for name, x in synthetic_inputs(models, 32, 99).items()}
+    middle = instantiate(ends[0], torch.float64)
+    with torch.no_grad():
+        for target, *own in zip(*(one.parameters() for one in (middle, *models)), strict=True):
+            target.copy_(sum(own) / 2)
+        wanted = sum(one(**inputs).logits.softmax(-1) for one in models) / 2
+        return -float((wanted * middle(**inputs).logits.log_softmax(-1)).sum(-1).mean())
+
+
+@pytest.mark.parametrize("method", ["activations", "learned"])
+@pytest.mark.parametrize("case", [GPT2, VIT])
+def test_near_copies_stay_where_they_are(case, method):
+    """Two small changes of one model: the element is close to the identity, and the midpoint no worse."""
+    base = model(case)
+    first, second = load(base), load(near(base, noise=0.01))
+    element = api.match(second, first, method=method, samples=64, steps=20)
+    for key, value in element.values.items():
+        if "perm" in value:
+            assert (value["perm"] == torch.arange(value["perm"].shape[-1])).all(), key
+        if "matrix" in value:
+            assert (value["matrix"] - torch.eye(value["matrix"].shape[-1])).abs().max() < 0.1, key
+    raw, matched = disagreement(case, [first, second]), disagreement(case, [first, transform(element, second)])
+    assert matched < raw + 1e-3
+    if method == "learned":
+        held_out = element.report["learning"]["held_out"]
+        assert min(held_out) <= held_out[0]
+
+
+def test_learning_keeps_its_start_where_nothing_is_gained(monkeypatch):
+    monkeypatch.setattr("cobasin.matching.learned.RATE", 10.0)  # every step throws the model away
+    source, anchor = unrelated(VIT)
+    start = api.match(source, anchor, method="activations", samples=64)
+    weights = api.match(source, anchor)
+    element = api.match(source, anchor, method="learned", samples=64, steps=200)
+    held_out = element.report["learning"]["held_out"]
+    found = element.report["distance_after"]
+    if min(held_out) == held_out[0]:
+        assert found in (pytest.approx(start.report["distance_after"]), pytest.approx(weights.report["distance_after"]))
+    assert len(held_out) < 20, "it ended early"
+
+
+def test_learning_lowers_the_loss_on_what_is_held_out():
+    source, anchor = unrelated(VIT)
+    seen = []
+    options = {"method": "learned", "samples": 256, "steps": 40}
+    element = api.match(source, anchor, progress=lambda *step: seen.append(step), **options)
+    held_out = element.report["learning"]["held_out"]
+    assert min(held_out) < held_out[0]
+    assert seen[-1][0] == 40
+
+
+def test_the_same_seed_gives_the_same_element():
+    source, anchor = unrelated(VIT)
+    first, again, other = (
+        api.match(source, anchor, method="learned", seed=seed, samples=64, steps=10).values for seed in (0, 0, 1)
+    )
+    (stream,) = (key for key in first if key[0] == "resid")
+    assert first[stream]["matrix"].equal(again[stream]["matrix"])
+    assert not first[stream]["matrix"].equal(other[stream]["matrix"])
+
+
+def test_synthetic_inputs_are_the_same_for_the_same_seed():
+    for case in CASES:
+        made = instantiate(checkpoint(case), torch.float32)
+        one, two, other = (synthetic_inputs([made, made], 3, seed) for seed in (0, 0, 1))
+        for name, x in one.items():
+            assert x.equal(two[name])
+            assert not x.equal(other[name])
+            assert len(x) == 3
+        made(**one)
+
+
+def test_dead_leaves_have_edges_and_large_shapes():
+    images = dead_leaves(20, 3, 32, 32, torch.Generator().manual_seed(0))
+    steps = images.diff(dim=-1)
+    assert (steps == 0).double().mean() > 0.6
+    assert images.mean((-2, -1)).std() > 0.2
+    assert images.abs().max() <= 2
+
+
+def test_data_takes_the_place_of_what_is_made_up():
+    source, anchor = unrelated(GPT2)
+    reports = [
+        api.match(source, anchor, method="activations", data=data, samples=8).report for data in (rows(), rows(9), None)
+    ]
+    assert [report["inputs"]["count"] for report in reports] == [8, 8, 8]
+    assert len({report["distance_after"] for report in reports}) == 3
+    assert reports[0]["inputs"]["digest"] != reports[1]["inputs"]["digest"]
+    assert reports[2]["inputs"]["digest"] is None
+
+
+def test_many_models():
+    models = [checkpoint(GPT2, seed) for seed in range(3)]
+    matched = api.match_all(models, method="activations", anchor="medoid", samples=8)
+    assert [element.report["method"] for element in matched.elements if element] == ["activations"] * 2
+    for original, element in zip(models, matched.elements, strict=True):
+        if element is not None:
+            assert verify(original, transform(element, original, torch.float64), 1e-9).same
+    with pytest.raises(InputError, match="anchor consensus: found by method weights only"):
+        api.match_all(models, method="activations", anchor="consensus")
+
+
+@pytest.mark.parametrize(
+    ("case", "options", "message"),
+    [
+        (GPT2, {"method": "psychic"}, "'psychic' is unknown; expected one of weights, activations, learned"),
+        (GPT2, {"data": []}, "method weights reads no data"),
+        (GPT2, {"method": "learned", "steps": 0}, "steps 0, seed 0: expected whole numbers"),
+        (GPT2, {"method": "activations", "samples": 0}, "samples 0, steps"),
+        (GPT2, {"method": "learned", "symmetry": "ffn"}, "nothing here can be learned but orders"),
+        (GPT2, {"method": "learned", "data": rows(8)}, "8 are too few, it needs more than 8"),
+        (VIT, {"method": "learned", "samples": 1}, "1 are too few, it needs more than 1"),
+        (GPT2, {"method": "learned", "data": rows(text=True)}, "tokenizer"),
+        ("bert/BertModel", {"method": "learned"}, "a BertModel has no answers to learn from"),
+        ("t5/T5ForConditionalGeneration", {"method": "activations"}, "no inputs can be made up for a T5"),
+        ("mixtral/MixtralForCausalLM", {"method": "learned"}, "joined in memory"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(case, options, message):
+    source, anchor = unrelated(case)
+    with pytest.raises(InputError, match=message):
+        api.match(source, anchor, **options)
+
+
+def test_classifiers_that_cannot_tell_padding_and_different_labels_are_refused():
+    ends = [model("gpt2/GPT2ForSequenceClassification", seed) for seed in (0, 1)]
+    for end in ends:
+        end.config.pad_token_id = None
+    with pytest.raises(InputError, match="no pad_token_id"):
+        api.match(*map(load, ends), method="activations")
+    ends = [model(BERT, seed) for seed in (0, 1)]
+    ends[0].config.id2label = {0: "yes", 1: "no"}
+    ends[0].config.label2id = {"yes": 0, "no": 1}
+    with pytest.raises(InputError, match="the task heads have different labels"):
+        api.match(*map(load, ends), method="learned")
+    assert api.match(*map(load, ends), method="activations", samples=8).report["method"] == "activations"
+
+
+def test_the_command(tmp_path):
+    source, anchor = pair(tmp_path, GPT2)
+    out, data, config = tmp_path / "out", tmp_path / "rows.jsonl", tmp_path / "rows.yaml"
+    data.write_text("\n".join(map(json.dumps, rows())))
+    config.write_text(yaml.safe_dump({"path": str(data), "block": 6}))
+    arguments = ("match", source, anchor, "--out", out, "--json", "--overwrite", "--method", "learned", "--steps", 2)
+    made_up = run(*arguments, "--samples", 16).json
+    assert made_up["method"] == "learned"
+    assert made_up["verification"]["same"]
+    assert "inputs that were made up: loss of the midpoint" in (out / "README.md").read_text()
+    one, other = (run(*arguments, "--data", path).json["inputs"] for path in (data, config))
+    assert one["digest"]
+    assert one["digest"] != other["digest"]
+
+
+def test_the_command_refuses_what_does_not_fit(tmp_path):
+    source, anchor = pair(tmp_path, GPT2)
+    start = ("match", source, anchor, "--out", tmp_path / "out")
+    assert "'learnt' is unknown" in refused(tmp_path, *start, "--method", "learnt")
+    assert "method weights reads no data" in refused(tmp_path, *start, "--data", tmp_path / "rows.jsonl")
+    assert "rows.jsonl" in refused(tmp_path, *start, "--method", "learned", "--data", tmp_path / "rows.jsonl")
+
+
+def test_a_recipe():
+    """What it says of matching is what `match` is given."""
+    ends = dict(zip("ab", unrelated(VIT), strict=True))
+    content = {"merge_method": "linear", "models": [{"model": "a"}, {"model": "b"}]}
+    recipe = Recipe.of(content | {"match": {"method": "activations", "samples": 8, "seed": 3}})
+    (element,) = filter(None, merge_recipe(recipe, ends).elements)
+    same = api.match(ends["b"], ends["a"], method="activations", samples=8, seed=3)
+    assert element.report["distance_after"] == same.report["distance_after"]
+    assert element.report["inputs"] == {"count": 8, "digest": None, "seed": 3}

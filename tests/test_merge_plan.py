@@ -1,0 +1,155 @@
+"""`cobasin merge --dry-run`: what a merge would do, with the right numbers, and without reading a tensor."""
+
+import pytest
+import torch
+
+from cobasin.fusion.registry import find
+from command_line import refused, run, snapshot, tensors_of
+from merge_cases import CLASSIFIER, METHODS, recipe, roles, saved, token_rows
+from tiny_models import model
+
+LLAMA = "llama-gqa/LlamaForCausalLM"
+
+
+def plan(folder, *arguments):
+    """The plan as JSON; nothing is read or written."""
+    before = snapshot(folder)
+    finished = run("merge", *arguments, "--dry-run", "--json")
+    assert finished.err == ""
+    assert finished.reads == []
+    assert snapshot(folder) == before
+    return finished.json
+
+
+def size(folder):
+    return sum(tensor.nbytes for tensor in tensors_of(folder).values())
+
+
+@pytest.mark.parametrize("symmetry", ["none", "full"])
+@pytest.mark.parametrize(
+    "case", [CLASSIFIER, "gpt2/GPT2LMHeadModel", "llama-mqa-tied/LlamaForCausalLM", "mixtral/MixtralForCausalLM"]
+)
+def test_the_numbers_are_those_of_the_merge(tmp_path, case, symmetry):
+    folders = saved(tmp_path, case, 2)
+    found = plan(tmp_path, *folders, "--match", symmetry)
+    assert run("merge", *folders, "--match", symmetry, "--out", tmp_path / "out").code == 0
+    written = tensors_of(tmp_path / "out")
+    assert found["tensors"] == len(written) == sum(group["tensors"] for group in found["groups"])
+    assert found["parameters"] == sum(tensor.numel() for tensor in written.values())
+    assert found["bytes_written"] == size(tmp_path / "out")
+    assert found["bytes_read"] == sum(map(size, folders))
+    untied = "tied" in case or "gpt2" in case
+    notes = ["the output head is untied from the embedding"] if untied and symmetry == "full" else []
+    assert found["notes"] == notes
+    assert ("matching" in found["memory"]) == (symmetry == "full")
+
+
+def test_the_numbers_of_another_dtype_and_of_several_heads(tmp_path):
+    folders = saved(tmp_path, CLASSIFIER, 2)
+    model(CLASSIFIER, 2, torch.float32).half().save_pretrained(folders[1])
+    whole = size(folders[0])
+    for keys, expected in (
+        ({}, whole),
+        ({"dtype": "bfloat16"}, whole // 2),
+        ({"dtype": "float16", "out_dtype": "float64"}, whole * 2),
+        ({"head": str(folders[1])}, whole // 2),  # in the place of the second
+        ({"head": "keep"}, whole * 3 // 2),
+        ({"head": "keep", "out_dtype": "float32"}, whole * 2),
+    ):
+        path = recipe(tmp_path / "recipe.yaml", "linear", folders, **keys)
+        found = plan(tmp_path, path)
+        assert found["bytes_written"] == expected
+        assert found["bytes_read"] == whole * 3 // 2
+        out = tmp_path / "out"
+        assert run("merge", path, "--out", out, "--overwrite").code == 0
+        heads = [out / name for name in ("0", "1")] if keys.get("head") == "keep" else [out]
+        assert sum(map(size, heads)) == expected
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_has_a_plan(tmp_path, name):
+    method = find(name)
+    models, base = roles(method, saved(tmp_path, CLASSIFIER, 3))
+    rows = token_rows(tmp_path / "rows.jsonl")
+    keys = {} if base is None else {"base_model": str(base)}
+    keys |= {"statistics": {"data": {"path": str(rows)}, "samples": 5, "cache": "kept"}} if method.statistics else {}
+    keys |= {"parameters": {"t": 0.25}} if name == "slerp" else {}
+    path = recipe(tmp_path / "recipe.yaml", name, models, **keys, match="full")
+    found = plan(tmp_path, path)
+    assert found["method"] == name
+    assert found["base"] == keys.get("base_model")
+    assert found["models"] == [*map(str, models), *([] if base is None else [str(base)])]
+    (group,) = found["groups"]
+    assert group["first"] == "bert.embeddings.word_embeddings.weight"
+    assert group["parameters"].keys() == method.parameters.keys()
+    text = run("merge", path, "--dry-run").out
+    assert text.startswith(f"{name} of {len(found['models'])} models (BertForSequenceClassification), matched (full)")
+    assert f"{group['tensors']} tensors, 9,474 parameters; read " in text
+    if method.statistics:
+        assert found["statistics"] == {
+            "kind": method.statistics,
+            "rows": {str(model): 5 for model in models},
+            "cache": "kept",
+        }
+        assert f"first collected on data: 5 rows for {models[0]}, 5 rows for {models[1]}; kept in kept\n" in text
+        assert found["memory"]["statistics"] > 9474 * 4
+    else:
+        assert found["statistics"] is None
+        assert "collected" not in text
+
+
+def test_parameters_are_shown_by_tensor(tmp_path):
+    folders = saved(tmp_path, LLAMA, 2)
+    weight = [{"filter": "mlp", "value": [0.1, 0.3]}, {"value": 2}]
+    path = recipe(tmp_path / "recipe.yaml", "linear", folders, [{"weight": weight}, {}])
+    found = plan(tmp_path, path)
+    values = {group["first"]: (group["tensors"], group["parameters"]["weight"]) for group in found["groups"]}
+    assert values == {
+        "model.embed_tokens.weight": (15, [2.0, 1.0]),
+        "model.layers.0.mlp.gate_proj.weight": (3, [0.1, 1.0]),
+        "model.layers.1.mlp.gate_proj.weight": (3, [0.3, 1.0]),
+    }
+    lines = run("merge", path, "--dry-run").out.splitlines()
+    assert any("model.layers.1.mlp.gate_proj.weight" in line and "0.3, 1" in line for line in lines)
+
+
+def test_many_combinations_are_cut(tmp_path):
+    folders = saved(tmp_path, CLASSIFIER, 2)
+    weight = [{"filter": name, "value": i + 1} for i, name in enumerate(tensors_of(folders[0]))]
+    path = recipe(tmp_path / "recipe.yaml", "linear", folders, [{"weight": weight}, {}])
+    assert len(plan(tmp_path, path)["groups"]) == 41
+    assert "and 21 more combinations of parameters (--json has them all)\n" in run("merge", path, "--dry-run").out
+
+
+def test_notes_and_heads_are_shown(tmp_path):
+    folders = saved(tmp_path, CLASSIFIER, 2)
+    keys = {"parameters": {"int8_mask": True}, "statistics": {"data": {"path": "x"}}}
+    path = recipe(tmp_path / "recipe.yaml", "linear", folders, **keys)
+    text = run("merge", path, "--dry-run", "--keep-heads").out
+    assert "task head: one folder for that of every model\n" in text
+    assert "note: int8_mask has no effect\n" in text
+    assert "note: statistics have no effect: linear needs none\n" in text
+    assert f"task head: {folders[1]}\n" in run("merge", path, "--dry-run", "--head-from", folders[1]).out
+
+
+def test_what_headers_tell_is_refused(tmp_path):
+    folders = saved(tmp_path, CLASSIFIER, 2)
+    other = tmp_path / "other"
+    model(LLAMA).save_pretrained(other)
+    for arguments, text in (
+        ((*folders, tmp_path / "missing"), "missing: no such folder"),
+        ((folders[0], other), "only models of one architecture match"),
+        ((*folders, "--weights", "1,-1"), "the weights 1, -1 sum to 0"),
+        ((*folders, "--match", "fool"), "'fool' is unknown"),
+    ):
+        assert text in refused(tmp_path, "merge", *arguments, "--dry-run")
+
+
+def test_an_output_is_not_asked_for(tmp_path):
+    folders = saved(tmp_path, CLASSIFIER, 2)
+    out = tmp_path / "out"
+    plan(tmp_path, *folders, "--out", out)
+    assert not out.exists()
+    assert "--out is missing: name the folder to write, or ask for the plan with --dry-run" in refused(
+        tmp_path, "merge", *folders
+    )

@@ -1,0 +1,183 @@
+"""Merging from Python and by recipes: every method, matched and not, and the order in which models are given."""
+
+from itertools import permutations
+
+import pytest
+import torch
+
+from cobasin.applying import transform
+from cobasin.checkpoint import load
+from cobasin.errors import InputError
+from cobasin.fusion.registry import find
+from cobasin.merging import merge, merge_recipe
+from cobasin.recipe import Recipe
+from command_line import run, stock, tensors_of
+from merge_cases import CLASSIFIER, METHODS, PARAMETERS, matching_once, recipe, roles, saved, token_rows
+from model_folders import assert_bitwise
+from tiny_models import checkpoint
+
+
+@pytest.fixture(scope="module")
+def once():
+    with matching_once():
+        yield
+
+
+@pytest.fixture(scope="module")
+def classifiers(tmp_path_factory):
+    """Three models and rows for them."""
+    folder = tmp_path_factory.mktemp("classifiers")
+    return [*saved(folder, CLASSIFIER, 3), token_rows(folder / "rows.jsonl")]
+
+
+def largest_difference(a, b):
+    assert a.keys() == b.keys()
+    return max(float((a[name].double() - b[name].double()).abs().max()) for name in a)
+
+
+@pytest.mark.usefixtures("once")
+@pytest.mark.parametrize("symmetry", ["none", "full"])
+@pytest.mark.parametrize("name", METHODS)
+def test_a_recipe_does_what_the_call_does(classifiers, tmp_path, name, symmetry):
+    *folders, rows = classifiers
+    models, base = roles(find(name), folders)
+    statistics = {"data": {"path": str(rows)}, "samples": 6, "batch_size": 4} if find(name).statistics else None
+    parameters = PARAMETERS.get(name, {})
+    anchor = "medoid" if symmetry == "none" else 0
+    called = merge(models, name, base=base, symmetry=symmetry, anchor=anchor, statistics=statistics, **parameters)
+    anchor = "medoid" if symmetry == "none" else str(models[0])
+    keys = {"parameters": parameters, "match": {"symmetry": symmetry, "anchor": anchor}}
+    keys |= {} if base is None else {"base_model": str(base)}
+    keys |= {} if statistics is None else {"statistics": statistics}
+    out = tmp_path / "out"
+    assert run("merge", recipe(tmp_path / "recipe.yaml", name, models, **keys), "--out", out).code == 0
+    assert_bitwise(dict(called.checkpoint), tensors_of(out))
+    stock(out)
+
+
+def test_a_recipe_may_be_a_file_its_content_or_read_before(classifiers, tmp_path):
+    a, b, *_ = classifiers
+    path = recipe(tmp_path / "recipe.yaml", "linear", [a, b], match="ffn")
+    content = {"merge_method": "linear", "models": [{"model": "first"}, {"model": "second"}], "match": "ffn"}
+    found = [
+        merge_recipe(path),
+        merge_recipe(str(path)),
+        merge_recipe(Recipe.read(path)),
+        merge_recipe(content, {"first": a, "second": load(b)}),
+    ]
+    expected = dict(merge([a, b], symmetry="ffn").checkpoint)
+    for one in found:
+        assert_bitwise(dict(one.checkpoint), expected)
+
+
+def test_every_model_may_have_its_own_value(classifiers):
+    a, b, c, _ = classifiers
+    found = dict(merge([a, b], "task_arithmetic", base=c, symmetry="none", weight=[0.5, -0.2], lambda_=2).checkpoint)
+    one, other, base = map(tensors_of, (a, b, c))
+    for name, tensor in found.items():
+        expected = base[name] + 2 * (0.5 * (one[name] - base[name]) - 0.2 * (other[name] - base[name]))
+        torch.testing.assert_close(tensor, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"anchor": 2}, "anchor 2 does not exist: there are models 0 to 1"),
+        ({"anchor": -1}, "anchor -1 does not exist"),
+        ({"anchor": "nearest"}, "match.anchor 'nearest': expected medoid, consensus, model 0, model 1"),
+        ({"head": 5}, "head 5 does not exist"),
+        ({"head": "last"}, "head 'last': expected keep, model 0, model 1"),
+        ({"weights": [1]}, "1 weights for 2 models; give one a model"),
+        ({"weights": [1, float("nan")]}, "expected finite numbers"),
+        ({"weights": [1, -1]}, "the weights 1, -1 sum to 0; expected a positive sum, or normalize: false"),
+        ({"weights": [0.1, 0.2, -0.3]}, "3 weights for 2 models"),
+        ({"weights": [1e300, 1]}, "a weight of 1e+300 is beyond float32"),
+        ({"weight": [1, 2, 3]}, "weight: 3 values for 2 models; give one a model"),
+        ({"wieght": 1}, "wieght: linear has no such parameter; did you mean 'weight'?"),
+        ({"method": "liner"}, "merge method 'liner' is unknown; did you mean 'linear'?"),
+        ({"method": "slerp"}, "slerp needs t"),
+        ({"method": "ties"}, "base_model is missing"),
+        ({"method": "regmean"}, "merge_method regmean needs the Grams"),
+        ({"method": "regmean", "statistics": {"samples": 3}}, "merge_method regmean needs the Grams"),
+        ({"symmetry": "ful"}, "'ful' is unknown; expected none, full"),
+    ],
+    ids=str,
+)
+def test_refused(options, text):
+    models = [checkpoint(CLASSIFIER, seed, torch.float32) for seed in range(2)]
+    with pytest.raises(InputError) as refusal:
+        merge(models, **options)
+    assert text in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("models", [[], ["a"]])
+def test_one_model_is_no_merge(models):
+    with pytest.raises(InputError, match="needs two models or more"):
+        merge(models)
+
+
+def test_models_in_memory_go_by_their_names():
+    broken = checkpoint(CLASSIFIER, 1, torch.float32)
+    read = broken.read
+    broken.read = lambda name: read(name) * (float("nan") if "query" in name else 1)
+    with pytest.raises(InputError, match=r"^model 1: bert.encoder.layer.0.attention.self.query.\w+ has NaN"):
+        merge([checkpoint(CLASSIFIER, 0, torch.float32), broken])
+    assert broken.label != "model 1"  # the caller's own is left as it is
+
+
+@pytest.mark.parametrize(("anchor", "independent"), [("consensus", True), ("medoid", True), (0, False)])
+def test_three_models_in_all_orders(anchor, independent):
+    """The mean of matched models is relative to one of them, which must not depend on the order either."""
+    models = {i: checkpoint("vit/ViTForImageClassification", i) for i in range(3)}
+    first, *others = (
+        dict(merge([models[i] for i in order], anchor=anchor, symmetry="ffn,heads").checkpoint)
+        for order in permutations(models)
+    )
+    differences = [largest_difference(first, other) for other in others]
+    assert max(differences) < 1e-12 if independent else max(differences) > 1e-3
+
+
+def test_the_random_numbers_of_dare_are_those_of_the_seed(classifiers, tmp_path):
+    a, b, *_ = classifiers
+    content = {
+        "merge_method": "dare_linear",
+        "base_model": str(a),
+        "models": [{"model": str(b)}],
+        "parameters": {"density": 0.5},
+    }
+    once, again, other, default = (
+        dict(merge_recipe(content | seed).checkpoint) for seed in ({"seed": 1}, {"seed": 1}, {"seed": 2}, {})
+    )
+    assert_bitwise(once, again)
+    assert largest_difference(once, other) > 0.1
+    assert largest_difference(once, default) > 0.1
+    base, tuned = tensors_of(a), tensors_of(b)
+    kept = [(once[name] != base[name]).float().flatten() for name in once]
+    assert abs(float(torch.cat(kept).mean()) - 0.5) < 0.02
+    equal = [name for name in once if once[name].shape == (24, 24)]
+    assert not torch.equal(*((once[name] != base[name]) for name in equal[:2]))  # every tensor draws its own
+    for name in once:  # what is kept is doubled
+        torch.testing.assert_close(
+            once[name], torch.where(once[name] == base[name], base[name], 2 * tuned[name] - base[name])
+        )
+
+
+def test_progress_says_what_is_done(classifiers):
+    a, b, _, rows = classifiers
+    told = []
+    merge([a, b], "fisher", statistics={"data": {"path": str(rows)}}, progress=lambda *step: told.append(step))
+    what = [doing.split(":")[0] for doing, _, _ in told]
+    assert list(dict.fromkeys(what)) == ["matching", f"fisher of {a}", f"fisher of {b}"]
+    assert told[-1][1:] == (1, 1)
+
+
+def test_the_elements_bring_the_parents_to_what_is_averaged(classifiers):
+    a, b, *_ = classifiers
+    merged = merge([a, b])
+    own, other = tensors_of(a), dict(transform(merged.elements[1], b))
+    assert merged.elements[0] is None
+    expected = {name: (own[name] + other[name]) / 2 for name in own}
+    assert largest_difference(dict(merged.checkpoint), expected) < 1e-6
+    assert merged.weights == [0.5, 0.5]
+    assert [parent.label for parent in merged.parents] == [str(a), str(b)]
