@@ -82,7 +82,7 @@ def cifar10(shared: Path, train: int) -> Task:
     def normalised(images: Any) -> Tensor:
         return (torch.tensor(images[:, 4:28, 4:28]) / 255 - mean_) / deviation
 
-    rows = [{"image": image.numpy()} for image in normalised(own[:train])]
+    rows: list[Mapping[str, Any]] = [{"image": image.numpy()} for image in normalised(own[:train])]
     return Task("pixel_values", normalised(test).permute(0, 3, 1, 2), torch.tensor(labels).long(), rows, 1000)
 
 
@@ -107,7 +107,7 @@ def measure(task: Task, ends: Sequence[Any]) -> dict[str, float]:
 
     middle = _middle(ends)
     loss, accuracy = task.score(task.logits(middle))
-    return {"loss": loss, "accuracy": accuracy, "barrier": loss_path(*ends, evaluate).barrier}
+    return {"loss": loss, "accuracy": accuracy, "barrier": loss_path(ends[0], ends[1], evaluate).barrier}
 
 
 @torch.no_grad()

@@ -105,7 +105,7 @@ def test_streams_of_a_process(tmp_path):
     source = source.rename(tmp_path / "modèle")
     done = process(PLAIN, "merge", anchor, source, "--out", tmp_path / "out", PYTHONIOENCODING="ascii")
     assert (done.returncode, done.stderr) == (0, "")
-    assert f"average of 0.5 x {anchor}, 0.5 x {tmp_path}/mod\\xe8le\n" in done.stdout
+    assert f"linear of 0.5 x {anchor}, 0.5 x {tmp_path}/mod\\xe8le\n" in done.stdout
     assert load(tmp_path / "out").architecture == "GPT2LMHeadModel"
     before = snapshot(tmp_path)
     again = process(PLAIN, "match", source, "no-such/model", "--out", tmp_path / "again", HF_HUB_OFFLINE="1")

@@ -1,6 +1,7 @@
 """Recipes and options of `cobasin merge`: what they do to tensors, and what is written beside them."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from merge_cases import CLASSIFIER, recipe, saved
 from model_folders import as_bins, assert_bitwise, names
 
 LLAMA = "llama-gqa/LlamaForCausalLM"
+EXAMPLES = sorted((Path(__file__).parents[1] / "examples" / "recipes").glob("*.yaml"))
 QUERY = "bert.encoder.layer.1.attention.self.query.weight"
 
 
@@ -45,6 +47,23 @@ def assert_close(found, expected):
     assert found.keys() == expected.keys()
     for name, tensor in found.items():
         torch.testing.assert_close(tensor, expected[name], rtol=1e-5, atol=1e-6, msg=name)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_the_examples_run_as_they_are(tmp_path, monkeypatch, example):
+    for seed, name in enumerate(("base", "a", "b", "c")):
+        torch.manual_seed(seed)
+        four_layers().save_pretrained(tmp_path / "models" / f"tiny-{name}")
+    monkeypatch.chdir(tmp_path)
+    assert run("merge", example, "--dry-run").code == 0
+    report = run("merge", example, "--out", "out", "--json").json
+    assert report["match"] == "none"
+    stock(tmp_path / "out")
+    found = tensors_of(tmp_path / "out")
+    dtype = torch.bfloat16 if "out_dtype" in report["recipe"] else torch.float32
+    assert {tensor.dtype for tensor in found.values()} == {dtype}
+    for parent in (tmp_path / "models").iterdir():
+        assert any(not torch.equal(found[name].float(), tensor) for name, tensor in tensors_of(parent).items())
 
 
 # parameters

@@ -79,6 +79,15 @@ def test_every_model_may_have_its_own_value(classifiers):
         torch.testing.assert_close(tensor, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("t", [[0, 1], (0, 1)])
+def test_what_is_one_for_all_models_may_be_a_gradient(classifiers, t):
+    a, b, *_ = classifiers
+    found = dict(merge([a, b], "slerp", symmetry="none", t=t).checkpoint)
+    one, other = tensors_of(a), tensors_of(b)
+    for name, tensor in found.items():
+        assert torch.allclose(tensor, other[name] if ".layer.1." in name else one[name], atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [

@@ -10,8 +10,10 @@ import torch
 from cobasin.applying import transform
 from cobasin.data import DataConfig, batches
 from cobasin.errors import InputError
+from cobasin.fusion.registry import find
 from cobasin.merging import merge, merge_recipe
 from cobasin.statistics import collect, of_models
+from cobasin.typed import Typed
 from command_line import edit_tensors, refused, run, tensors_of
 from data_sets.data_models import bert
 from merge_cases import CLASSIFIER, recipe, saved, token_rows
@@ -162,6 +164,21 @@ def test_what_was_not_collected_is_averaged_and_said(tmp_path, statistics):
         name for name in merged if name.endswith("weight") and not any(x in name for x in ("embeddings", "LayerNorm"))
     }
     assert report["notes"] == [f"{len(averaged)} tensors have no statistics and are averaged"]
+
+
+def test_experts_have_fisher_information_of_their_own(tmp_path):
+    a, b = (checkpoint("mixtral/MixtralForCausalLM", seed) for seed in range(2))
+    data = DataConfig(path=str(token_rows(tmp_path / "rows.jsonl")))
+    found = merge([a, b], "fisher", symmetry="none", statistics={"data": data}).checkpoint
+    fishers = [
+        collect.collect("fisher", Typed.of(one), batches(one, data, samples=1000, batch_size=16, seed=0))
+        for one in (a, b)
+    ]
+    for expert in range(4):
+        name = f"model.layers.0.block_sparse_moe.experts.{expert}.w1.weight"
+        own = [one["layers.0.block_sparse_moe.experts.*.w1.weight"][expert] for one in fishers]
+        expected = find("fisher").function([a[name], b[name]], own, weight=(1.0, 1.0))
+        torch.testing.assert_close(found[name], expected)
 
 
 @pytest.mark.parametrize(

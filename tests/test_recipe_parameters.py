@@ -145,7 +145,7 @@ def test_words_and_booleans_step_and_whole_numbers_stay_whole(toy):
 
 def test_numbers_may_be_written_in_scientific_notation_which_yaml_reads_as_words():
     made = recipe("{merge_method: karcher, models: [{model: a}], parameters: {tol: 1e-5, max_iter: 7}}")
-    assert made.parameters_of("x", None, 2) == {"tol": 1e-5, "max_iter": 7}
+    assert made.parameters_of("x", None, 2) == {"weight": (1.0,), "tol": 1e-5, "max_iter": 7}
     made = recipe("{merge_method: linear, models: [{model: a}], parameters: {weight: [1e-2, 3e-2]}}")
     assert weights(made, MLP, 1, 3) == (pytest.approx(2e-2),)
 
@@ -193,7 +193,7 @@ def test_a_required_parameter_without_a_value_names_model_and_tensor(toy):
         InputError, match=r"^recipe: toy needs weight of a; write it under parameters of that model, or"
     ):
         recipe(text % "")
-    with pytest.raises(InputError, match=r"^recipe: toy needs mode; write it under parameters$"):
+    with pytest.raises(InputError, match=r"^recipe: toy needs mode; write it under parameters, or --set mode=VALUE$"):
         recipe("{merge_method: toy, models: [{model: a}], parameters: {weight: 1}}")
     made = recipe(text % ", weight: [{filter: mlp, value: 1}]")
     assert weights(made, MLP, 0) == (1, 1)

@@ -130,33 +130,42 @@ def merge(
     method: Annotated[
         str | None,
         typer.Option(
-            help="How to merge: linear (the default), slerp, karcher, task_arithmetic, ties, dare_linear, "
-            "dare_ties, model_stock, fisher, regmean, regmean++, ot_wts, ot_acts, ot_acts_emd."
+            help="How to merge. Means: linear (the default), slerp, karcher. Of what was learned since a --base: "
+            "task_arithmetic, ties, dare_linear, dare_ties, model_stock. With data, so by a recipe: fisher, regmean, "
+            "regmean++. By optimal transport: ot_wts; with data, ot_acts, ot_acts_emd."
         ),
     ] = None,
-    weights: Annotated[str | None, typer.Option(help="One number a model, like 0.7,0.3; equal by default.")] = None,
+    weights: Annotated[str | None, typer.Option(help="One number a model, like 0.7,0.3; by default 1 each.")] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", help="A parameter of the method, like density=0.5; may be repeated.")
+        list[str] | None,
+        typer.Option("--set", help="A parameter of the method, like t=0.5; a list runs over the layers."),
     ] = None,
-    base: Annotated[str | None, typer.Option(help="The base model of task vectors; it is matched, too.")] = None,
+    base: Annotated[
+        str | None, typer.Option(help="The model that the others were trained from; it is matched, too.")
+    ] = None,
     match: Annotated[
-        str | None, typer.Option(help="How to match: 'none', " + SYMMETRY + " By default full, or as the recipe says.")
+        str | None,
+        typer.Option(
+            help="Match by these symmetries first: " + SYMMETRY + " 'none': merge the models as they are. The default "
+            "is full; of a recipe, what it says under match:, or else none."
+        ),
     ] = None,
     anchor: Annotated[
         str | None,
         typer.Option(
-            help="What the models are matched to: 'medoid' (the model nearest to all others, the first of two; the "
-            "default), 'consensus' (their mean, by generalised Procrustes), or one of them."
+            help="What they are matched to: 'medoid' (the default: the model nearest to all others; of two the first), "
+            "'consensus' (their own mean, by generalised Procrustes), or the name of one of them."
         ),
     ] = None,
     head_from: Annotated[
-        str | None, typer.Option(help="Take the task head of this model instead of the average.")
+        str | None, typer.Option(help="Do not merge the task heads, but take that of this model.")
     ] = None,
     keep_heads: Annotated[
-        bool, typer.Option("--keep-heads", help="Write one folder a model, each with its own task head.")
+        bool, typer.Option("--keep-heads", help="Write one folder a model, with the merged body and its own task head.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only print the plan: tensors, bytes, memory, methods, data needed.")
+        bool,
+        typer.Option("--dry-run", help="Check all that can be checked without reading weights, and print the plan."),
     ] = False,
     spec: SpecFile = None,
     overwrite: Overwrite = False,
@@ -164,10 +173,13 @@ def merge(
 ) -> None:
     """Match models to each other, merge them, and write a folder that from_pretrained loads.
 
-    A recipe is a YAML file in mergekit's grammar with match: and statistics: added; methods that need data (fisher,
-    regmean, ot_acts) take it from there.
+    Options say how to merge, or a recipe does: a YAML file in mergekit's grammar, with match: (how the models are
+    matched) and statistics: (the data that fisher, regmean and ot_acts read) added. --match, --anchor, --head-from and
+    --keep-heads override a recipe.
 
     Example: cobasin merge ./model-a ./model-b --out ./merged
+
+    Example: cobasin merge ./model-a ./model-b --method ties --base ./base --set density=0.3 --out ./merged
 
     Example: cobasin merge recipe.yaml --out ./merged
     """

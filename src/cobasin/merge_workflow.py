@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
+import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,12 +13,14 @@ from typing import Any
 import yaml
 
 from cobasin import __version__, card, present
-from cobasin.checkpoint import load
+from cobasin.checkpoint import Checkpoint, load
 from cobasin.errors import InputError
 from cobasin.fingerprint import fingerprint
+from cobasin.fusion.registry import REQUIRED, find
 from cobasin.merging import Merge, merge_recipe, shares
 from cobasin.plan import plan
 from cobasin.recipe import Recipe
+from cobasin.typed import Typed
 from cobasin.workflow import evidence_of, save_with_bar
 from cobasin.writer import check_output, publishing
 
@@ -46,17 +50,28 @@ def _content(models: list[str], options: Mapping[str, Any]) -> dict[str, Any]:
     """A recipe from models and options."""
     if len(models) + ("base_model" in options) < 2:
         raise InputError(f"a merge needs two models or more, got {len(models)}; a recipe is a file named *.yaml")
+    if "weights" in options and any(one.partition("=")[0].strip() == "weight" for one in options.get("set", [])):
+        raise InputError("--weights and --set weight=...: one of the two")
+    method = find(options.get("merge_method", "linear"))
+    parameters = _settings(options.get("set", []))
+    if method.statistics is not None:
+        raise InputError(f"{method.name} needs data: write a recipe, with statistics: {{data: {{path: FILE}}}}")
+    if method.takes_base and method.most != 1 and "base_model" not in options:
+        raise InputError(f"{method.name} merges what the models have learned since their base: name it with --base")
+    for name, parameter in method.parameters.items():
+        if parameter.default is REQUIRED and name not in parameters:
+            raise InputError(f"{method.name} needs {name}: give it with --set {name}=VALUE")
     weights = shares(_numbers(options["weights"]), len(models)) if "weights" in options else None
     content: dict[str, Any] = {
-        "merge_method": options.get("merge_method", "linear"),
+        "merge_method": method.name,
         "models": [
             {"model": model} | ({} if weights is None else {"parameters": {"weight": weights[i]}})
             for i, model in enumerate(models)
         ],
         "match": {"symmetry": "full"} | _match(options),
     }
-    if "set" in options:
-        content["parameters"] = _settings(options["set"])
+    if parameters:
+        content["parameters"] = parameters
     if "base_model" in options:
         content["base_model"] = options["base_model"]
     if head := _head(options, [*models, *([options["base_model"]] if "base_model" in options else [])]):
@@ -128,16 +143,44 @@ def merge_to_folder(recipe: Recipe, out: Path, overwrite: bool, arguments: Seque
     files: dict[str, Callable[[Path], None] | str] = {
         f"cobasin-{i}.safetensors": element.save for i, element in enumerate(merged.elements) if element is not None
     }
+    for path in merged.tokenizer:
+        files[path.name] = _copy_of(path)
     if recipe.head != "keep":
         files |= {"cobasin.json": json.dumps(report, indent=2), "README.md": card.merged(report)}
         save_with_bar(merged.checkpoint, out, overwrite, files)
         return report
     report["heads"] = dict(zip(_folder_names(recipe.inputs), recipe.inputs, strict=True))
     files |= {"cobasin.json": json.dumps(report, indent=2), "README.md": card.merged(report)}
-    with publishing(out, overwrite, None) as partial:
+    with publishing(out, overwrite, None) as folder:
+        written = None
         for name, checkpoint in zip(report["heads"], merged.checkpoints, strict=True):
-            save_with_bar(checkpoint, partial / name, False, files)
+            one = checkpoint if written is None else _on_body(checkpoint, written)
+            save_with_bar(one, folder / name, False, files)
+            written = written or load(folder / name)
     return report
+
+
+def _copy_of(path: Path) -> Callable[[Path], None]:
+    def write(target: Path) -> None:
+        shutil.copyfile(path, target)
+
+    return write
+
+
+def _on_body(checkpoint: Checkpoint, written: Checkpoint) -> Checkpoint:
+    """A result that takes all but its task head from one that is written: to fuse it again would cost as much."""
+    typed = Typed.of(checkpoint)
+    heads = {typed.disk_names[name] for name in typed.task_heads}
+    same = {
+        name
+        for name, header in checkpoint.headers.items()
+        if name not in heads
+        and name in written.headers
+        and (header.dtype, header.shape) == (written.headers[name].dtype, written.headers[name].shape)
+    }
+    made = copy.copy(checkpoint)
+    made.read = lambda name: (written if name in same else checkpoint)[name]
+    return made
 
 
 def _check_beside(out: Path, recipe: Recipe, arguments: Sequence[str]) -> None:

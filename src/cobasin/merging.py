@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from cobasin.api import Matched, match_all
 from cobasin.checkpoint import Checkpoint
+from cobasin.data.tokens import tokenizer_files
 from cobasin.errors import InputError
 from cobasin.fusing import Fusion
 from cobasin.fusion.registry import find
@@ -57,6 +59,13 @@ class Merge:
     def checkpoint(self) -> Checkpoint:
         """The merged model; the one with the head of the first, where every task keeps its own."""
         return self.checkpoints[0]
+
+    @property
+    def tokenizer(self) -> list[Path]:
+        """The tokenizer's files, where the recipe asks for another one than that of the folder of `checkpoint`."""
+        model = self.recipe.tokenizer_model
+        folder = None if model is None else self.parents[self.names.index(model)].folder
+        return [] if folder is None else tokenizer_files(folder)
 
     @property
     def elements(self) -> list[Element | None]:
@@ -114,7 +123,9 @@ def merge(
         "models": [
             {"model": name, "parameters": {key: parameters[key][i] for key in own}} for i, name in enumerate(names)
         ],
-        "parameters": {name: value for name, value in parameters.items() if name not in own},
+        "parameters": {
+            name: list(value) if _several(value) else value for name, value in parameters.items() if name not in own
+        },
         "match": {"symmetry": symmetry, "anchor": _named(names, anchor, "anchor")},
     }
     if base is not None:
@@ -149,12 +160,12 @@ def merge_recipe(
     names, typed, head = prepare(recipe, models or {})
     fused = [names.index(name) for name in recipe.inputs]
     read = batches_of(recipe, typed, fused)
-    notes = [*recipe.notes, *repeated(names, typed)]
+    notes = [*recipe.notes, *repeated(names, typed, recipe.base)]
     report = progress or (lambda *_: None)
     parents = [model.checkpoint for model in typed]
     matched = _equally_tied(_matched(recipe, names, typed, report))
     statistics = statistics_of(recipe, read, matched, fused, report)
-    fusion = Fusion(recipe, matched.typed, _coupled(recipe, matched, fused, statistics), fused, statistics)
+    fusion = Fusion(recipe, matched.typed, _coupled(recipe, matched, fused, statistics, report), fused, statistics)
     if recipe.method.statistics == "grams_in_turn":
         kept = fusion.typed[fused[0]].task_heads if head else ()  # never fused: of other shapes, perhaps
 
@@ -182,19 +193,24 @@ def _matched(recipe: Recipe, names: list[str], typed: list[Typed], report: Progr
     )
 
 
-def _coupled(recipe: Recipe, matched: Matched, fused: list[int], statistics: Statistics) -> list[State]:
+def _coupled(
+    recipe: Recipe, matched: Matched, fused: list[int], statistics: Statistics, report: Progress
+) -> list[State]:
     """The matched models, those that are fused coupled by optimal transport where the method does so."""
     states = list(matched.states)
     if recipe.method.couple is None:
         return states
+    once = list(dict.fromkeys(fused))  # a model that is listed twice counts twice, but is coupled once
+    activations = [statistics.activations[fused.index(i)] for i in once] if statistics.activations else None
     coupled = recipe.method.coupled(
         matched.typed[matched.reference],
-        [states[i] for i in fused],
-        fused.index(matched.reference) if matched.reference in fused else 0,
-        statistics.activations or None,
+        [states[i] for i in once],
+        once.index(matched.reference) if matched.reference in once else 0,
+        activations,
         recipe.parameters_of("", None, 1),
+        lambda done, total: report("coupling neurons", done, total),
     )
-    for i, state in zip(fused, coupled, strict=True):
+    for i, state in zip(once, coupled, strict=True):
         states[i] = state
     return states
 
@@ -208,20 +224,18 @@ def owners(recipe: Recipe) -> list[int]:
 
 def result(recipe: Recipe, typed: Typed, state: State) -> Checkpoint:
     """A result in the place of one of its parents: its tensors are taken from ``state`` as they are asked for."""
-    dtype = recipe.out_dtype or recipe.dtype
-    return typed.derived(state, None if dtype is None else getattr(torch, dtype))
+    dtype, place = recipe.out_dtype or recipe.dtype, copy.copy(typed.checkpoint)
+    place.label = "the merged model"
+    return replace(typed, checkpoint=place).derived(state, None if dtype is None else getattr(torch, dtype))
 
 
 def _checkpoint(fusion: Fusion, owner: int, own_head: bool) -> Checkpoint:
     """The merged model in the place of one of its parents, with that one's task head or the merged one."""
     typed, recipe = fusion.typed[owner], fusion.recipe
     heads = set(typed.task_heads) if own_head else set()
-    made = result(
+    return result(
         recipe, typed, Lazy(typed, lambda name: fusion.states[owner][name] if name in heads else fusion.tensor(name))
     )
-    if recipe.tokenizer_model is not None:
-        made.folder = fusion.typed[recipe.referenced.index(recipe.tokenizer_model)].checkpoint.folder
-    return made
 
 
 def _equally_tied(matched: Matched) -> Matched:

@@ -55,13 +55,14 @@ def equally_tied(models: list[Typed]) -> list[Typed]:
     return [model.untied() for model in models]
 
 
-def repeated(names: Sequence[str], models: Sequence[Typed]) -> list[str]:
+def repeated(names: Sequence[str], models: Sequence[Typed], base: str | None) -> list[str]:
     """A warning for every model that is given twice."""
     found = []
     for i, model in enumerate(models):
         same = (j for j in range(i) if _same_files(model.checkpoint, models[j].checkpoint))
         if (j := next(same, None)) is not None:
-            found.append(f"{names[i]} and {names[j]} are the same model: it counts twice")
+            effect = "its task vector is zero" if base in (names[i], names[j]) else "it counts twice"
+            found.append(f"{names[i]} and {names[j]} are the same model: {effect}")
     return found
 
 

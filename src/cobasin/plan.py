@@ -62,7 +62,7 @@ def plan(recipe: Recipe, models: Mapping[str, Any]) -> dict[str, Any]:
         found["statistics"] = {
             "kind": recipe.method.statistics,
             "rows": {names[i]: one.rows for i, one in zip(fused, read, strict=True)},
-            "cache": recipe.statistics.cache,
+            "cache": None if recipe.method.statistics == "grams_in_turn" else recipe.statistics.cache,
         }
     return found
 

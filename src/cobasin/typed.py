@@ -97,8 +97,11 @@ class Typed(Mapping[str, Tensor]):
 
     @cached_property
     def task_heads(self) -> list[str]:
-        """`heads`, and the tensors in the same modules that lead to them."""
+        """`heads`, and the tensors that lead to them: in the same modules, or in others outside the base model."""
+        names, prefix = self.disk_names, self.spec.prefix
         modules = {name.split(".")[0] for name in self.heads}
+        if modules and prefix and any(disk.startswith(prefix) for disk in names.values()):
+            modules |= {name.split(".")[0] for name, disk in names.items() if not disk.startswith(prefix)}
         return [name for name in self.spec.entries if name.split(".")[0] in modules]
 
     @property
@@ -254,7 +257,12 @@ def _vocabulary_problems(a: Path, b: Path) -> list[str]:
         if (a / name).is_file() and (b / name).is_file():
             same = _vocabulary(a / name) == _vocabulary(b / name)
             return (
-                [] if same else [f"the vocabularies differ ({a / name} and {b / name}): the same id is another token"]
+                []
+                if same
+                else [
+                    f"the vocabularies differ ({a / name} and {b / name}): the same id is another "
+                    "token; bring one model to the other's tokenizer first (mergekit-tokensurgeon does so)"
+                ]
             )
     return []
 

@@ -29,6 +29,7 @@ _FILES = (
     "spiece.model",
     "sentencepiece.bpe.model",
     "spm.model",
+    "chat_template.jinja",
 )
 UNLIMITED = 512  # tokens of a text, for models and tokenizers that take any number
 

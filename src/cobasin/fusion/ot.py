@@ -11,8 +11,9 @@ weights and 0.08 on activations, residual streams averaged, outputs of the last 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import count
 from typing import Annotated, Literal
 
 import torch
@@ -31,6 +32,8 @@ from cobasin.typed import Typed
 Activations = Mapping[str, Tensor]
 """Outputs ``[rows, outputs]`` of a model's modules, by the spec names of their weights."""
 
+Progress = Callable[[int, int], None]
+
 Policy = Literal["averaging", "weighted_scalar", "weighted_matrix"]
 """How a residual stream flows on: the coupling of the skip connection and that of the branch in equal shares, in
 proportion to their mean sizes, or to the mean sizes of every neuron."""
@@ -46,6 +49,7 @@ def couple(
     activations: Sequence[Activations] | None,
     solver: Solver,
     residual: Policy,
+    progress: Progress | None = None,
 ) -> list[State]:
     """Couple every model to the one at ``position``.
 
@@ -56,6 +60,7 @@ def couple(
         activations: of every model, on the same inputs; None for costs from weights.
         solver: from a cost to a coupling.
         residual: what flows on where a branch joins a residual stream.
+        progress: called with the number of couplings solved, and of all.
 
     Returns:
         For every model its coupled tensors, computed as they are asked for, in float32 or better.
@@ -65,10 +70,16 @@ def couple(
     """
     flow = flow_of(anchor)
     result = list(states)
+    number, total = count(1), len(flow.order) * (len(states) - 1)
+
+    def solved() -> None:
+        if progress is not None:
+            progress(next(number), total)
+
     for i, state in enumerate(states):
         if i != position:
             pair = None if activations is None else (activations[i], activations[position])
-            result[i] = Coupled(anchor, flow, state, states[position], pair, solver, residual).state
+            result[i] = Coupled(anchor, flow, state, states[position], pair, solver, residual, solved).state
     return result
 
 
@@ -89,6 +100,7 @@ class Coupled:
         activations: tuple[Activations, Activations] | None,
         solver: Solver,
         residual: Policy,
+        solved: Callable[[], None] = lambda: None,
     ):
         self.typed, self.flow, self.source, self.anchor, self.activations = typed, flow, source, anchor, activations
         self.writing: dict[int, Tensor] = {}
@@ -99,6 +111,7 @@ class Coupled:
             before = None if stage.before is None else self.reading[stage.before]
             self.writing[i] = own
             self.reading[i] = own if before is None else _joined(stage, before, own, residual)
+            solved()
 
     @property
     def state(self) -> State:
@@ -166,12 +179,13 @@ def by_weights(
     states: Sequence[State],
     position: int,
     activations: None = None,
+    progress: Progress | None = None,
     *,
     regularization: Regularization = 0.06,
     residual: Policy = "averaging",
 ) -> list[State]:
     """`couple`, softly, with costs from weights."""
-    return couple(anchor, states, position, None, partial(soft, regularization=regularization), residual)
+    return couple(anchor, states, position, None, partial(soft, regularization=regularization), residual, progress)
 
 
 def by_activations(
@@ -179,12 +193,14 @@ def by_activations(
     states: Sequence[State],
     position: int,
     activations: Sequence[Activations],
+    progress: Progress | None = None,
     *,
     regularization: Regularization = 0.08,
     residual: Policy = "averaging",
 ) -> list[State]:
     """`couple`, softly, with costs from activations."""
-    return couple(anchor, states, position, activations, partial(soft, regularization=regularization), residual)
+    solver = partial(soft, regularization=regularization)
+    return couple(anchor, states, position, activations, solver, residual, progress)
 
 
 def hard_by_activations(
@@ -192,11 +208,12 @@ def hard_by_activations(
     states: Sequence[State],
     position: int,
     activations: Sequence[Activations],
+    progress: Progress | None = None,
     *,
     residual: Policy = "averaging",
 ) -> list[State]:
     """`couple` by permutations, with costs from activations."""
-    return couple(anchor, states, position, activations, hard, residual)
+    return couple(anchor, states, position, activations, hard, residual, progress)
 
 
 @method("ot_wts", reference=_REFERENCE, couple=by_weights)

@@ -121,6 +121,7 @@ class Method:
         position: int,
         activations: Sequence[Mapping[str, Tensor]] | None,
         parameters: dict[str, Any],
+        progress: Callable[[int, int], None] | None = None,
     ) -> list[State]:
         """The models as the method brings them together: unchanged, unless it has `couple`.
 
@@ -130,11 +131,12 @@ class Method:
             position: of the anchor among them; its tensors stay as they are.
             activations: for every model, the outputs of its modules on the same inputs; None without.
             parameters: of the method; those that are not `Parameter.whole` are not looked at.
+            progress: called with the number of couplings solved, and of all.
         """
         if self.couple is None:
             return list(states)
         keywords = {name: value for name, value in parameters.items() if self.parameters[name].whole}
-        return self.couple(anchor, states, position, activations, **keywords)
+        return self.couple(anchor, states, position, activations, progress, **keywords)
 
 
 _METHODS: dict[str, Method] = {}

@@ -10,7 +10,7 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor
 
-from cobasin.fusion.arithmetic import inner, widened
+from cobasin.fusion.arithmetic import inner, weight_sum, widened
 from cobasin.fusion.average import linear
 from cobasin.fusion.registry import method
 
@@ -49,17 +49,22 @@ def slerp(base: Tensor, tensors: Sequence[Tensor], *, t: Annotated[float, Ge(0),
 
 @method("karcher", reference="Karcher, Riemannian center of mass and mollifier smoothing, CPAM 1977")
 def karcher(
-    tensors: Sequence[Tensor], *, max_iter: Annotated[int, Ge(0)] = 10, tol: Annotated[float, Ge(0)] = 1e-5
+    tensors: Sequence[Tensor],
+    *,
+    weight: tuple[Annotated[float, Ge(0)], ...] = (1.0,),
+    max_iter: Annotated[int, Ge(0)] = 10,
+    tol: Annotated[float, Ge(0)] = 1e-5,
 ) -> Tensor:
     """The Karcher mean of the directions, with the mean of the norms.
 
-    The point of the unit sphere with the least sum of squared angles to the flattened tensors, by gradient descent
-    from their normalised mean. It is a combination of the tensors, so that all steps run on their inner products.
-    Tensors of zeros have no direction and count for the norm only; directions that cancel have no mean, and their
-    tensors are averaged.
+    The point of the unit sphere with the least weighted sum of squared angles to the flattened tensors, by gradient
+    descent from their normalised mean. It is a combination of the tensors, so that all steps run on their inner
+    products. Tensors of zeros have no direction and count for the norm only; directions that cancel have no mean, and
+    their tensors are averaged.
 
     Args:
         tensors: of one shape.
+        weight: one a model; they are divided by their sum.
         max_iter: how many steps at most.
         tol: the step, in radians, at which to stop.
     """
@@ -73,9 +78,11 @@ def karcher(
     def length(coefficients: Tensor) -> float:
         return math.sqrt(max(0.0, float(coefficients @ cosines @ coefficients)))
 
-    shares = directed.double() / max(int(directed.sum()), 1)
+    weights = torch.tensor(weight, dtype=torch.float64).expand(len(tensors))
+    weights = weights / weight_sum(weights.tolist())
+    shares = weights * directed / (weights * directed).sum().clamp_min(torch.finfo(torch.float64).tiny)
     if length(shares) < NO_DIRECTION:
-        return linear(tensors, weight=(1.0,) * len(tensors))
+        return linear(tensors, weight=tuple(weights.tolist()))
     mean = shares / length(shares)
     for _ in range(max_iter):
         cosine = (cosines @ mean).clamp(-1, 1)
@@ -89,4 +96,4 @@ def karcher(
             break
         mean = math.cos(size) * mean + math.sin(size) / size * step
         mean = mean / length(mean)
-    return linear(tensors, weight=tuple((mean * scales * norms.mean()).tolist()), normalize=False)
+    return linear(tensors, weight=tuple((mean * scales * (weights @ norms)).tolist()), normalize=False)

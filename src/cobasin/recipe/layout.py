@@ -130,6 +130,7 @@ class Layout:
                         raise InputError(
                             f"{self._needs(parameter, i)}; write it under parameters"
                             + (" of that model, or of the recipe for all" if parameter.each else "")
+                            + f", or --set {parameter.name}=VALUE"
                         )
 
     def _needs(self, parameter: Parameter, i: int) -> str:

@@ -239,8 +239,11 @@ class Recipe(Block):
             return
         if given is None or given.data is None:
             raise InputError(
-                f"merge_method {self.merge_method} needs {NEEDS[needs]}: add statistics: {{data: {{path: FILE}}}}"
+                f"merge_method {self.merge_method} needs {NEEDS[needs]}: "
+                "add statistics: {data: {path: FILE}} to the recipe"
             )
+        if needs == "grams_in_turn" and given.cache is not None:
+            self._notes.append(f"statistics.cache has no effect: those of {self.merge_method} depend on all models")
         if isinstance(given.data, list) and len(given.data) != len(self.inputs):
             raise InputError(
                 f"statistics.data lists {len(given.data)} data sets for {len(self.inputs)} models; give one for all, "

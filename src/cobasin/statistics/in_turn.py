@@ -189,9 +189,12 @@ def _grams(
             module.register_forward_pre_hook(reached)
     model.forward = up_to_here
     sums = Grams(model, {name: module for name, module in linear_maps(holders).items() if name in turn.maps})
-    for batch in batches:
-        sums.add(_inputs(batch.inputs, model), None, 0)
-        advance()
+    try:
+        for batch in batches:
+            sums.add(_inputs(batch.inputs, model), None, 0)
+            advance()
+    finally:
+        del model.forward  # it holds the model: a circle that would keep one model in memory for every layer
     return sums.result(0)
 
 
