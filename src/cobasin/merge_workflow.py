@@ -16,7 +16,7 @@ from cobasin import __version__, card, present
 from cobasin.checkpoint import Checkpoint, load
 from cobasin.errors import InputError
 from cobasin.fingerprint import fingerprint
-from cobasin.fusion.registry import REQUIRED, find
+from cobasin.fusion.registry import find
 from cobasin.merging import Merge, merge_recipe, shares
 from cobasin.plan import plan
 from cobasin.recipe import Recipe
@@ -58,9 +58,6 @@ def _content(models: list[str], options: Mapping[str, Any]) -> dict[str, Any]:
         raise InputError(f"{method.name} needs data: write a recipe, with statistics: {{data: {{path: FILE}}}}")
     if method.takes_base and method.most != 1 and "base_model" not in options:
         raise InputError(f"{method.name} merges what the models have learned since their base: name it with --base")
-    for name, parameter in method.parameters.items():
-        if parameter.default is REQUIRED and name not in parameters:
-            raise InputError(f"{method.name} needs {name}: give it with --set {name}=VALUE")
     weights = shares(_numbers(options["weights"]), len(models)) if "weights" in options else None
     content: dict[str, Any] = {
         "merge_method": method.name,

@@ -257,12 +257,7 @@ def _vocabulary_problems(a: Path, b: Path) -> list[str]:
         if (a / name).is_file() and (b / name).is_file():
             same = _vocabulary(a / name) == _vocabulary(b / name)
             return (
-                []
-                if same
-                else [
-                    f"the vocabularies differ ({a / name} and {b / name}): the same id is another "
-                    "token; bring one model to the other's tokenizer first (mergekit-tokensurgeon does so)"
-                ]
+                [] if same else [f"the vocabularies differ ({a / name} and {b / name}): the same id is another token"]
             )
     return []
 
