@@ -286,7 +286,12 @@ def test_match_and_anchor_override_the_recipe(tmp_path, berts):
     assert "the models were not matched before" in (tmp_path / "out" / "README.md").read_text()
     ffn = report("--match", "ffn")
     assert (ffn["match"], ffn["anchor"]) == ("ffn", "consensus")
-    assert ffn["matching"].keys() >= {"distances", "objective", "starts"}
+    first, *_, last = ffn["matching"]["objective"]
+    assert last < first
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert f"- distance of all to their mean: {first:.6g} before, {last:.6g} after\n" in card
+    text = run("merge", path, "--out", tmp_path / "text", "--match", "ffn").out
+    assert f"\ndistance of all to their mean: {first:.6g} -> {last:.6g}\n" in text
     named = report("--match", "ffn", "--anchor", f"{c}/")
     assert (named["match"], named["anchor"], named["reference"]) == ("ffn", str(c), str(c))
     assert [one["source"] for one in named["matches"]] == [str(a), str(b)]

@@ -8,7 +8,7 @@ import pytest
 
 from cobasin import present
 from command_line import WEIGHTS, duplicate, edit_tensors, near, refused, run, snapshot, stock
-from merge_cases import CLASSIFIER, recipe, saved
+from merge_cases import CLASSIFIER, recipe, saved, token_rows
 
 QUERY = "bert.encoder.layer.1.attention.self.query.weight"
 
@@ -104,6 +104,12 @@ def test_an_output_that_would_replace_the_recipe(tmp_path, berts):
     path = recipe(work / "recipe.yaml", "linear", berts)
     line = refused(tmp_path, "merge", path, "--out", work, "--overwrite")
     assert f"{work}: holds {path}, which the recipe needs; choose another folder" in line
+    rows = token_rows(work / "rows.jsonl")
+    statistics, match = {"data": {"path": str(rows)}}, {"method": "activations", "data": {"path": str(rows)}}
+    for method, keys in (("regmean", {"statistics": statistics}), ("linear", {"match": match})):
+        elsewhere = recipe(tmp_path / "recipe.yaml", method, berts, **keys)
+        line = refused(tmp_path, "merge", elsewhere, "--out", work, "--overwrite")
+        assert f"{work}: holds {rows}, which the recipe needs" in line
     for where, text in (
         (berts[0], "lies in the input folder"),
         (tmp_path, "holds the input folder"),

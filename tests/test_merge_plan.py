@@ -83,7 +83,9 @@ def test_every_method_has_a_plan(tmp_path, name):
     assert group["first"] == "bert.embeddings.word_embeddings.weight"
     assert group["parameters"].keys() == method.parameters.keys()
     text = run("merge", path, "--dry-run").out
-    assert text.startswith(f"{name} of {len(found['models'])} models (BertForSequenceClassification), matched (full)")
+    assert text.startswith(
+        f"{name} of {len(found['models'])} models (BertForSequenceClassification), matched (full, by"
+    )
     assert f"{group['tensors']} tensors, 9,474 parameters; read " in text
     if method.statistics:
         assert found["statistics"] == {
@@ -144,6 +146,23 @@ def test_what_headers_tell_is_refused(tmp_path):
         ((*folders, "--match", "fool"), "'fool' is unknown"),
     ):
         assert text in refused(tmp_path, "merge", *arguments, "--dry-run")
+
+
+def test_how_the_models_are_matched(tmp_path):
+    folders = saved(tmp_path, CLASSIFIER, 2)
+    rows = token_rows(tmp_path / "rows.jsonl")
+    match = {"symmetry": "ffn,heads", "layers": "0-1", "method": "activations", "data": {"path": str(rows)}}
+    path = recipe(tmp_path / "recipe.yaml", "linear", folders, match=match | {"anchor": str(folders[1])})
+    how = f", matched (ffn,heads, by activations, layers 0-1) to {folders[1]}\n"
+    assert how in run("merge", path, "--dry-run").out
+    for change, text in (
+        ({"layers": "2"}, "layer 2 does not exist: the model has layers 0 to 1"),
+        ({"data": {"path": "missing.jsonl"}}, "missing.jsonl: no such file or folder"),
+        ({"method": "learned"}, "8 are too few"),
+    ):
+        path = recipe(tmp_path / "recipe.yaml", "linear", folders, match=match | change)
+        assert text in refused(tmp_path, "merge", path, "--dry-run")
+        assert text in refused(tmp_path, "merge", path, "--out", tmp_path / "out")
 
 
 def test_an_output_is_not_asked_for(tmp_path):

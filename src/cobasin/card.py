@@ -50,6 +50,8 @@ def merged(report: dict) -> str:
         for model, one in report["statistics"].items()
     )
     notes = "".join(f"- note: {note}\n" for note in report["notes"])
+    if (objective := report["matching"].get("objective")) is not None:
+        notes = f"- distance of all to their mean: {objective[0]:.6g} before, {objective[-1]:.6g} after\n{notes}"
     match = "not matched before"
     if report["match"] != "none":
         match = f"matched before (symmetry `{report['match']}`, anchor {_code(report['anchor'])})"

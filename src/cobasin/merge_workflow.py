@@ -184,6 +184,7 @@ def _check_beside(out: Path, recipe: Recipe, arguments: Sequence[str]) -> None:
     """Refuse an output folder that holds the recipe, the data, or the files of statistics."""
     given = recipe.statistics
     data = [] if given is None or given.data is None else given.data if isinstance(given.data, list) else [given.data]
+    data = [*data, *([recipe.match.data] if recipe.match.data is not None else [])]
     read = [path for path in (*arguments, *(one.path for one in data)) if Path(path).expanduser().exists()]
     for path in [*read, *([given.cache] if given is not None and given.cache is not None else [])]:
         place = Path(path).expanduser().resolve()

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cobasin.checkpoint import Checkpoint
+from cobasin.finding import Search
 from cobasin.fusing import Fusion
 from cobasin.matching.choice import Choice
 from cobasin.merging import owners, result
@@ -31,6 +32,7 @@ def plan(recipe: Recipe, models: Mapping[str, Any]) -> dict[str, Any]:
     names, typed, head = prepare(recipe, models)
     fused = [names.index(name) for name in recipe.inputs]
     read = batches_of(recipe, typed, fused)
+    _check_matching(recipe, typed)
     ends = _ends(recipe, typed)
     fusion = Fusion(recipe, ends, ends, fused, Statistics())
     groups: dict[str, dict[str, Any]] = {}
@@ -44,7 +46,7 @@ def plan(recipe: Recipe, models: Mapping[str, Any]) -> dict[str, Any]:
         "architecture": typed[0].spec.architecture,
         "method": recipe.merge_method,
         "base": recipe.base,
-        "match": {"symmetry": recipe.match.symmetry, "anchor": recipe.match.anchor},
+        "match": {key: getattr(recipe.match, key) for key in ("symmetry", "anchor", "layers", "method")},
         "head": head,
         "folders": len(results) if head == "keep" else None,
         "tensors": len(results[0].headers),
@@ -65,6 +67,14 @@ def plan(recipe: Recipe, models: Mapping[str, Any]) -> dict[str, Any]:
             "cache": None if recipe.method.statistics == "grams_in_turn" else recipe.statistics.cache,
         }
     return found
+
+
+def _check_matching(recipe: Recipe, typed: list[Typed]) -> None:
+    """All that matching checks before it reads tensors."""
+    match = recipe.match
+    if match.symmetry != "none" and len(typed) > 1:
+        Choice.parse(match.symmetry, match.layers).check(typed[0].spec)
+        Search(**match.search).prepared(typed)
 
 
 def _ends(recipe: Recipe, typed: list[Typed]) -> list[Typed]:

@@ -101,6 +101,8 @@ def merge_report(report: dict) -> None:
     for one in report["matches"]:
         _output.print(f"\n{one['source']} matched to {report['reference']} ({one['symmetry']})")
         _distances(one)
+    if (objective := report["matching"].get("objective")) is not None:
+        _output.print(f"distance of all to their mean: {objective[0]:.6g} -> {objective[-1]:.6g}")
     for note in report["notes"]:
         _output.print(f"note: {note}")
     for folder, model in report.get("heads", {}).items():
@@ -112,7 +114,9 @@ def plan(report: dict) -> None:
     """What `cobasin merge --dry-run` prints."""
     match = "not matched"
     if report["match"]["symmetry"] != "none":
-        match = f"matched ({report['match']['symmetry']}) to {report['match']['anchor']}"
+        how = f"{report['match']['symmetry']}, by {report['match']['method']}"
+        how += "" if report["match"]["layers"] is None else f", layers {report['match']['layers']}"
+        match = f"matched ({how}) to {report['match']['anchor']}"
     _output.print(f"{report['method']} of {len(report['models'])} models ({report['architecture']}), {match}")
     for model in report["models"]:
         _output.print(f"  {model}" + (", the base" if model == report["base"] else ""))
