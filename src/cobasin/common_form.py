@@ -190,8 +190,8 @@ def _forms(
     notes = [f"{typed[anchor].checkpoint.label} cannot be the reference: {why}" for anchor, why in reasons.items()]
     if unties:
         notes.append(
-            "the output head is untied from the embedding; to average with the tied anchor, give both originals to "
-            "cobasin merge"
+            "the output head is untied from the embedding: cobasin merge averages such models, other tools do so only "
+            "with an untied anchor"
         )
     return forms, ends, [anchor for anchor in anchors if anchor not in reasons], notes
 
