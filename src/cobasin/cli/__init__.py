@@ -1,0 +1,42 @@
+"""The command line: the verbs, progress on standard error, exit codes.
+
+Exit codes: 0 done (verify: the same function), 1 verify found different functions or inspect --check a wrong
+declaration, 2 bad input or undecided, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import sys
+
+from cobasin.cli import making, measuring, showing  # noqa: F401 - each adds its commands, in the order of the help
+from cobasin.cli.shared import app
+from cobasin.errors import InputError
+
+INTERRUPTED = 130
+
+
+def _terminate(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def main() -> None:
+    """Run the command line."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # its warnings would bury the line of an error
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a letter that the terminal lacks must not end a run in its report
+        sys.stdout.reconfigure(errors="backslashreplace")
+    signal.signal(signal.SIGTERM, _terminate)  # clean up as after Ctrl-C
+    # Before torch is imported: its threads then sleep between small operations instead of spinning, which on a
+    # busy machine costs the others more than it saves.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    try:
+        app(prog_name="cobasin")
+    except InputError as error:
+        print("error:", " ".join(str(error).splitlines()), file=sys.stderr)
+        sys.exit(2)
+    except SystemExit as end:
+        if end.code == INTERRUPTED:  # what typer makes of a KeyboardInterrupt
+            print("interrupted; no unfinished output was left behind", file=sys.stderr)
+        raise

@@ -1,0 +1,167 @@
+"""The commands that write models: match, apply, merge."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cobasin.cli.shared import OUT, SYMMETRY, Json, Out, Overwrite, SpecFile, app, declare, result
+from cobasin.errors import InputError
+
+
+@app.command()
+def match(
+    source: Annotated[str, typer.Argument(help="The model to transform.")],
+    anchor: Annotated[str, typer.Argument(help="The model to bring it close to; it is never changed.")],
+    out: Out,
+    symmetry: Annotated[str, typer.Option(help=SYMMETRY)] = "full",
+    layers: Annotated[
+        str | None, typer.Option(help="Only these layers, like 0-4,7; leaves the residual stream alone.")
+    ] = None,
+    method: Annotated[
+        str,
+        typer.Option(
+            help="'weights'; 'activations' (and what both models compute on the same inputs); 'learned' (from there, "
+            "the interpolated model learns to answer as the two do)."
+        ),
+    ] = "weights",
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="The inputs of activations and learned, which are made up otherwise: a file, a folder, a hub id, or "
+            "a YAML file with the keys of a recipe's data."
+        ),
+    ] = None,
+    samples: Annotated[
+        int | None, typer.Option(help="Inputs that are used, at most; by default 1024, or 128 texts that are made up.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the inputs, and of what is random in learning.")] = 0,
+    steps: Annotated[int, typer.Option(help="Steps of learning, at most.")] = 200,
+    spec: SpecFile = None,
+    overwrite: Overwrite = False,
+    json: Json = False,
+) -> None:
+    """Transform SOURCE, without changing its function, into the equivalent model closest to ANCHOR.
+
+    Writes an ordinary model folder of the same architecture and dtype, with the transformation
+    (cobasin.safetensors) and a report (cobasin.json) beside it. Average it with the anchor with any tool.
+
+    Example: cobasin match ./model-b ./model-a --out ./b-matched
+    """
+    from cobasin import present, workflow
+
+    declare(spec)
+    search = {"method": method, "data": data, "samples": samples, "seed": seed, "steps": steps}
+    report = workflow.match_to_folder(source, anchor, out, symmetry, layers, overwrite, **search)
+    result(report, json, present.match_report)
+
+
+@app.command(name="apply")
+def apply_(
+    element: Annotated[str, typer.Argument(help="A folder that cobasin match has written, or its element file.")],
+    model: Annotated[str, typer.Argument(help="A model of the element's type, or a LoRA (PEFT folder) of its source.")],
+    out: Out,
+    base: Annotated[
+        str | None, typer.Option(help="The base of the LoRA; by default the folder that its adapter_config.json names.")
+    ] = None,
+    spec: SpecFile = None,
+    overwrite: Overwrite = False,
+    json: Json = False,
+) -> None:
+    """Move MODEL as ELEMENT moved its source: the same function, in the basis of the element's anchor.
+
+    A LoRA moves with its base: on the matched model it computes what it did on the source.
+
+    Example: cobasin apply ./b-matched ./lora-of-b --out ./lora-matched
+    """
+    from cobasin import present, workflow
+
+    declare(spec)
+    result(workflow.apply_to_folder(element, model, out, base, overwrite), json, present.apply_report)
+
+
+@app.command()
+def merge(
+    models: Annotated[
+        list[str], typer.Argument(metavar="RECIPE.yaml | MODEL MODEL...", help="A recipe, or two models or more.")
+    ],
+    out: Annotated[Path | None, OUT] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            help="How to merge. Means: linear (the default), slerp, karcher. Of what was learned since a --base: "
+            "task_arithmetic, ties, dare_linear, dare_ties, model_stock. With data, so by a recipe: fisher, regmean, "
+            "regmean++. By optimal transport: ot_wts; with data, ot_acts, ot_acts_emd."
+        ),
+    ] = None,
+    weights: Annotated[str | None, typer.Option(help="One number a model, like 0.7,0.3; by default 1 each.")] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="A parameter of the method, like t=0.5; a list runs over the layers."),
+    ] = None,
+    base: Annotated[
+        str | None, typer.Option(help="The model that the others were trained from; it is matched, too.")
+    ] = None,
+    match: Annotated[
+        str | None,
+        typer.Option(
+            help="Match by these symmetries first: " + SYMMETRY + " 'none': merge the models as they are. The default "
+            "is full; of a recipe, what it says under match:, or else none."
+        ),
+    ] = None,
+    anchor: Annotated[
+        str | None,
+        typer.Option(
+            help="What they are matched to: 'medoid' (the default: the model nearest to all others; of two the first), "
+            "'consensus' (their own mean, by generalised Procrustes), or the name of one of them."
+        ),
+    ] = None,
+    head_from: Annotated[
+        str | None, typer.Option(help="Do not merge the task heads, but take that of this model.")
+    ] = None,
+    keep_heads: Annotated[
+        bool, typer.Option("--keep-heads", help="Write one folder a model, with the merged body and its own task head.")
+    ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Check all that can be checked without reading weights, and print the plan."),
+    ] = False,
+    spec: SpecFile = None,
+    overwrite: Overwrite = False,
+    json: Json = False,
+) -> None:
+    """Match models to each other, merge them, and write a folder that from_pretrained loads.
+
+    Options say how to merge, or a recipe does: a YAML file in mergekit's grammar, with match: (how the models are
+    matched) and statistics: (the data that fisher, regmean and ot_acts read) added. --match, --anchor, --head-from and
+    --keep-heads override a recipe.
+
+    Example: cobasin merge ./model-a ./model-b --out ./merged
+
+    Example: cobasin merge ./model-a ./model-b --method ties --base ./base --set density=0.3 --out ./merged
+
+    Example: cobasin merge recipe.yaml --out ./merged
+    """
+    from cobasin import merge_workflow, present
+
+    declare(spec)
+    options = {
+        "merge_method": method,
+        "weights": weights,
+        "set": set_,
+        "base_model": base,
+        "match": match,
+        "anchor": anchor,
+        "head_from": head_from,
+        "keep_heads": keep_heads,
+    }
+    given = {name: value for name, value in options.items() if value not in (None, False, [])}
+    recipe = merge_workflow.recipe_of(models, given)
+    if dry_run:
+        result(merge_workflow.plan_of(recipe), json, present.plan)
+    elif out is None:
+        raise InputError("--out is missing: name the folder to write, or ask for the plan with --dry-run")
+    else:
+        result(merge_workflow.merge_to_folder(recipe, out, overwrite, models), json, present.merge_report)

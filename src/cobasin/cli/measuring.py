@@ -1,0 +1,108 @@
+"""The commands that compare models: verify, compare, path."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cobasin.cli.shared import SYMMETRY, Json, Out, Overwrite, SpecFile, app, declare, result
+from cobasin.errors import InputError
+
+
+@app.command()
+def verify(
+    a: Annotated[str, typer.Argument(metavar="A", help="A model.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="Another model.")],
+    tolerance: Annotated[
+        float | None,
+        typer.Option(
+            help="Largest relative difference in float64; by default measured from the rounding of the files."
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Do A and B compute the same function? Exit code 0: yes, 1: no, 2: cannot tell.
+
+    Both run on probe inputs made for the model type, in the files' dtype and in float64.
+
+    Example: cobasin verify ./model-b ./b-matched
+    """
+    from cobasin import present
+    from cobasin.checkpoint import load
+    from cobasin.verification import verify as verify_
+
+    if tolerance is not None and not (math.isfinite(tolerance) and tolerance >= 0):
+        raise InputError(f"tolerance {tolerance}: expected a finite number that is not negative")
+    with present.status("running both models on probe inputs"):
+        verdict = verify_(load(a), load(b), tolerance)
+    result({"a": a, "b": b, **verdict.to_dict()}, json, present.verdict)
+    raise typer.Exit({True: 0, False: 1, None: 2}[verdict.same])
+
+
+@app.command()
+def compare(
+    a: Annotated[str, typer.Argument(metavar="A", help="A model.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="Another model of the same architecture.")],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="A folder for the picture (compare.png) and the numbers (compare.json)."),
+    ] = None,
+    symmetry: Annotated[str, typer.Option(help="What is taken as equivalent: " + SYMMETRY)] = "gl",
+    spec: SpecFile = None,
+    overwrite: Overwrite = False,
+    json: Json = False,
+) -> None:
+    """How are A and B related? The same, sharing a base, sharing a basin, or independent; from their weights alone.
+
+    same: one is the other in another basis. share a base: fine-tunes, neurons in their places. share a basin: more
+    in common than apart, once matched. independent: little more in common than by chance.
+
+    Example: cobasin compare ./model-a ./model-b --out ./comparison
+    """
+    from cobasin import compare_workflow, present_measures
+
+    declare(spec)
+    result(compare_workflow.compare_models(a, b, symmetry, out, overwrite), json, present_measures.compare_report)
+
+
+@app.command()
+def path(
+    a: Annotated[str, typer.Argument(metavar="A", help="The model where the line starts; the other is matched to it.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="The model where it ends.")],
+    data: Annotated[
+        str,
+        typer.Option(
+            help="What the models are evaluated on: a file, a folder, a hub id, or a YAML file with the keys "
+            "of a recipe's data."
+        ),
+    ],
+    out: Out,
+    match: Annotated[str, typer.Option(help="How B is matched to A: " + SYMMETRY)] = "full",
+    points: Annotated[int, typer.Option(help="Points on the line; odd, so that the midpoint is one.")] = 25,
+    plane: Annotated[
+        str | None, typer.Option(metavar="C", help="Draw the plane through A, matched B and matched C, too.")
+    ] = None,
+    grid: Annotated[int, typer.Option(help="Points a side of the plane.")] = 15,
+    split: Annotated[str | None, typer.Option(help="The split of the data, like test.")] = None,
+    samples: Annotated[int, typer.Option(help="Rows that are used, at most.")] = 1000,
+    batch_size: Annotated[int, typer.Option(help="Rows at a time.")] = 32,
+    seed: Annotated[int, typer.Option(help="Of which rows are used.")] = 0,
+    device: Annotated[str, typer.Option(help="Where the models run: auto, cpu, cuda, ...")] = "auto",
+    spec: SpecFile = None,
+    overwrite: Overwrite = False,
+    json: Json = False,
+) -> None:
+    """Draw loss and metric on the straight line from A to B, as they are and matched.
+
+    Writes the picture (path.png), a page that needs nothing beside it (path.html), and the numbers (path.json).
+
+    Example: cobasin path ./model-a ./model-b --data test.jsonl --out ./line
+    """
+    from cobasin import path_workflow, present_measures
+
+    declare(spec)
+    request = path_workflow.Request(data, split, match, points, plane, grid, samples, batch_size, seed, device)
+    result(path_workflow.path_to_folder(a, b, out, request, overwrite), json, present_measures.path_report)

@@ -1,0 +1,75 @@
+"""The commands that show: inspect and demo."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cobasin.cli.shared import Json, Overwrite, SpecFile, app, declare, result
+from cobasin.errors import InputError
+
+
+@app.command()
+def inspect(
+    model: Annotated[str | None, typer.Argument(help="The model to look at.")] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List the known architectures and their groups.")] = False,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check",
+            help="Is the declaration of its architecture right? Runs random elements of the group through the model, "
+            "and says what is wrong. Exit code 1: it is wrong.",
+        ),
+    ] = False,
+    propose: Annotated[
+        bool,
+        typer.Option("--propose", help="Print the draft of a declaration, unverified, for an unknown architecture."),
+    ] = False,
+    spec: SpecFile = None,
+    json: Json = False,
+) -> None:
+    """Show the type of MODEL: its spaces, their groups, and the dimension of its symmetry group.
+
+    Example: cobasin inspect ./model-a
+    """
+    from cobasin import inspection, present
+
+    if (model is None) != list_:
+        raise InputError("name a model, or ask for the known architectures with --list (one of the two)")
+    if list_ + check + propose > 1:
+        raise InputError("--list, --check and --propose: one at a time")
+    declare(spec)
+    if model is None:
+        result({"architectures": inspection.known_architectures()}, json, present.architectures)
+    elif propose:
+        from cobasin.proposal import propose as propose_
+
+        result({"model": model, "verified": False, "declaration": propose_(model)}, json, present.proposal)
+    elif check:
+        from cobasin.checking import check_declaration
+
+        with present.status("running random elements of the group through the model"):
+            found = check_declaration(model)
+        result({"model": model, **found.to_dict()}, json, present.check)
+        raise typer.Exit(0 if found.sound else 1)
+    else:
+        result(inspection.inspect(model), json, present.inspection)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Where to put the models, the picture and the numbers.")] = Path("demo-out"),
+    overwrite: Overwrite = False,
+    json: Json = False,
+) -> None:
+    """Train two small models on real images, match, verify and merge them, and draw what happened.
+
+    Takes a few minutes on two cores and downloads nothing.
+
+    Example: cobasin demo --out ./demo
+    """
+    from cobasin.demo import run, show
+
+    result(run(out, overwrite=overwrite), json, show)
