@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from cobasin.errors import InputError
@@ -71,6 +72,12 @@ class Checkpoint(Tensors):
         self.headers = headers
         self.read = read
         self.folder = folder
+
+    @property
+    def running_dtype(self) -> torch.dtype:
+        """The dtype to run the model in: float64 where it has tensors of it, else float32."""
+        wide = any(header.dtype == torch.float64 for header in self.headers.values())
+        return torch.float64 if wide else torch.float32
 
     def __repr__(self) -> str:
         return f"Checkpoint({self.label!r}, {self.architecture}, {len(self)} tensors)"

@@ -15,7 +15,7 @@ from cobasin.recipe import Recipe
 from cobasin.statistics.grams import InputGram
 from cobasin.statistics.of_models import Statistics
 from cobasin.symmetry.spec import is_layer, layer_of
-from cobasin.symmetry.state import State
+from cobasin.symmetry.state import State, wide
 from cobasin.typed import Typed
 
 NO_WEIGHT = 1e-8  # what is left of weights that cancel, as a part of them
@@ -100,8 +100,8 @@ class Fusion:
     def from_tensors(self, name: str, grams: list[InputGram] | None) -> Tensor:
         """One merged tensor, given the Grams of its inputs (None: it has none)."""
         given = {
-            "tensors": [_wide(self.states[i][name]) for i in self.fused],
-            "base": None if self.base is None else _wide(self.states[self.base][name]),
+            "tensors": [wide(self.states[i][name]) for i in self.fused],
+            "base": None if self.base is None else wide(self.states[self.base][name]),
             "fishers": self.statistics.fishers.get(name),
             "grams": grams,
         }
@@ -137,7 +137,3 @@ def _within(given: Mapping[str, Any], i: int) -> dict[str, Any]:
         kind: value[i] if isinstance(value, Tensor) else value and [one[i] for one in value]
         for kind, value in given.items()
     }
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    return tensor if tensor.dtype == torch.float64 else tensor.float()

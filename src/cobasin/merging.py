@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,10 @@ from cobasin.fusion.registry import find
 from cobasin.parents import equally_tied, prepare, repeated
 from cobasin.recipe import Recipe
 from cobasin.statistics.grams import InputGram
-from cobasin.statistics.of_models import Statistics, batches_of, in_turn, statistics_of
+from cobasin.statistics.of_models import Progress, Statistics, batches_of, in_turn, statistics_of
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.state import Lazy, State
 from cobasin.typed import Typed
-
-Progress = Callable[[str, int, int | None], None]
-"""Called with what is being done, how far it is, and the end of it (None: not known)."""
 
 
 @dataclass(frozen=True)

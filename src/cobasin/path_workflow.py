@@ -21,16 +21,17 @@ from cobasin.evaluation.plane import LossPlane, check_grid, loss_plane
 from cobasin.evaluation.plots import plot_paths, plot_plane
 from cobasin.evaluation.tasks import METRICS, check_metric, evaluate, labels_of
 from cobasin.matching.choice import Choice
-from cobasin.merging import equally_tied
+from cobasin.parents import equally_tied
 from cobasin.recipe.data_file import data_config
 from cobasin.statistics.collect import device_of
+from cobasin.statistics.of_models import Progress
 from cobasin.typed import Typed, check_pair
 from cobasin.writer import check_output, publishing
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-Progress = Callable[[str, int, int | None], None]
+
 Evaluate = Callable[["PreTrainedModel"], tuple[float, float]]
 
 LABELS = {"raw": "not matched", "matched": "matched ({})"}

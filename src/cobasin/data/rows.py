@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +18,7 @@ from cobasin.errors import InputError
 Columns = Mapping[Role, str | int | None]
 
 
-class Rows:
+class Rows(ABC):
     """A data set as a sequence of rows by role.
 
     A source says how many records it has and reads one, by column name; `columns` maps roles to columns.
@@ -27,16 +28,16 @@ class Rows:
         self.label = label
         self.columns = columns
 
-    def __len__(self) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def __len__(self) -> int: ...
 
+    @abstractmethod
     def record(self, index: int) -> Mapping[Any, Any]:
         """One record by column.
 
         Raises:
             InputError: it cannot be read.
         """
-        raise NotImplementedError
 
     def where(self, index: int) -> str:
         """Where a row is, for messages."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from abc import abstractmethod
 from array import array
 from collections.abc import Iterator, Mapping
 from io import StringIO
@@ -35,9 +36,9 @@ class FileRows(Rows):
                 yield start, start + len(line), number
             start += len(line)
 
+    @abstractmethod
     def parse(self, text: str, where: str) -> Mapping[Any, Any]:
         """The record that a text is."""
-        raise NotImplementedError
 
     def decode(self, content: bytes, line: int) -> str:
         """Text in UTF-8, without the mark that some editors put in front."""

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from cobasin.checkpoint import load
 from cobasin.errors import InputError
 from cobasin.evaluation.running import cast_floats, instantiate, probe
 from cobasin.fusion.uses import Basis, Use, uses_of
+from cobasin.statistics.modules import names_by_place, place_of
 from cobasin.symmetry.spec import Spec, key_text
 from cobasin.typed import Typed
 
@@ -93,16 +93,11 @@ def flow_of(anchor: Typed) -> Flow:
 
 def _typed_modules(model: PreTrainedModel, spec: Spec) -> Iterator[tuple[nn.Module, list[str]]]:
     """The modules with parameters of their own that are tensors of the file, and their names in the spec."""
-    saved = load(model)
-    names = {_place(saved[disk]): name for name, disk in spec.disk_names(saved.headers).items()}
+    names = names_by_place(model, spec)
     for module in model.modules():
-        own = [names.get(_place(parameter)) for parameter in module.parameters(recurse=False)]
-        if found := [name for name in own if name in spec.entries]:
+        places = map(place_of, module.parameters(recurse=False))
+        if found := [names[place] for place in places if place in names]:
             yield module, found
-
-
-def _place(tensor: Tensor) -> tuple:
-    return tensor.data_ptr(), tensor.shape, tensor.stride()
 
 
 def _written_axis(module: nn.Module) -> int | None:

@@ -26,7 +26,7 @@ from cobasin.fusion.couplings import Likeness, Solver, hard, soft, standardised
 from cobasin.fusion.flow import Flow, Stage, flow_of
 from cobasin.fusion.registry import method
 from cobasin.fusion.uses import Use
-from cobasin.symmetry.state import Lazy, State
+from cobasin.symmetry.state import Lazy, State, wide
 from cobasin.typed import Typed
 
 Activations = Mapping[str, Tensor]
@@ -120,7 +120,7 @@ class Coupled:
 
     def tensor(self, name: str, written: bool = True) -> Tensor:
         """A tensor, coupled on the axes that its module reads, and if ``written`` on those that it writes."""
-        result, blocks = _wide(self.source[name]), self._blocks(name)
+        result, blocks = wide(self.source[name]), self._blocks(name)
         acting = [one for one in self.flow.acting.get(name, ()) if written or not one.writes]
         if acting:
             result = result.clone(memory_format=torch.contiguous_format)
@@ -153,7 +153,7 @@ class Coupled:
                 )
             return standardised(use.output_rows(source)).flatten(2), standardised(use.output_rows(anchor)).flatten(2)
         view = self._blocks(name)[use.block].view
-        weights = use.rows(view(self.tensor(name, written=False))), use.rows(view(_wide(self.anchor[name])))
+        weights = use.rows(view(self.tensor(name, written=False))), use.rows(view(wide(self.anchor[name])))
         if self.activations:  # a constant of the model, such as its positions: they are its outputs
             return standardised(weights[0]), standardised(weights[1])
         return weights
@@ -168,10 +168,6 @@ def _joined(stage: Stage, skip: Tensor, own: Tensor, residual: Policy) -> Tensor
         )
         share = (sizes[0] / (sizes[0] + sizes[1])).nan_to_num(0.5)
     return share * skip + (1 - share) * own
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
 def by_weights(

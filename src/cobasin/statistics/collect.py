@@ -128,8 +128,7 @@ def collector(kind: str, typed: Typed, device: torch.device, *, seed: int = 0, s
     Raises:
         InputError: as in `collect`.
     """
-    wide = any(header.dtype == torch.float64 for header in typed.checkpoint.headers.values())
-    model = instantiate(typed.checkpoint, torch.float64 if wide else torch.float32)
+    model = instantiate(typed.checkpoint, typed.checkpoint.running_dtype)
     holders = holders_of(model, typed)
     nn.Module.to(model, device)
     if kind == "grams":

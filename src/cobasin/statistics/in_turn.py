@@ -138,8 +138,7 @@ def _partly(fused: Mapping[str, Tensor], turn: _Turn, typed: Typed, state: State
 
 def _built(typed: Typed, state: State, place: torch.device) -> tuple[PreTrainedModel, Holders]:
     """The model in float32 or better, and its modules by the spec name of their weight."""
-    wide = any(header.dtype == torch.float64 for header in typed.checkpoint.headers.values())
-    dtype = torch.float64 if wide else torch.float32
+    dtype = typed.checkpoint.running_dtype
     checkpoint = typed.derived(state, dtype)
     model = instantiate(checkpoint, dtype)
     holders = holders_of(model, Typed(checkpoint, typed.spec, typed.ties))

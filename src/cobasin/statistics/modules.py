@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from cobasin.checkpoint import load
+from cobasin.symmetry.spec import Spec
 from cobasin.typed import Typed
 
 if TYPE_CHECKING:
@@ -28,16 +29,11 @@ def holders_of(model: PreTrainedModel, typed: Typed) -> dict[str, list[nn.Module
         model: on the CPU.
         typed: the model's type; its tensors are not read.
     """
-    saved = load(model)
-    names = {
-        _place(saved[disk]): name
-        for name, disk in typed.spec.disk_names(saved.headers).items()
-        if name in typed.spec.entries
-    }
+    names = names_by_place(model, typed.spec)
     holders: defaultdict[str, list[nn.Module]] = defaultdict(list)
     for module in model.modules():
         weight = getattr(module, "weight", None)
-        if isinstance(weight, nn.Parameter) and (name := names.get(_place(weight))) is not None:
+        if isinstance(weight, nn.Parameter) and (name := names.get(place_of(weight))) is not None:
             holders[name].append(module)
     return dict(holders)
 
@@ -110,11 +106,17 @@ def parameter_names(model: PreTrainedModel, typed: Typed) -> dict[str, str]:
         model: on the CPU.
         typed: the model's type; its tensors are not read.
     """
-    own, saved = {_place(parameter): name for name, parameter in model.named_parameters()}, load(model)
-    places = {name: _place(saved[disk]) for name, disk in typed.spec.disk_names(saved.headers).items()}
-    return {name: own[place] for name, place in places.items() if name in typed.spec.entries and place in own}
+    own = {place_of(parameter): name for name, parameter in model.named_parameters()}
+    return {name: own[place] for place, name in names_by_place(model, typed.spec).items() if place in own}
 
 
-def _place(tensor: Tensor) -> tuple:
+def names_by_place(model: PreTrainedModel, spec: Spec) -> dict[tuple, str]:
+    """The spec names of a model's parameters by `place_of`, for every one that is one tensor of the file."""
+    saved = load(model)
+    names = spec.disk_names(saved.headers).items()
+    return {place_of(saved[disk]): name for name, disk in names if name in spec.entries}
+
+
+def place_of(tensor: Tensor) -> tuple:
     """Where a tensor lies in memory and how."""
     return tensor.data_ptr(), tensor.shape, tensor.stride()

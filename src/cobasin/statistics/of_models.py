@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
 from cobasin.api import Matched
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from cobasin.recipe import Recipe
 
 Progress = Callable[[str, int, int | None], None]
+"""Called with what is being done, how far it is, and the end of it (None: not known)."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,4 @@ def _report(recipe: Recipe, read: Sequence[Batches]) -> dict[str, dict]:
 
 def _matched(model: Typed, state: State, element: Element | None) -> Typed:
     """The matched model, computed in float32 or better as it is read."""
-    if element is None:
-        return model
-    wide = any(header.dtype == torch.float64 for header in model.checkpoint.headers.values())
-    return Typed.of(model.derived(state, torch.float64 if wide else torch.float32))
+    return model if element is None else Typed.of(model.derived(state, model.checkpoint.running_dtype))

@@ -27,7 +27,7 @@ from cobasin.symmetry.balance import FRAME, Frames, balancing_frames, in_frames,
 from cobasin.symmetry.form import Form
 from cobasin.symmetry.gauges import SoftmaxShift
 from cobasin.symmetry.spec import key_text
-from cobasin.symmetry.state import State
+from cobasin.symmetry.state import State, wide
 
 Gauge = dict[str, Tensor]
 """The free choices of a model: norm gains and offsets, means of writers and readers, free biases, bases of heads."""
@@ -202,7 +202,7 @@ def _read(form: Form, state: State, name: str) -> Tensor:
     tensor = state[name]
     if name in form.plus_one:
         return tensor.double() + 1
-    return tensor if tensor.dtype == torch.float64 else tensor.float()
+    return wide(tensor)
 
 
 def gauge_of(form: Form, state: State) -> Gauge:

@@ -22,6 +22,11 @@ def squared_distance(x: Tensor, y: Tensor) -> float:
     return total
 
 
+def wide(tensor: Tensor) -> Tensor:
+    """The tensor in float32, or in float64 where it is that."""
+    return tensor if tensor.dtype == torch.float64 else tensor.float()
+
+
 class Lazy(Mapping[str, Tensor]):
     """Tensors that are computed each time they are asked for."""
 
