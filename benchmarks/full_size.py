@@ -69,7 +69,8 @@ def step(name: str, what: str, folder: Path) -> None:
     """Run one step and print its figures as JSON (called in a process of its own)."""
     import transformers  # noqa: F401 - imported before the clock starts
 
-    from cobasin import api, writer
+    from cobasin.checkpoints import writer
+    from cobasin.finding import match as api
 
     source, anchor = (folder / f"{name}-{seed}" for seed in (1, 0))
     base, peak, running = anonymous_mb(), 0.0, True

@@ -24,10 +24,10 @@ from rich.table import Table
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from cobasin.checkpoint import Checkpoint, load
+from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.evaluation.running import instantiate
 from cobasin.fusion.registry import find
-from cobasin.merging import merge
+from cobasin.merging.merge import merge
 
 METHODS = {
     "linear": "Simple",

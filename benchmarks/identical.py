@@ -19,14 +19,14 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from cobasin.applying import transform
-from cobasin.checkpoint import Checkpoint, load
+from cobasin.checkpoints.checkpoint import Checkpoint, load
+from cobasin.checkpoints.typed import Typed
 from cobasin.evaluation.running import instantiate, outputs, probe
+from cobasin.finding.applying import transform
 from cobasin.fusion.registry import Method, methods
-from cobasin.merging import merge
+from cobasin.merging.merge import merge
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import form_of
-from cobasin.typed import Typed
 from pairs import shakespeare  # type: ignore[import-not-found]
 
 MODEL = "llama-shakespeare-0"

@@ -32,9 +32,9 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from cobasin.checkpoint import load
-from cobasin.merging import merge_recipe
-from cobasin.writer import save
+from cobasin.checkpoints.checkpoint import load
+from cobasin.checkpoints.writer import save
+from cobasin.merging.merge import merge_recipe
 
 RECIPES = Path(__file__).parents[1] / "examples" / "recipes"
 NOISE = 0.05

@@ -24,11 +24,11 @@ from rich.table import Table
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from cobasin import api
-from cobasin.applying import transform
-from cobasin.checkpoint import Checkpoint, load
+from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.evaluation.path import loss_path
 from cobasin.evaluation.running import instantiate
+from cobasin.finding import match as api
+from cobasin.finding.applying import transform
 from cobasin.verification import verify
 
 PAIRS = ("cifar10-vit-seed", "gpt2-shakespeare-", "llama-shakespeare-")

@@ -18,11 +18,11 @@ from rich.console import Console
 from rich.table import Table
 from torch.nn.functional import cross_entropy
 
-from cobasin import api
-from cobasin.applying import transform
-from cobasin.checkpoint import Checkpoint
+from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.evaluation.running import instantiate
-from cobasin.merging import merge
+from cobasin.finding import match as api
+from cobasin.finding.applying import transform
+from cobasin.merging.merge import merge
 from cobasin.verification import verify
 
 SYMMETRIES = ("none", "paper", "full")

@@ -6,12 +6,12 @@ import torch
 import transformers
 from peft import LoraConfig, PeftModel, get_peft_model
 
-from cobasin.checkpoint import load
+from cobasin.checkpoints.checkpoint import load
+from cobasin.checkpoints.typed import Typed
 from cobasin.evaluation.running import outputs, probe
 from cobasin.symmetry.canonical import gauge_of
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import form_of
-from cobasin.typed import Typed
 from tiny_models import model
 
 BERT, VIT, LLAMA = "bert/BertForMaskedLM", "vit/ViTForImageClassification", "llama-gqa/LlamaForCausalLM"

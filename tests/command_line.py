@@ -17,7 +17,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-import cobasin.checkpoint
+import cobasin.checkpoints.checkpoint
 from cobasin.cli import main
 from tiny_models import model
 
@@ -42,7 +42,7 @@ class Run:
 
 def run(*arguments):
     """Run the command line in this process."""
-    reads, open_weights = [], cobasin.checkpoint.open_weights
+    reads, open_weights = [], cobasin.checkpoints.checkpoint.open_weights
 
     def spying(folder):
         headers, read = open_weights(folder)
@@ -53,7 +53,7 @@ def run(*arguments):
     with (
         patch.object(sys, "argv", ["cobasin", *map(str, arguments)]),
         patch.dict(os.environ),
-        patch.object(cobasin.checkpoint, "open_weights", spying),
+        patch.object(cobasin.checkpoints.checkpoint, "open_weights", spying),
         redirect_stdout(out),
         redirect_stderr(err),
     ):

@@ -9,9 +9,9 @@ from unittest.mock import patch
 import torch
 import yaml
 
-from cobasin import merging
-from cobasin.api import match_all
+from cobasin.finding.match import match_all
 from cobasin.fusion.registry import Method, methods
+from cobasin.merging import merge as merging
 from tiny_models import model
 
 CLASSIFIER = "bert/BertForSequenceClassification"

@@ -7,9 +7,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from cobasin.checkpoint import Checkpoint, load
+from cobasin.checkpoints.checkpoint import Checkpoint, load
+from cobasin.checkpoints.writer import save
 from cobasin.errors import InputError
-from cobasin.writer import save
 
 
 class Exploit:

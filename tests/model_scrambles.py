@@ -2,10 +2,10 @@
 
 import torch
 
+from cobasin.checkpoints.typed import Typed
 from cobasin.symmetry.balance import in_frames
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import form_of
-from cobasin.typed import Typed
 
 
 def invertible(shape: tuple[int, ...], condition: float, seed: int) -> dict[str, torch.Tensor]:

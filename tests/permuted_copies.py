@@ -2,13 +2,13 @@
 
 import torch
 
+from cobasin.checkpoints.typed import Typed
 from cobasin.evaluation.running import instantiate, probe
 from cobasin.fusion.uses import uses_of
 from cobasin.statistics.modules import holders_of, writing
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import form_of
 from cobasin.symmetry.groups import Orthogonal
-from cobasin.typed import Typed
 
 
 def permuted(typed: Typed, seed: int = 0) -> Typed:

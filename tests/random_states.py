@@ -4,7 +4,7 @@ import torch
 from transformers import BertConfig, GPT2Config, LlamaConfig, ViTConfig
 
 from cobasin.architectures import declare
-from cobasin.checkpoint import load
+from cobasin.checkpoints.checkpoint import load
 from cobasin.symmetry.form import form_of as form
 
 CONFIGS = {

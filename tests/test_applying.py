@@ -7,12 +7,12 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from cobasin import api
-from cobasin.applying import transform
-from cobasin.checkpoint import load
+from cobasin.checkpoints.checkpoint import load
+from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
+from cobasin.finding import match as api
+from cobasin.finding.applying import transform
 from cobasin.symmetry.element import Element
-from cobasin.typed import Typed
 from tiny_models import checkpoint, model
 
 

@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from cobasin import architectures, typed
+from cobasin import architectures
 from cobasin.architectures import load_file, registered
-from cobasin.checking import check_declaration
+from cobasin.checkpoints import typed
 from cobasin.errors import InputError
+from cobasin.proposal.checking import check_declaration
 from command_line import refused, run
 from own_architectures import EXAMPLE, changed, starcoder2
 from tiny_models import checkpoint

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import BertConfig, MixtralConfig, MixtralForCausalLM
 
-from cobasin.checkpoint import Checkpoint, Header, load
+from cobasin.checkpoints.checkpoint import Checkpoint, Header, load
 from model_folders import as_bins, assert_bitwise, load_refusal
 
 

@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import load_file
 
 import cobasin.demo
-from cobasin.applying import transform
 from cobasin.architectures import known
+from cobasin.finding.applying import transform
 from cobasin.symmetry.element import Element
 from command_line import duplicate, edit_json, edit_tensors, pair, run, snapshot, stock, tensors_of
 from model_folders import assert_bitwise, names

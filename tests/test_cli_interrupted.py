@@ -9,7 +9,7 @@ import sys
 import pytest
 from transformers import BertForMaskedLM
 
-from cobasin.checkpoint import load
+from cobasin.checkpoints.checkpoint import load
 from command_line import pair, refused, run, snapshot
 
 CASE = "bert/BertForMaskedLM"
@@ -17,7 +17,8 @@ CASE = "bert/BertForMaskedLM"
 STOPPED = """
 import os, sys
 from contextlib import contextmanager
-from cobasin import cli, present
+from cobasin import cli
+from cobasin.presenting import tables
 
 number, written = int(sys.argv.pop(1)), []
 
@@ -25,7 +26,7 @@ number, written = int(sys.argv.pop(1)), []
 def bar(text, total):
     yield lambda size: written.append(size) or len(written) == 3 and os.kill(os.getpid(), number)
 
-present.bar = bar
+tables.bar = bar
 cli.main()
 """
 PLAIN = "from cobasin.cli import main; main()"

@@ -5,9 +5,9 @@ import json
 import pytest
 import torch
 
-from cobasin.applying import transform
-from cobasin.checkpoint import load
-from cobasin.fingerprint import fingerprint
+from cobasin.checkpoints.checkpoint import load
+from cobasin.checkpoints.fingerprint import fingerprint
+from cobasin.finding.applying import transform
 from cobasin.symmetry.element import Element
 from command_line import duplicate, near, pair, refused, run, snapshot, stock, tensors_of
 from model_folders import assert_bitwise

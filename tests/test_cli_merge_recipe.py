@@ -8,8 +8,8 @@ import torch
 import yaml
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from cobasin.checkpoint import load
-from cobasin.fingerprint import fingerprint
+from cobasin.checkpoints.checkpoint import load
+from cobasin.checkpoints.fingerprint import fingerprint
 from cobasin.fusion.registry import find, methods
 from command_line import duplicate, edit_tensors, refused, run, stock, tensors_of
 from merge_cases import CLASSIFIER, recipe, saved

@@ -5,13 +5,13 @@ import json
 import pytest
 import torch
 
-from cobasin import compare_workflow
-from cobasin.checkpoint import load
+from cobasin.checkpoints.checkpoint import load
+from cobasin.checkpoints.typed import Typed
+from cobasin.checkpoints.writer import save
 from cobasin.evaluation.compare import compare
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import form_of
-from cobasin.typed import Typed
-from cobasin.writer import save
+from cobasin.workflows import compare as compare_workflow
 from command_line import duplicate, near, refused, run, snapshot
 from model_scrambles import general_scramble
 from real_models import minilm, shared
@@ -196,7 +196,7 @@ def _other(root):
 
 
 def test_long_models_are_cut_in_the_table(folders, monkeypatch):
-    monkeypatch.setattr("cobasin.present_measures.SHOWN", 1)
+    monkeypatch.setattr("cobasin.presenting.measures.SHOWN", 1)
     assert "and 2 more layers (--json has them all)" in run("compare", *folders).out
 
 

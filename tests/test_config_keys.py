@@ -6,7 +6,7 @@
 import pytest
 
 from cobasin.architectures import declare
-from cobasin.checkpoint import load
+from cobasin.checkpoints.checkpoint import load
 from cobasin.errors import InputError
 from cobasin.verification import verify
 from command_line import duplicate, near, refused, refused_by_both, run

@@ -9,7 +9,7 @@ import torch
 import transformers as T
 from sklearn.metrics import f1_score
 
-from cobasin.checkpoint import load
+from cobasin.checkpoints.checkpoint import load
 from cobasin.data import Batch, batches
 from cobasin.errors import InputError
 from cobasin.evaluation.tasks import Score, evaluate

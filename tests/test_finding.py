@@ -7,16 +7,18 @@ import pytest
 import torch
 import yaml
 
-from cobasin import api, finding
-from cobasin.applying import transform
-from cobasin.checkpoint import load
+from cobasin.checkpoints.checkpoint import load
+from cobasin.checkpoints.typed import Typed
 from cobasin.data.synthetic import dead_leaves, synthetic_inputs
 from cobasin.errors import InputError
 from cobasin.evaluation.running import instantiate
+from cobasin.finding import match as api
+from cobasin.finding import search as finding
+from cobasin.finding.applying import transform
 from cobasin.matching.activations import Activations, with_activations
 from cobasin.matching.choice import Choice
 from cobasin.matching.state import Match
-from cobasin.merging import merge_recipe
+from cobasin.merging.merge import merge_recipe
 from cobasin.recipe import Recipe
 from cobasin.statistics.joint import joint_activations
 from cobasin.statistics.modules import holders_of, input_axis, linear_maps
@@ -24,7 +26,6 @@ from cobasin.symmetry.action import act
 from cobasin.symmetry.canonical import canonical
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import form_of
-from cobasin.typed import Typed
 from cobasin.verification import verify
 from command_line import near, pair, refused, run
 from tiny_models import checkpoint, model, tolerance

@@ -5,7 +5,8 @@ import re
 import pytest
 import torch
 
-from cobasin.checkpoint import load
+from cobasin.checkpoints.checkpoint import load
+from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
 from cobasin.evaluation.running import cast_floats, instantiate, probe
 from cobasin.fusion.registry import find
@@ -13,7 +14,6 @@ from cobasin.statistics.collect import collector
 from cobasin.statistics.grams import InputGram
 from cobasin.statistics.in_turn import collect_in_turn
 from cobasin.symmetry.state import Lazy
-from cobasin.typed import Typed
 from direct_grams import inputs_of
 from tiny_models import CASES, checkpoint
 

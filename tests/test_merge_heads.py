@@ -6,10 +6,10 @@ import shutil
 import pytest
 import torch
 
-from cobasin.applying import transform
-from cobasin.checkpoint import load
+from cobasin.checkpoints.checkpoint import load
+from cobasin.finding.applying import transform
 from cobasin.fusion.registry import find
-from cobasin.merging import merge
+from cobasin.merging.merge import merge
 from cobasin.symmetry.element import Element
 from cobasin.verification import verify
 from command_line import duplicate, edit_tensors, near, pair, refused, run, snapshot, stock, tensors_of

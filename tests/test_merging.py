@@ -5,11 +5,11 @@ from itertools import permutations
 import pytest
 import torch
 
-from cobasin.applying import transform
-from cobasin.checkpoint import load
+from cobasin.checkpoints.checkpoint import load
 from cobasin.errors import InputError
+from cobasin.finding.applying import transform
 from cobasin.fusion.registry import find
-from cobasin.merging import merge, merge_recipe
+from cobasin.merging.merge import merge, merge_recipe
 from cobasin.recipe import Recipe
 from command_line import run, stock, tensors_of
 from merge_cases import CLASSIFIER, METHODS, PARAMETERS, matching_once, recipe, roles, saved, token_rows

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from cobasin.applying import transform
-from cobasin.checkpoint import Checkpoint
+from cobasin.checkpoints.checkpoint import Checkpoint
+from cobasin.checkpoints.typed import Typed
 from cobasin.evaluation.running import instantiate, outputs, probe
+from cobasin.finding.applying import transform
 from cobasin.fusion.registry import find
-from cobasin.merging import merge
+from cobasin.merging.merge import merge
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import form_of
-from cobasin.typed import Typed
 from merge_cases import CLASSIFIER, METHODS, PARAMETERS, matching_once, roles, token_rows
 from tiny_models import checkpoint, tolerance
 

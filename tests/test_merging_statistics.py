@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from cobasin.applying import transform
+from cobasin.checkpoints.typed import Typed
 from cobasin.data import DataConfig, batches
 from cobasin.errors import InputError
+from cobasin.finding.applying import transform
 from cobasin.fusion.registry import find
-from cobasin.merging import merge, merge_recipe
+from cobasin.merging.merge import merge, merge_recipe
 from cobasin.statistics import collect, of_models
-from cobasin.typed import Typed
 from command_line import edit_tensors, refused, run, tensors_of
 from data_sets.data_models import bert
 from merge_cases import CLASSIFIER, recipe, saved, token_rows

@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cobasin.api import match
-from cobasin.applying import typed_for
+from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
 from cobasin.evaluation.running import OUTPUT_NAMES, cast_floats, instantiate, probe
+from cobasin.finding.applying import typed_for
+from cobasin.finding.match import match
 from cobasin.fusion.regmean import regmean
 from cobasin.statistics.collect import collector
 from cobasin.statistics.moving import gram_obstacle, movable, move_fishers, move_grams
@@ -17,7 +18,6 @@ from cobasin.symmetry.dual import act_dual
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import form_of
 from cobasin.symmetry.gauges import ValueBias
-from cobasin.typed import Typed
 from direct_grams import direct_grams, names_by_value, value_of
 from tiny_models import CASES, checkpoint, tolerance
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import tiny_models
+from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
 from cobasin.evaluation.running import instantiate, outputs, probe
 from cobasin.fusion import ot
@@ -11,7 +12,6 @@ from cobasin.fusion.couplings import hard
 from cobasin.fusion.flow import Stage, flow_of
 from cobasin.fusion.registry import find
 from cobasin.symmetry.state import Lazy
-from cobasin.typed import Typed
 from permuted_copies import activations, permuted
 
 CASES = [

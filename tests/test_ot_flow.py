@@ -4,11 +4,11 @@ import pytest
 import torch
 
 import tiny_models
+from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
 from cobasin.evaluation.running import instantiate, probe
 from cobasin.fusion.flow import flow_of
 from cobasin.fusion.uses import uses_of
-from cobasin.typed import Typed
 
 NOT_FOLLOWED = {  # what is written there: by experts, by fused attention, behind gains that all heads share
     "mixtral": "expert.0",

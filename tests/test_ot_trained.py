@@ -5,12 +5,12 @@ import json
 import pytest
 import torch
 
-from cobasin.checkpoint import load
+from cobasin.checkpoints.checkpoint import load
+from cobasin.checkpoints.typed import Typed
 from cobasin.evaluation.running import instantiate
 from cobasin.fusion.registry import find
 from cobasin.statistics.modules import holders_of, writing
 from cobasin.symmetry.state import Lazy
-from cobasin.typed import Typed
 from real_models import shared
 
 

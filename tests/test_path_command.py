@@ -7,18 +7,18 @@ from itertools import product
 import pytest
 import torch
 
-from cobasin import path_workflow
-from cobasin.checkpoint import load
+from cobasin.checkpoints.checkpoint import load
+from cobasin.checkpoints.typed import Typed
+from cobasin.checkpoints.writer import save
 from cobasin.errors import InputError
 from cobasin.evaluation.blend import Blend
 from cobasin.evaluation.plane import loss_plane
 from cobasin.evaluation.running import instantiate
 from cobasin.evaluation.tasks import Score
-from cobasin.merging import merge
+from cobasin.merging.merge import merge
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import form_of
-from cobasin.typed import Typed
-from cobasin.writer import save
+from cobasin.workflows import path as path_workflow
 from command_line import duplicate, edit_json, near, refused, run, snapshot
 from tiny_models import model
 

@@ -11,10 +11,10 @@ import transformers as T
 import cobasin
 from cobasin import architectures
 from cobasin.architectures import declare, load_file, registered
-from cobasin.checking import check_declaration
+from cobasin.checkpoints.typed import Typed
 from cobasin.proposal import propose
+from cobasin.proposal.checking import check_declaration
 from cobasin.symmetry.gauges import KeyBias
-from cobasin.typed import Typed
 from command_line import refused, run
 from families import SMALL
 from own_architectures import EXAMPLE, starcoder2
@@ -158,7 +158,7 @@ def test_what_is_not_known_to_be_free_is_left_fixed(case, monkeypatch):
     free = [{str(key[0]) for key in spec.sites} for spec in (draft, declared)]
     assert free[0] <= free[1] | {"resid"}
     assert not any(isinstance(bias, KeyBias) for bias in draft.biases) or "bloom" in case
-    monkeypatch.setattr("cobasin.typed.declare", lambda *_: draft)
+    monkeypatch.setattr("cobasin.checkpoints.typed.declare", lambda *_: draft)
     assert check_declaration(given).plain < 5e-6
 
 

@@ -8,15 +8,16 @@ import pytest
 import torch
 
 import cobasin
-from cobasin import api, architectures
+from cobasin import architectures
 from cobasin.architectures import load_file, registered
-from cobasin.checking import check_declaration
+from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
+from cobasin.finding import match as api
+from cobasin.proposal.checking import check_declaration
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import form_of
 from cobasin.symmetry.spec import Spec
 from cobasin.symmetry.wellformed import mistakes
-from cobasin.typed import Typed
 from command_line import near, refused, run, stock
 from own_architectures import EXAMPLE, changed, starcoder2
 from tiny_models import CASES, checkpoint

@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from cobasin import api
-from cobasin.applying import transform
-from cobasin.checkpoint import load
+from cobasin.checkpoints.checkpoint import load
+from cobasin.checkpoints.typed import Typed
 from cobasin.evaluation.running import instantiate
-from cobasin.merging import merge
+from cobasin.finding import match as api
+from cobasin.finding.applying import transform
+from cobasin.merging.merge import merge
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import Form
-from cobasin.typed import Typed
 from cobasin.verification import verify
 from model_scrambles import general_scramble
 from real_models import minilm, shared

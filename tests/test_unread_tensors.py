@@ -4,7 +4,7 @@ import pytest
 import torch
 import transformers
 
-from cobasin.checking import check_declaration
+from cobasin.proposal.checking import check_declaration
 from command_line import edit_tensors, refused_by_both, run
 from tiny_models import model
 

@@ -7,7 +7,7 @@ import torch
 import transformers
 from torch import Tensor
 
-from cobasin.checkpoint import Checkpoint, load
+from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.errors import InputError
 from cobasin.verification import instantiate, outputs, probe, verify
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from cobasin.checkpoint import Header, load
+from cobasin.checkpoints.checkpoint import Header, load
 from model_folders import Exploit, as_bins, assert_bitwise, load_refusal
 
 
@@ -139,7 +139,7 @@ def test_unreadable_weights(folder, monkeypatch):
     def refuse(path, framework):
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr("cobasin.weight_files.safe_open", refuse)
+    monkeypatch.setattr("cobasin.checkpoints.weight_files.safe_open", refuse)
     message = load_refusal(folder)
     assert "cannot be read: [Errno 13] Permission denied" in message
     assert "model.safetensors" in message
@@ -258,7 +258,7 @@ def test_file_that_cannot_be_mapped(folder, monkeypatch):
     def refuse(path, framework):
         raise RuntimeError(f"unable to mmap 9 bytes from file <{path}>: Cannot allocate memory (12)")
 
-    monkeypatch.setattr("cobasin.weight_files.safe_open", refuse)
+    monkeypatch.setattr("cobasin.checkpoints.weight_files.safe_open", refuse)
     message = load_refusal(folder)
     assert "Cannot allocate memory" in message
     assert "save the model in smaller shards" in message

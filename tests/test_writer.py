@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import BertForMaskedLM, BertModel
 
-from cobasin.checkpoint import Checkpoint, Header, load
-from cobasin.writer import save
+from cobasin.checkpoints.checkpoint import Checkpoint, Header, load
+from cobasin.checkpoints.writer import save
 from model_folders import as_bins, assert_bitwise, changed, names
 
 

@@ -12,18 +12,18 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from transformers import BertForMaskedLM
 
-from cobasin.checkpoint import load
+from cobasin.checkpoints.checkpoint import load
+from cobasin.checkpoints.writer import check_output, save
 from cobasin.errors import InputError
-from cobasin.writer import check_output, save
 from model_folders import assert_bitwise, changed, names, save_refusal
 
 # Writes a doubled copy; `act` is called with the number of the tensor that is about to be read.
 PROGRAM = """
 import os, resource, signal, sys
 from pathlib import Path
-from cobasin.checkpoint import Checkpoint, load
+from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.errors import InputError
-from cobasin.writer import save
+from cobasin.checkpoints.writer import save
 
 source = load(sys.argv[1])
 count = 0

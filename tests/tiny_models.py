@@ -10,7 +10,7 @@ import torch
 import transformers as T
 
 import families
-from cobasin.checkpoint import Checkpoint, load
+from cobasin.checkpoints.checkpoint import Checkpoint, load
 
 T.logging.set_verbosity_error()
 

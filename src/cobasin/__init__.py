@@ -6,23 +6,23 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from cobasin.adapters.folder import Adapter, load_adapter, save_adapter
     from cobasin.adapters.match import match_adapters
-    from cobasin.api import Matched, match, match_all
-    from cobasin.applying import transform, transform_adapter
     from cobasin.architectures import declares
-    from cobasin.checking import check_declaration
-    from cobasin.checkpoint import Checkpoint, load
+    from cobasin.checkpoints.checkpoint import Checkpoint, load
+    from cobasin.checkpoints.fingerprint import fingerprint
+    from cobasin.checkpoints.writer import save
     from cobasin.errors import InputError
     from cobasin.evaluation.compare import Comparison, compare
     from cobasin.evaluation.path import LossPath, loss_path
     from cobasin.evaluation.plane import LossPlane, loss_plane
     from cobasin.evaluation.tasks import Score, evaluate
-    from cobasin.fingerprint import fingerprint
-    from cobasin.merging import Merge, merge, merge_recipe
+    from cobasin.finding.applying import transform, transform_adapter
+    from cobasin.finding.match import Matched, match, match_all
+    from cobasin.merging.merge import Merge, merge, merge_recipe
     from cobasin.proposal import propose
+    from cobasin.proposal.checking import check_declaration
     from cobasin.recipe import Recipe
     from cobasin.symmetry.element import Element
     from cobasin.verification import Verdict, verify
-    from cobasin.writer import save
 
 __version__ = "0.1.0"
 

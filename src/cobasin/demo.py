@@ -19,14 +19,15 @@ from rich.table import Table
 from torch import Tensor
 from torch.nn.functional import cross_entropy, pad
 
-from cobasin import api, writer
-from cobasin.applying import transform
+from cobasin.checkpoints import writer
 from cobasin.errors import InputError
 from cobasin.evaluation.path import LossPath, loss_path
 from cobasin.evaluation.plots import plot_paths
 from cobasin.evaluation.running import instantiate
 from cobasin.execution import torch_threads
-from cobasin.merging import merge
+from cobasin.finding import match as api
+from cobasin.finding.applying import transform
+from cobasin.merging.merge import merge
 from cobasin.symmetry.state import squared_distance
 from cobasin.verification import Verdict, verify
 

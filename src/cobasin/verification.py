@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cobasin.checkpoint import Checkpoint
+from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.evaluation.running import build, cast_floats, input_sizes, instantiate, outputs, positions, probe
 
 __all__ = ["Verdict", "instantiate", "outputs", "probe", "verify"]

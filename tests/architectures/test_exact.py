@@ -5,17 +5,17 @@ import dataclasses
 import pytest
 import torch
 
-from cobasin import api
-from cobasin.applying import transform
 from cobasin.architectures import known
-from cobasin.checking import cancelled, change, forms, idle, run, sample
-from cobasin.checkpoint import load
+from cobasin.checkpoints.checkpoint import load
+from cobasin.checkpoints.typed import Typed
+from cobasin.checkpoints.writer import save
 from cobasin.evaluation.running import build, outputs, probe
+from cobasin.finding import match as api
+from cobasin.finding.applying import transform
+from cobasin.proposal.checking import cancelled, change, forms, idle, run, sample
 from cobasin.symmetry.canonical import gauge_of
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import Form
-from cobasin.typed import Typed
-from cobasin.writer import save
 from tiny_models import CASES, FLOAT32_PARTS, checkpoint, model, tolerance
 
 

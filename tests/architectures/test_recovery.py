@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from cobasin import api
+from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
+from cobasin.finding import match as api
 from cobasin.symmetry.canonical import gauge_of
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import form_of
-from cobasin.typed import Typed
 from tiny_models import CASES, checkpoint
 
 

@@ -5,12 +5,12 @@ import torch
 from plain_batches import PlainBatches, batch, text_rows
 
 import tiny_models
+from cobasin.checkpoints.typed import Typed
 from cobasin.evaluation.running import instantiate
 from cobasin.statistics.activations import Activations
 from cobasin.statistics.collect import collect_activations
 from cobasin.statistics.modules import holders_of
 from cobasin.statistics.rows import Rows
-from cobasin.typed import Typed
 
 QUERY = "encoder.layer.1.attention.self.query.weight"
 

@@ -8,11 +8,11 @@ import transformers as T
 from plain_batches import PlainBatches, batch, text_rows
 
 import tiny_models
-from cobasin.checkpoint import load
+from cobasin.checkpoints.checkpoint import load
+from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
 from cobasin.evaluation.running import instantiate
 from cobasin.statistics.fishers import Fishers
-from cobasin.typed import Typed
 from families import SMALL
 
 

@@ -8,13 +8,13 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import tiny_models
+from cobasin.checkpoints.typed import Typed
 from cobasin.data import batches
 from cobasin.errors import InputError
 from cobasin.evaluation.running import instantiate
 from cobasin.statistics import collect as module
 from cobasin.statistics.collect import KINDS, collect
 from cobasin.statistics.grams import InputGram
-from cobasin.typed import Typed
 
 CASE = "bert/BertForSequenceClassification"
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import tiny_models
-from cobasin.checkpoint import load
-from cobasin.fingerprint import fingerprint, fingerprint_of, tensor_hash
+from cobasin.checkpoints.checkpoint import load
+from cobasin.checkpoints.fingerprint import fingerprint, fingerprint_of, tensor_hash
 
 CASE = "bert/BertForMaskedLM"
 

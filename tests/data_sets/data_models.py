@@ -9,7 +9,7 @@ import pytest
 import torch
 import transformers as T
 
-from cobasin.checkpoint import Checkpoint, load
+from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.errors import InputError
 from real_models import minilm
 

@@ -11,7 +11,7 @@ from PIL import Image
 from test_data_text import first, forward
 
 import tiny_models
-from cobasin.checkpoint import load
+from cobasin.checkpoints.checkpoint import load
 from cobasin.data import DataConfig, batches
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (3, 10, 12, 3), dtype=np.uint8)

@@ -10,7 +10,7 @@ import torch
 from data_models import bert, named, refusal
 from PIL import Image
 
-from cobasin.checkpoint import load
+from cobasin.checkpoints.checkpoint import load
 from cobasin.data import DataConfig, batches, rows_of
 from cobasin.evaluation.running import instantiate
 from real_models import shared

@@ -9,7 +9,7 @@ from data_models import SMALL, bert, jsonl, named, refusal
 from tokenizers import ByteLevelBPETokenizer
 
 import tiny_models
-from cobasin.checkpoint import Checkpoint, load
+from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.data import DataConfig, batches
 from cobasin.evaluation.running import instantiate
 from real_models import minilm

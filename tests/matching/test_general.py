@@ -5,13 +5,13 @@ import dataclasses
 import pytest
 import torch
 
-from cobasin import api
-from cobasin.applying import transform
+from cobasin.checkpoints.typed import Typed
+from cobasin.finding import match as api
+from cobasin.finding.applying import transform
 from cobasin.symmetry.balance import balancing_frames
 from cobasin.symmetry.canonical import canonical, gauge_of
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import form_of
-from cobasin.typed import Typed
 from model_scrambles import general_scramble
 from random_states import CONFIGS, random_state, spec_of
 from tiny_models import checkpoint

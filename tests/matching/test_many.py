@@ -6,17 +6,17 @@ import itertools
 import pytest
 import torch
 
-from cobasin import api
-from cobasin.checkpoint import load
-from cobasin.common_form import CommonForm
+from cobasin.checkpoints.checkpoint import load
+from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
 from cobasin.evaluation.running import instantiate, outputs, probe
+from cobasin.finding import match as api
+from cobasin.finding.common_form import CommonForm
 from cobasin.matching import many, weights
 from cobasin.matching.many import medoid
 from cobasin.symmetry.canonical import canonical
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import form_of
-from cobasin.typed import Typed
 from cobasin.verification import verify
 from model_scrambles import general_scramble
 from random_states import CONFIGS, checkpoint, random_state, spec_of

@@ -5,9 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cobasin import api
-from cobasin.applying import transform
 from cobasin.errors import InputError
+from cobasin.finding import match as api
+from cobasin.finding.applying import transform
 from cobasin.matching import weights
 from cobasin.matching.choice import Choice
 from cobasin.matching.order import propose_order

@@ -10,10 +10,10 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor
 
-from cobasin.checkpoint import Tensors
+from cobasin.checkpoints.checkpoint import Tensors
+from cobasin.checkpoints.weight_files import INDEX_FILE, SINGLE_FILE, Header, open_safetensors, read_json
+from cobasin.checkpoints.writer import publishing, write_beside
 from cobasin.errors import InputError
-from cobasin.weight_files import INDEX_FILE, SINGLE_FILE, Header, open_safetensors, read_json
-from cobasin.writer import publishing, write_beside
 
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
 

@@ -7,10 +7,10 @@ from torch import Tensor
 
 from cobasin.adapters.folder import Adapter
 from cobasin.adapters.layers import Layer, TypedAdapter, type_adapter
-from cobasin.checkpoint import Checkpoint
+from cobasin.checkpoints.checkpoint import Checkpoint
+from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
 from cobasin.symmetry.state import Lazy
-from cobasin.typed import Typed
 
 
 def merged(base: Typed, adapter: Adapter, dtype: torch.dtype | None = None) -> Checkpoint:

@@ -21,6 +21,8 @@ from torch import Tensor
 
 from cobasin.adapters.folder import Adapter
 from cobasin.adapters.layers import Layer, type_adapter
+from cobasin.checkpoints.typed import Typed
+from cobasin.checkpoints.weight_files import Header
 from cobasin.errors import InputError
 from cobasin.symmetry.action import act
 from cobasin.symmetry.balance import in_frames, inverse
@@ -29,8 +31,6 @@ from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import Form
 from cobasin.symmetry.gauges import SoftmaxShift, ValueBias
 from cobasin.symmetry.state import Lazy, State
-from cobasin.typed import Typed
-from cobasin.weight_files import Header
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig

@@ -50,12 +50,13 @@ def match(
 
     Example: cobasin match ./model-b ./model-a --out ./b-matched
     """
-    from cobasin import present, workflow
+    from cobasin.presenting import tables
+    from cobasin.workflows import match as matching
 
     declare(spec)
     search = {"method": method, "data": data, "samples": samples, "seed": seed, "steps": steps}
-    report = workflow.match_to_folder(source, anchor, out, symmetry, layers, overwrite, **search)
-    result(report, json, present.match_report)
+    report = matching.match_to_folder(source, anchor, out, symmetry, layers, overwrite, **search)
+    result(report, json, tables.match_report)
 
 
 @app.command(name="apply")
@@ -76,10 +77,11 @@ def apply_(
 
     Example: cobasin apply ./b-matched ./lora-of-b --out ./lora-matched
     """
-    from cobasin import present, workflow
+    from cobasin.presenting import tables
+    from cobasin.workflows import match as matching
 
     declare(spec)
-    result(workflow.apply_to_folder(element, model, out, base, overwrite), json, present.apply_report)
+    result(matching.apply_to_folder(element, model, out, base, overwrite), json, tables.apply_report)
 
 
 @app.command()
@@ -144,7 +146,8 @@ def merge(
 
     Example: cobasin merge recipe.yaml --out ./merged
     """
-    from cobasin import merge_workflow, present
+    from cobasin.presenting import tables
+    from cobasin.workflows import merge as merging
 
     declare(spec)
     options = {
@@ -158,10 +161,10 @@ def merge(
         "keep_heads": keep_heads,
     }
     given = {name: value for name, value in options.items() if value not in (None, False, [])}
-    recipe = merge_workflow.recipe_of(models, given)
+    recipe = merging.recipe_of(models, given)
     if dry_run:
-        result(merge_workflow.plan_of(recipe), json, present.plan)
+        result(merging.plan_of(recipe), json, tables.plan)
     elif out is None:
         raise InputError("--out is missing: name the folder to write, or ask for the plan with --dry-run")
     else:
-        result(merge_workflow.merge_to_folder(recipe, out, overwrite, models), json, present.merge_report)
+        result(merging.merge_to_folder(recipe, out, overwrite, models), json, tables.merge_report)

@@ -30,15 +30,15 @@ def verify(
 
     Example: cobasin verify ./model-b ./b-matched
     """
-    from cobasin import present
-    from cobasin.checkpoint import load
+    from cobasin.checkpoints.checkpoint import load
+    from cobasin.presenting import tables
     from cobasin.verification import verify as verify_
 
     if tolerance is not None and not (math.isfinite(tolerance) and tolerance >= 0):
         raise InputError(f"tolerance {tolerance}: expected a finite number that is not negative")
-    with present.status("running both models on probe inputs"):
+    with tables.status("running both models on probe inputs"):
         verdict = verify_(load(a), load(b), tolerance)
-    result({"a": a, "b": b, **verdict.to_dict()}, json, present.verdict)
+    result({"a": a, "b": b, **verdict.to_dict()}, json, tables.verdict)
     raise typer.Exit({True: 0, False: 1, None: 2}[verdict.same])
 
 
@@ -62,10 +62,11 @@ def compare(
 
     Example: cobasin compare ./model-a ./model-b --out ./comparison
     """
-    from cobasin import compare_workflow, present_measures
+    from cobasin.presenting import measures
+    from cobasin.workflows.compare import compare_models
 
     declare(spec)
-    result(compare_workflow.compare_models(a, b, symmetry, out, overwrite), json, present_measures.compare_report)
+    result(compare_models(a, b, symmetry, out, overwrite), json, measures.compare_report)
 
 
 @app.command()
@@ -101,8 +102,9 @@ def path(
 
     Example: cobasin path ./model-a ./model-b --data test.jsonl --out ./line
     """
-    from cobasin import path_workflow, present_measures
+    from cobasin.presenting import measures
+    from cobasin.workflows.path import Request, path_to_folder
 
     declare(spec)
-    request = path_workflow.Request(data, split, match, points, plane, grid, samples, batch_size, seed, device)
-    result(path_workflow.path_to_folder(a, b, out, request, overwrite), json, present_measures.path_report)
+    request = Request(data, split, match, points, plane, grid, samples, batch_size, seed, device)
+    result(path_to_folder(a, b, out, request, overwrite), json, measures.path_report)

@@ -34,7 +34,8 @@ def inspect(
 
     Example: cobasin inspect ./model-a
     """
-    from cobasin import inspection, present
+    from cobasin.presenting import tables
+    from cobasin.workflows import inspection
 
     if (model is None) != list_:
         raise InputError("name a model, or ask for the known architectures with --list (one of the two)")
@@ -42,20 +43,20 @@ def inspect(
         raise InputError("--list, --check and --propose: one at a time")
     declare(spec)
     if model is None:
-        result({"architectures": inspection.known_architectures()}, json, present.architectures)
+        result({"architectures": inspection.known_architectures()}, json, tables.architectures)
     elif propose:
         from cobasin.proposal import propose as propose_
 
-        result({"model": model, "verified": False, "declaration": propose_(model)}, json, present.proposal)
+        result({"model": model, "verified": False, "declaration": propose_(model)}, json, tables.proposal)
     elif check:
-        from cobasin.checking import check_declaration
+        from cobasin.proposal.checking import check_declaration
 
-        with present.status("running random elements of the group through the model"):
+        with tables.status("running random elements of the group through the model"):
             found = check_declaration(model)
-        result({"model": model, **found.to_dict()}, json, present.check)
+        result({"model": model, **found.to_dict()}, json, tables.check)
         raise typer.Exit(0 if found.sound else 1)
     else:
-        result(inspection.inspect(model), json, present.inspection)
+        result(inspection.inspect(model), json, tables.inspection)
 
 
 @app.command()

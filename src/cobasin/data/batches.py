@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from cobasin.checkpoint import Checkpoint
+from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.data.blocks import blocks_of, choose
 from cobasin.data.config import DataConfig
 from cobasin.data.encoder import Batch, Encoder, inputs_of

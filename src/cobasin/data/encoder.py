@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cobasin.checkpoint import Checkpoint
+from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.data.config import DataConfig
 from cobasin.data.examples import IGNORED, Example
 from cobasin.data.images import ImageInputs

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cobasin.checkpoint import Checkpoint
+from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.data.config import DataConfig, Role
 from cobasin.data.rows import Rows, shown
 from cobasin.data.tasks import Labels, Task, score

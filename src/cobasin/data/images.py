@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cobasin.checkpoint import Checkpoint
+from cobasin.checkpoints.checkpoint import Checkpoint
+from cobasin.checkpoints.weight_files import one_line
 from cobasin.data.config import DataConfig
 from cobasin.data.examples import IMAGE_MODES, Example
 from cobasin.errors import InputError
-from cobasin.weight_files import one_line
 
 PREPROCESSOR = "preprocessor_config.json"
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from cobasin.checkpoints.weight_files import one_line
 from cobasin.data.arrays import ImageFolderRows, NpzRows, images_in
 from cobasin.data.config import DataConfig, Format
 from cobasin.data.hub import SAVED, DatasetRows
 from cobasin.data.rows import Rows
 from cobasin.data.text_files import ConllRows, CsvRows, JsonlRows, TextRows, json_rows
 from cobasin.errors import InputError
-from cobasin.weight_files import one_line
 
 SUFFIXES: dict[str, Format] = {
     ".jsonl": "jsonl",

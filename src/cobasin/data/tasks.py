@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from cobasin.checkpoint import Checkpoint
+from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.data.rows import shown
 from cobasin.errors import InputError
 

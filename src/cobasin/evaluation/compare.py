@@ -31,13 +31,13 @@ from typing import Any, Literal
 
 import torch
 
-from cobasin.checkpoint import load
-from cobasin.common_form import CommonForm
+from cobasin.checkpoints.checkpoint import load
+from cobasin.checkpoints.typed import Typed
 from cobasin.evaluation.agreement import Difference, by_layer, difference, kept, shuffled, spectrum, total
+from cobasin.finding.common_form import CommonForm
 from cobasin.matching.state import Match
 from cobasin.matching.weights import ascend
-from cobasin.merging import equally_tied
-from cobasin.typed import Typed
+from cobasin.merging.merge import equally_tied
 from cobasin.verification import Verdict, verify
 
 HALF = 0.5  # of the coordinates; of the way from chance to equality

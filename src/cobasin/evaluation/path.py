@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from cobasin.checkpoint import load
+from cobasin.checkpoints.checkpoint import load
 from cobasin.errors import InputError
 from cobasin.evaluation.blend import Blend
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from cobasin.checkpoint import load
+from cobasin.checkpoints.checkpoint import load
 from cobasin.errors import InputError
 from cobasin.evaluation.blend import Blend
 from cobasin.evaluation.path import finite

@@ -20,6 +20,7 @@ import torch
 from annotated_types import Gt
 from torch import Tensor
 
+from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
 from cobasin.fusion.average import linear
 from cobasin.fusion.couplings import Likeness, Solver, hard, soft, standardised
@@ -27,7 +28,6 @@ from cobasin.fusion.flow import Flow, Stage, flow_of
 from cobasin.fusion.registry import method
 from cobasin.fusion.uses import Use
 from cobasin.symmetry.state import Lazy, State, wide
-from cobasin.typed import Typed
 
 Activations = Mapping[str, Tensor]
 """Outputs ``[rows, outputs]`` of a model's modules, by the spec names of their weights."""

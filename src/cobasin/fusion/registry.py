@@ -35,7 +35,7 @@ from cobasin.errors import InputError
 from cobasin.symmetry.state import State
 
 if TYPE_CHECKING:
-    from cobasin.typed import Typed
+    from cobasin.checkpoints.typed import Typed
 
 REQUIRED = inspect.Parameter.empty
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY

@@ -9,7 +9,7 @@ import re
 import textwrap
 from typing import Any
 
-from cobasin.checkpoint import load
+from cobasin.checkpoints.checkpoint import load
 from cobasin.proposal.attention import attention
 from cobasin.proposal.draft import Draft
 from cobasin.proposal.rest import ends, ffn, function_keys, norms, unknown

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from cobasin.checkpoint import Checkpoint
+from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.errors import InputError
 from cobasin.evaluation.running import model_class
 from cobasin.symmetry.spec import Spec

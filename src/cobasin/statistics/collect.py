@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from cobasin.checkpoint import Checkpoint
+from cobasin.checkpoints.checkpoint import Checkpoint
+from cobasin.checkpoints.fingerprint import fingerprint
+from cobasin.checkpoints.typed import Typed
+from cobasin.checkpoints.weight_files import one_line
 from cobasin.errors import InputError
 from cobasin.evaluation.running import instantiate
-from cobasin.fingerprint import fingerprint
 from cobasin.statistics.activations import SAMPLED, Activations
 from cobasin.statistics.fishers import Fishers
 from cobasin.statistics.grams import Grams, InputGram
 from cobasin.statistics.modules import holders_of, linear_maps
 from cobasin.statistics.rows import row_count
 from cobasin.statistics.store import Source, prepare, read, write
-from cobasin.typed import Typed
-from cobasin.weight_files import one_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
 from cobasin.statistics.likelihood import score
 from cobasin.statistics.modules import by_spec_name
 from cobasin.statistics.rows import generator_of, row_count
-from cobasin.typed import Typed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from cobasin.checkpoints.typed import Typed
 from cobasin.evaluation.running import cast_floats, instantiate
 from cobasin.statistics.collect import device_of
 from cobasin.statistics.grams import Grams, InputGram
 from cobasin.statistics.modules import holders_of, linear_maps
 from cobasin.symmetry.spec import Spec, is_layer
 from cobasin.symmetry.state import Lazy, State
-from cobasin.typed import Typed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from cobasin.checkpoint import load
+from cobasin.checkpoints.checkpoint import load
+from cobasin.checkpoints.typed import Typed
 from cobasin.symmetry.spec import Spec
-from cobasin.typed import Typed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -13,6 +13,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
 from cobasin.statistics.grams import InputGram
 from cobasin.symmetry.canonical import gains_of
@@ -22,7 +23,6 @@ from cobasin.symmetry.gauges import ValueBias
 from cobasin.symmetry.groups import Value
 from cobasin.symmetry.inputs import Input, Inputs, input_obstacle
 from cobasin.symmetry.spec import Key
-from cobasin.typed import Typed
 
 _WAY_OUT = "collect them on the matched model"
 
@@ -32,7 +32,7 @@ def move_grams(element: Element, typed: Typed, grams: Mapping[str, InputGram]) -
 
     Args:
         element: of the model, from `match`.
-        typed: the model as the element acts on it (see `cobasin.applying.typed_for`).
+        typed: the model as the element acts on it (see `cobasin.finding.applying.typed_for`).
         grams: of the model, by spec name.
 
     Raises:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from cobasin.api import Matched
+from cobasin.checkpoints.typed import Typed
 from cobasin.data import Batches, batches, task_of
 from cobasin.errors import InputError
+from cobasin.finding.match import Matched
 from cobasin.statistics.collect import collect, device_of
 from cobasin.statistics.fishers import check_likelihood
 from cobasin.statistics.grams import InputGram
@@ -19,7 +20,6 @@ from cobasin.statistics.in_turn import collect_in_turn
 from cobasin.statistics.moving import gram_obstacle, movable, move_fishers, move_grams
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.state import State
-from cobasin.typed import Typed
 
 if TYPE_CHECKING:
     from cobasin.recipe import Recipe

@@ -15,9 +15,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 import cobasin
+from cobasin.checkpoints.weight_files import one_line
 from cobasin.errors import InputError
 from cobasin.statistics.grams import InputGram
-from cobasin.weight_files import one_line
 
 _LAYOUT = 1  # of the files; a number of its own for every change that makes old ones wrong
 

@@ -12,19 +12,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cobasin.api import Matched, match_all
-from cobasin.checkpoint import Checkpoint
+from cobasin.checkpoints.checkpoint import Checkpoint
+from cobasin.checkpoints.typed import Typed
 from cobasin.data.tokens import tokenizer_files
 from cobasin.errors import InputError
-from cobasin.fusing import Fusion
+from cobasin.finding.match import Matched, match_all
 from cobasin.fusion.registry import find
-from cobasin.parents import equally_tied, prepare, repeated
+from cobasin.merging.fused import Fusion
+from cobasin.merging.parents import equally_tied, prepare, repeated
 from cobasin.recipe import Recipe
 from cobasin.statistics.grams import InputGram
 from cobasin.statistics.of_models import Progress, Statistics, batches_of, in_turn, statistics_of
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.state import Lazy, State
-from cobasin.typed import Typed
 
 
 @dataclass(frozen=True)

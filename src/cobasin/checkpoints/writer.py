@@ -16,9 +16,9 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError
 
-from cobasin.checkpoint import Checkpoint
+from cobasin.checkpoints.checkpoint import Checkpoint
+from cobasin.checkpoints.weight_files import INDEX_FILE, SAFETENSORS_DTYPES, SINGLE_FILE, Header
 from cobasin.errors import InputError
-from cobasin.weight_files import INDEX_FILE, SAFETENSORS_DTYPES, SINGLE_FILE, Header
 
 _DTYPE_NAMES = {dtype: name for name, dtype in SAFETENSORS_DTYPES.items()}
 _WEIGHT_SUFFIXES = {

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from cobasin.architectures import declare, known
-from cobasin.checkpoint import Checkpoint
+from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.errors import InputError
 from cobasin.symmetry.spec import Spec
 from cobasin.symmetry.types import TypeSyntaxError

@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
+from cobasin.checkpoints.typed import Typed, check_pair
 from cobasin.errors import InputError
-from cobasin.finding import Search
+from cobasin.finding.search import Search
 from cobasin.matching.choice import Choice
 from cobasin.matching.many import Models
 from cobasin.matching.weights import ascend
@@ -23,7 +24,6 @@ from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import Form, form_of
 from cobasin.symmetry.spec import worst_by_space
 from cobasin.symmetry.state import State, squared_distance
-from cobasin.typed import Typed, check_pair
 
 Progress = Callable[[int, float], None]
 COARSE = 0.5  # relative: rounding that a map makes so large is worth a note

@@ -9,21 +9,23 @@ from typing import Any
 
 import torch
 
-from cobasin import __version__, card, present
+from cobasin import __version__
 from cobasin.adapters.folder import Adapter, is_adapter, load_adapter, save_adapter
 from cobasin.adapters.layers import type_adapter
 from cobasin.adapters.match import LORA, apply_to_adapter, match_adapters, products
 from cobasin.adapters.merged import merged as base_and_adapter
 from cobasin.adapters.move import move_adapter
-from cobasin.api import match
-from cobasin.applying import transform, typed_for
-from cobasin.checkpoint import Checkpoint, load
+from cobasin.checkpoints import card
+from cobasin.checkpoints.checkpoint import Checkpoint, load
+from cobasin.checkpoints.typed import Typed
+from cobasin.checkpoints.writer import check_output, save
 from cobasin.errors import InputError
+from cobasin.finding.applying import transform, typed_for
+from cobasin.finding.match import match
+from cobasin.presenting import tables
 from cobasin.recipe.data_file import data_config
 from cobasin.symmetry.element import Element
-from cobasin.typed import Typed
 from cobasin.verification import verify
-from cobasin.writer import check_output, save
 
 # above this the two float64 models that verification builds would be the largest thing in memory by far
 VERIFIED_PARAMETERS = 100_000_000
@@ -51,7 +53,7 @@ def match_to_folder(
         return _match_adapters(source, anchor, out, symmetry, layers, overwrite)
     models, rows = (load(source), load(anchor)), None if data is None else data_config(data)
     check_output(out, overwrite, [model.folder for model in models])
-    with present.rounds(f"matching {source} to {anchor}") as progress:
+    with tables.rounds(f"matching {source} to {anchor}") as progress:
         element = match(*models, symmetry, layers, progress, method, rows, **search)
     report = {"cobasin": __version__, "source": source, "anchor": anchor, "out": str(out), **element.report}
     report |= evidence_of(element, models[0])
@@ -126,7 +128,7 @@ def _match_adapters(source: str, anchor: str, out: Path, symmetry: str, layers: 
         )
     ends = load_adapter(source), load_adapter(anchor)
     check_output(out, overwrite, [end.folder for end in ends])
-    with present.rounds(f"matching {source} to {anchor}") as progress:
+    with tables.rounds(f"matching {source} to {anchor}") as progress:
         element = match_adapters(*ends, progress=progress)
     report = {"cobasin": __version__, "source": source, "anchor": anchor, "out": str(out), **element.report}
     report |= {"adapter": True, **_products_kept(element, ends[0])}
@@ -154,7 +156,7 @@ def _adapter_evidence(element: Element, adapter: Adapter, base: Typed | None) ->
     evidence: dict = {"deviation_from_group": element.deviation()}
     if base is None or _parameters(base.checkpoint) > VERIFIED_PARAMETERS:
         return evidence | {"verification": None}
-    with present.status("verifying the function of base and adapter in float64"):
+    with tables.status("verifying the function of base and adapter in float64"):
         new_base = Typed.of(transform(element, base.checkpoint, torch.float64))
         moved = move_adapter(element, adapter, base, dtype=torch.float64)
         try:
@@ -176,7 +178,7 @@ def evidence_of(element: Element, source: Checkpoint) -> dict:
     evidence: dict = {"deviation_from_group": element.deviation()}
     if _parameters(source) > VERIFIED_PARAMETERS:
         return evidence | {"verification": None}
-    with present.status("verifying the function in float64"):
+    with tables.status("verifying the function in float64"):
         verdict = verify(source, transform(element, source, torch.float64))
     if verdict.same is False:
         raise RuntimeError(f"the matched model computes another function ({verdict.reason}): a wrong declaration?")
@@ -186,5 +188,5 @@ def evidence_of(element: Element, source: Checkpoint) -> dict:
 def save_with_bar(checkpoint: Checkpoint, out: Path, overwrite: bool, files: dict) -> None:
     """`save` with a progress bar."""
     size = sum(math.prod(header.shape) * header.dtype.itemsize for header in checkpoint.headers.values())
-    with present.bar(f"writing {out}", size) as progress:
+    with tables.bar(f"writing {out}", size) as progress:
         save(checkpoint, out, files=files, overwrite=overwrite, progress=progress)

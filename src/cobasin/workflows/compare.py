@@ -6,11 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from cobasin import __version__, present
-from cobasin.checkpoint import load
+from cobasin import __version__
+from cobasin.checkpoints.checkpoint import load
+from cobasin.checkpoints.writer import check_output, publishing
 from cobasin.evaluation.compare import compare
 from cobasin.evaluation.plots import plot_comparison
-from cobasin.writer import check_output, publishing
+from cobasin.presenting import tables
 
 
 def compare_models(a: str, b: str, symmetry: str, out: Path | None, overwrite: bool = False) -> dict[str, Any]:
@@ -22,7 +23,7 @@ def compare_models(a: str, b: str, symmetry: str, out: Path | None, overwrite: b
     models = load(a), load(b)
     if out is not None:
         check_output(out, overwrite, [model.folder for model in models])
-    with present.rounds(f"matching {b} to {a}") as progress:
+    with tables.rounds(f"matching {b} to {a}") as progress:
         comparison = compare(*models, symmetry=symmetry, progress=progress)
     report = {"cobasin": __version__, "a": a, "b": b, "symmetry": symmetry, **comparison.to_dict()}
     if out is not None:

@@ -8,10 +8,10 @@ from inspect import getsourcefile, getsourcelines
 from typing import Any
 
 from cobasin.architectures import declare, registered
-from cobasin.checkpoint import load
+from cobasin.checkpoints.checkpoint import load
+from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
 from cobasin.symmetry.spec import Spec
-from cobasin.typed import Typed
 
 
 def inspect(model: Any) -> dict:

@@ -10,11 +10,11 @@ import torch
 from cobasin.adapters.folder import Adapter, load_adapter
 from cobasin.adapters.match import LORA, apply_to_adapter
 from cobasin.adapters.move import move_adapter
-from cobasin.checkpoint import Checkpoint, load
+from cobasin.checkpoints.checkpoint import Checkpoint, load
+from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.state import Lazy
-from cobasin.typed import Typed
 
 # what two specs must have in common, so that an element of one acts on the other
 _TYPE = ("architecture", "version", "sizes", "spaces", "templates", "absent", "norms", "scales", "biases", "plus_one")

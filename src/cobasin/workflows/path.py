@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from cobasin import __version__, present
-from cobasin.api import Matched, match_all
-from cobasin.checkpoint import Checkpoint, load
+from cobasin import __version__
+from cobasin.checkpoints.checkpoint import Checkpoint, load
+from cobasin.checkpoints.typed import Typed, check_pair
+from cobasin.checkpoints.writer import check_output, publishing
 from cobasin.data import Batch, batches, task_of
 from cobasin.errors import InputError
 from cobasin.evaluation.page import Table, page
@@ -20,13 +21,13 @@ from cobasin.evaluation.path import LossPath, check_points, loss_path
 from cobasin.evaluation.plane import LossPlane, check_grid, loss_plane
 from cobasin.evaluation.plots import plot_paths, plot_plane
 from cobasin.evaluation.tasks import METRICS, check_metric, evaluate, labels_of
+from cobasin.finding.match import Matched, match_all
 from cobasin.matching.choice import Choice
-from cobasin.parents import equally_tied
+from cobasin.merging.parents import equally_tied
+from cobasin.presenting import tables
 from cobasin.recipe.data_file import data_config
 from cobasin.statistics.collect import device_of
 from cobasin.statistics.of_models import Progress
-from cobasin.typed import Typed, check_pair
-from cobasin.writer import check_output, publishing
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -76,11 +77,11 @@ def path_to_folder(a: str, b: str, out: Path, request: Request, overwrite: bool 
     device = device_of(request.device)
     rows = batches(first, data, samples=request.samples, batch_size=request.batch_size, seed=request.seed)
     labels_of(next(iter(rows)))  # better now than after the matching
-    with present.rounds(f"matching {b} to {a}") as progress:
+    with tables.rounds(f"matching {b} to {a}") as progress:
         matched = match_all(models, request.match, anchor=0, progress=progress)
     ends = {"raw": _ends(Matched(models, [None] * len(models), 0, {})), "matched": _ends(matched)}
     loaded = list(rows)  # read and encoded once, not for every point
-    with present.steps() as show:
+    with tables.steps() as show:
         paths = {
             kind: loss_path(
                 pair[0],

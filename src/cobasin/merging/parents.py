@@ -7,13 +7,13 @@ import filecmp
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cobasin.checkpoint import Checkpoint, load
+from cobasin.checkpoints.checkpoint import Checkpoint, load
+from cobasin.checkpoints.typed import Typed, check_pair
 from cobasin.errors import InputError
-from cobasin.fusing import Fusion
+from cobasin.merging.fused import Fusion
 from cobasin.recipe import Recipe
 from cobasin.statistics.of_models import Statistics
 from cobasin.symmetry.spec import is_layer
-from cobasin.typed import Typed, check_pair
 
 
 def prepare(recipe: Recipe, models: Mapping[str, Any]) -> tuple[list[str], list[Typed], str | None]:

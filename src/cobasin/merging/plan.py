@@ -7,16 +7,16 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from cobasin.checkpoint import Checkpoint
-from cobasin.finding import Search
-from cobasin.fusing import Fusion
+from cobasin.checkpoints.checkpoint import Checkpoint
+from cobasin.checkpoints.typed import Typed
+from cobasin.finding.search import Search
 from cobasin.matching.choice import Choice
-from cobasin.merging import owners, result
-from cobasin.parents import equally_tied, prepare
+from cobasin.merging.fused import Fusion
+from cobasin.merging.merge import owners, result
+from cobasin.merging.parents import equally_tied, prepare
 from cobasin.recipe import Recipe
 from cobasin.statistics.activations import SAMPLED
 from cobasin.statistics.of_models import Statistics, batches_of
-from cobasin.typed import Typed
 
 FLOAT32, FLOAT64 = 4, 8
 

@@ -17,17 +17,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cobasin.checkpoint import Checkpoint, load
+from cobasin.checkpoints.checkpoint import Checkpoint, load
+from cobasin.checkpoints.typed import Typed
+from cobasin.checkpoints.weight_files import one_line
 from cobasin.errors import InputError
 from cobasin.evaluation.running import instantiate, outputs, probe
-from cobasin.repairs import repairs, subgroups
+from cobasin.proposal.repairs import repairs, subgroups
 from cobasin.symmetry.canonical import Gauge, gauge_of
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import Form, form_of
 from cobasin.symmetry.gauges import KeyBias
 from cobasin.symmetry.spec import Spec
-from cobasin.typed import Typed
-from cobasin.weight_files import one_line
 
 ROUNDING = 5e-6  # Transformers computes norms, rotary angles and softmax in float32 even in a float64 model
 EXACT = 1e-9  # what is below was computed in float64 throughout

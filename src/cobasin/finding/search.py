@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
+from cobasin.checkpoints.typed import Typed
 from cobasin.data import Batches, DataConfig, batches, task_of
 from cobasin.data.synthetic import check_synthetic, synthetic_inputs
 from cobasin.errors import InputError
@@ -26,7 +27,6 @@ from cobasin.matching.weights import ascend
 from cobasin.statistics.joint import joint_activations
 from cobasin.statistics.modules import holders_of, input_axis, linear_maps, parameter_names
 from cobasin.statistics.rows import Rows
-from cobasin.typed import Typed
 
 Method = Literal["weights", "activations", "learned"]
 Progress = Callable[[int, float], None]

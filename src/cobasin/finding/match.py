@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from cobasin.checkpoint import load
-from cobasin.common_form import CommonForm, Progress
+from cobasin.checkpoints.checkpoint import load
+from cobasin.checkpoints.fingerprint import fingerprint
+from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
-from cobasin.finding import STEPS, Search
-from cobasin.fingerprint import fingerprint
+from cobasin.finding.common_form import CommonForm, Progress
+from cobasin.finding.search import STEPS, Search
 from cobasin.matching.many import both_ways, consensus, medoid
 from cobasin.symmetry.action import Values
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.state import State
-from cobasin.typed import Typed
 
 
 def match(
@@ -42,9 +42,9 @@ def match(
         layers: restrict it to layers, like ``"0-4,7"``; the residual stream is then left alone.
         progress: called after every round with its number and the squared distance.
         method: ``weights``; ``activations``, what the models compute on the same inputs is compared, too;
-            ``learned``, from there the interpolated model learns to answer as the two do. See `cobasin.finding`.
-        data, samples, seed, steps: of ``activations`` and ``learned``, see `cobasin.finding.Search`; without data the
-            inputs are made up.
+            ``learned``, from there the interpolated model learns to answer as the two do. See `finding.search`.
+        data, samples, seed, steps: of ``activations`` and ``learned``, see `finding.search.Search`; without data
+            the inputs are made up.
 
     Returns:
         The element; its ``report`` has the distances before and after, in all and per space, the number of

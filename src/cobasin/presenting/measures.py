@@ -6,7 +6,7 @@ from statistics import median
 
 from rich.table import Table
 
-from cobasin.present import SHOWN, _output
+from cobasin.presenting.tables import SHOWN, _output
 
 
 def path_report(report: dict) -> None:

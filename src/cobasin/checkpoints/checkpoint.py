@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from cobasin.errors import InputError
-from cobasin.weight_files import (
+from cobasin.checkpoints.weight_files import (
     INDEX_FILE,
     SINGLE_FILE,
     Header,
@@ -21,6 +20,7 @@ from cobasin.weight_files import (
     open_weights,
     read_json,
 )
+from cobasin.errors import InputError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel

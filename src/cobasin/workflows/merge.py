@@ -12,17 +12,19 @@ from typing import Any
 
 import yaml
 
-from cobasin import __version__, card, present
-from cobasin.checkpoint import Checkpoint, load
+from cobasin import __version__
+from cobasin.checkpoints import card
+from cobasin.checkpoints.checkpoint import Checkpoint, load
+from cobasin.checkpoints.fingerprint import fingerprint
+from cobasin.checkpoints.typed import Typed
+from cobasin.checkpoints.writer import check_output, publishing
 from cobasin.errors import InputError
-from cobasin.fingerprint import fingerprint
 from cobasin.fusion.registry import find
-from cobasin.merging import Merge, merge_recipe, shares
-from cobasin.plan import plan
+from cobasin.merging.merge import Merge, merge_recipe, shares
+from cobasin.merging.plan import plan
+from cobasin.presenting import tables
 from cobasin.recipe import Recipe
-from cobasin.typed import Typed
-from cobasin.workflow import evidence_of, save_with_bar
-from cobasin.writer import check_output, publishing
+from cobasin.workflows.match import evidence_of, save_with_bar
 
 _IN_RECIPE = {"weights": "parameters", "set": "parameters", "merge_method": "merge_method", "base_model": "base_model"}
 _OPTION = {"merge_method": "method", "base_model": "base"}
@@ -134,7 +136,7 @@ def merge_to_folder(recipe: Recipe, out: Path, overwrite: bool, arguments: Seque
     loaded = {name: load(name) for name in recipe.referenced}
     check_output(out, overwrite, [model.folder for model in loaded.values()])
     _check_beside(out, recipe, arguments)
-    with present.steps() as progress:
+    with tables.steps() as progress:
         merged = merge_recipe(recipe, loaded, progress)
     report = _report(merged, out)
     files: dict[str, Callable[[Path], None] | str] = {
@@ -205,7 +207,7 @@ def _report(merged: Merge, out: Path) -> dict[str, Any]:
         if element is not None:
             matches.append({"source": name, "file": f"cobasin-{i}.safetensors"} | element.report)
             matches[-1] |= evidence_of(element, parent)
-    with present.status("hashing the parents"):
+    with tables.status("hashing the parents"):
         hashes = {name: fingerprint(parent) for name, parent in zip(merged.names, merged.parents, strict=True)}
     return {
         "cobasin": __version__,

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
 from cobasin.fusion.registry import find
 from cobasin.recipe import Recipe
@@ -16,7 +17,6 @@ from cobasin.statistics.grams import InputGram
 from cobasin.statistics.of_models import Statistics
 from cobasin.symmetry.spec import is_layer, layer_of
 from cobasin.symmetry.state import State, wide
-from cobasin.typed import Typed
 
 NO_WEIGHT = 1e-8  # what is left of weights that cancel, as a part of them
 LARGEST = torch.finfo(torch.float32).max

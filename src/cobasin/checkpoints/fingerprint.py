@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cobasin.checkpoint import Checkpoint
+from cobasin.checkpoints.checkpoint import Checkpoint
 
 # Keys that say where a config is from, or how it is stored; so do those that begin with an underscore.
 _NO_FUNCTION = {"architectures", "dtype", "torch_dtype", "transformers_version"}

@@ -1,0 +1,1 @@
+"""Models on disk: read, typed, identified, written."""

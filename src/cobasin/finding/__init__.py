@@ -1,0 +1,1 @@
+"""Finding the element between models, whatever they are given as."""

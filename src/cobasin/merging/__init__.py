@@ -1,0 +1,1 @@
+"""From models and a recipe to the merged tensors."""
