@@ -46,6 +46,18 @@ def test_skip_goes_on_where_it_stopped():
     assert (rest.rows, rest.digest) == (made.rows, made.digest)
 
 
+def test_shuffled_are_the_rows_that_are_left_in_other_batches():
+    rest = batches(bert(), ROWS, **ALL).skip(1)
+    one, again, other = (rest.shuffled(torch.Generator().manual_seed(seed)) for seed in (0, 0, 1))
+    assert ids(one) == ids(again)
+    assert ids(one) != ids(other)
+    assert ids(one) != ids(rest)
+    assert sorted(ids(one)) == sorted(ids(other)) == sorted(ids(rest))
+    assert len(one) == len(rest)
+    assert ids(one.skip(1)) == ids(one)[4:]
+    assert ids(rest.skip(1).shuffled(torch.Generator())) != ids(one)
+
+
 def test_a_language_model_samples_blocks_of_few_documents(tmp_path):
     (tmp_path / "a.txt").write_text(" ".join(f"word{number}" for number in range(99)))
     model = bert("LMHeadModel", is_decoder=True)

@@ -5,7 +5,7 @@ from transformers import BertConfig
 
 from cobasin.architectures import declare
 from cobasin.errors import InputError
-from cobasin.matching.choice import PARTS, Choice
+from cobasin.matching.choice import PARTS, WORDS, Choice
 from cobasin.symmetry.groups import Orthogonal, Permutation, Rotation2, SignedPermutation
 from random_states import spec_of
 
@@ -18,6 +18,7 @@ from random_states import spec_of
         ("ffn", {"ffn"}, False),
         (" heads , residual", {"heads", "residual"}, False),
         ("attention,scale,attention", {"attention", "scale"}, False),
+        ("ffn,residual-order", {"ffn", "residual"}, False),
     ],
 )
 def test_symmetry(symmetry, parts, paper):
@@ -25,12 +26,34 @@ def test_symmetry(symmetry, parts, paper):
     assert (choice.parts, choice.paper, choice.layers) == (parts, paper, None)
 
 
+@pytest.mark.parametrize(
+    ("symmetry", "layers", "folded"),
+    [
+        ("full", None, True),
+        ("gl", None, True),
+        ("ffn,residual", None, True),
+        ("residual-order,residual", None, True),
+        ("residual-order", None, False),
+        ("ffn,heads", None, False),
+        ("paper", None, False),
+        ("full", "0", False),
+    ],
+)
+def test_norms_are_folded_only_where_the_stream_may_turn(symmetry, layers, folded):
+    assert Choice.parse(symmetry, layers).folded is folded
+
+
+@pytest.mark.parametrize("word", ["residual", "residual-order"])
+def test_the_stream_is_left_alone_where_layers_are_chosen(word):
+    assert Choice.parse(f"ffn,{word}", "0").parts == {"ffn"}
+
+
 @pytest.mark.parametrize("symmetry", ["", "everything", "ffn,", "ffn heads", "full,ffn", "Full", "ffn,oops,heads"])
 def test_unknown_symmetry_is_refused(symmetry):
     with pytest.raises(InputError) as refused:
         Choice.parse(symmetry)
     assert repr(symmetry) in str(refused.value)
-    assert all(word in str(refused.value) for word in ("full", "paper", *PARTS))
+    assert all(word in str(refused.value) for word in ("full", "paper", *WORDS))
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,19 @@ def matched(report: dict) -> str:
     )
 
 
+def anchor(report: dict) -> str:
+    """The card of an anchor that was moved together with the model that is matched to it."""
+    moved, out = report["anchor_report"], report["out"]
+    return (
+        f"{_front(report)}# {report['anchor']}, moved to meet {report['source']}\n\n"
+        f"This model computes the same function as `{report['anchor']}`. Its weights were transformed by "
+        f"[cobasin](https://pypi.org/project/cobasin/) {report['cobasin']} (`--symmetry {report['symmetry']}`), as "
+        f"those of `{report['source']}`, written to `{out}`, were: the two can be averaged. The transformation is in "
+        f"`cobasin.safetensors`, all numbers in `cobasin.json`. Distances are from where it was.\n\n"
+        f"{_numbers(moved)}"
+    )
+
+
 def applied(report: dict) -> str:
     """The card of a model or an adapter that was moved by a saved element."""
     verification = report["verification"]
@@ -52,6 +65,7 @@ def merged(report: dict) -> str:
     notes = "".join(f"- note: {note}\n" for note in report["notes"])
     if (objective := report["matching"].get("objective")) is not None:
         notes = f"- distance of all to their mean: {objective[0]:.6g} before, {objective[-1]:.6g} after\n{notes}"
+    after = "" if report["after"] is None else _after(report["after"])
     match = "not matched before"
     if report["match"] != "none":
         match = f"matched before (symmetry `{report['match']}`, anchor {_code(report['anchor'])})"
@@ -64,7 +78,28 @@ def merged(report: dict) -> str:
         f"{_FRONT}# Merged model\n\nMerged by [cobasin](https://pypi.org/project/cobasin/) {report['cobasin']} with "
         f"`{report['method']}`; the models were {match}.\n\n"
         f"| parent | weight | sha256 |\n|---|---|---|\n{rows}\n{head}{data}{notes}\n"
-        f"```yaml\n{report['recipe'].rstrip()}\n```\n{parts}"
+        f"```yaml\n{report['recipe'].rstrip()}\n```\n{after}{parts}"
+    )
+
+
+def _after(report: dict) -> str:
+    """What followed the merge, apart from it."""
+    inputs, losses = report["inputs"], report["losses"]
+    source = inputs["kind"] + (f" (sha256 {inputs['digest']})" if inputs["digest"] else "")
+    done = {"merge": "the merge itself"}
+    if "repair" in report:
+        done["repair"] = f"the same, the statistics of {report['repair']['norms']} norms repaired"
+    if (heal := report.get("heal")) is not None:
+        done["heal"] = f"then healed against {heal['loss']}: at most {heal['steps']} steps, rate {heal['rate']:g}"
+    against = list(losses["merge"])
+    rows = "".join(
+        f"| {text} | {' | '.join(f'{losses[stage][word]:.4g}' for word in against)} |\n" for stage, text in done.items()
+    )
+    return (
+        f"\n## After the merge\n\nThe weights here are those of the last line; what follows the first is no part of "
+        f"the merge. It was done on {inputs['count']} {source}, of which {inputs['held_out']} were held out for these "
+        f"losses.\n\n| loss | {' | '.join(f'against {word}' for word in against)} |\n|---|{'---|' * len(against)}\n"
+        f"{rows}"
     )
 
 

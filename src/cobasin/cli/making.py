@@ -24,7 +24,7 @@ def match(
         str,
         typer.Option(
             help="'weights'; 'activations' (and what both models compute on the same inputs); 'learned' (from there, "
-            "the interpolated model learns to answer as the two do)."
+            "the models between the two learn; see --loss)."
         ),
     ] = "weights",
     data: Annotated[
@@ -35,10 +35,38 @@ def match(
         ),
     ] = None,
     samples: Annotated[
-        int | None, typer.Option(help="Inputs that are used, at most; by default 1024, or 128 texts that are made up.")
+        int | None,
+        typer.Option(
+            help="Inputs that are used, at most; by default 1024, or 128 made-up texts; to learn, all of --data."
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the inputs, and of what is random in learning.")] = 0,
-    steps: Annotated[int, typer.Option(help="Steps of learning, at most.")] = 200,
+    steps: Annotated[
+        int, typer.Option(help="Steps of learning, at most; it ends earlier where held-out inputs gain nothing more.")
+    ] = 1000,
+    loss: Annotated[
+        str,
+        typer.Option(
+            help="What is learned: 'parents' (to answer as the two models do on average; needs no labels) or 'labels' "
+            "(those of --data)."
+        ),
+    ] = "parents",
+    anchor_out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Learn with the anchor's scales and general maps moving, too, and write it here, its function "
+            "unchanged: average the two folders that are written."
+        ),
+    ] = None,
+    device: Annotated[
+        str, typer.Option(help="Where activations and learned run the models: auto, cpu, cuda, cuda:1, ...")
+    ] = "auto",
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume", help="Go on learning where the same command was interrupted; it starts anew where it was not."
+        ),
+    ] = False,
     spec: SpecFile = None,
     overwrite: Overwrite = False,
     json: Json = False,
@@ -49,12 +77,15 @@ def match(
     (cobasin.safetensors) and a report (cobasin.json) beside it. Average it with the anchor with any tool.
 
     Example: cobasin match ./model-b ./model-a --out ./b-matched
+
+    Example: cobasin match ./model-b ./model-a --method learned --data train.jsonl --out ./b-matched
     """
     from cobasin.presenting import tables
     from cobasin.workflows import match as matching
 
     declare(spec)
-    search = {"method": method, "data": data, "samples": samples, "seed": seed, "steps": steps}
+    search = {"method": method, "data": data, "samples": samples, "seed": seed, "steps": steps, "loss": loss}
+    search |= {"device": device, "resume": resume, "anchor_out": anchor_out}
     report = matching.match_to_folder(source, anchor, out, symmetry, layers, overwrite, **search)
     result(report, json, tables.match_report)
 
@@ -126,6 +157,24 @@ def merge(
     keep_heads: Annotated[
         bool, typer.Option("--keep-heads", help="Write one folder a model, with the merged body and its own task head.")
     ] = False,
+    repair: Annotated[
+        bool,
+        typer.Option(
+            "--repair", help="After the merge, reset the statistics of its norms to those between the models (REPAIR)."
+        ),
+    ] = False,
+    heal: Annotated[
+        int | None,
+        typer.Option(
+            metavar="STEPS",
+            help="In the end, train the merged model for so many steps, at most, to answer as the models do on average "
+            "(in a recipe also against labels).",
+        ),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(help="The inputs of --repair and --heal, as for match; they are made up otherwise."),
+    ] = None,
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Check all that can be checked without reading weights, and print the plan."),
@@ -137,12 +186,14 @@ def merge(
     """Match models to each other, merge them, and write a folder that from_pretrained loads.
 
     Options say how to merge, or a recipe does: a YAML file in mergekit's grammar, with match: (how the models are
-    matched) and statistics: (the data that fisher, regmean and ot_acts read) added. --match, --anchor, --head-from and
-    --keep-heads override a recipe.
+    matched), statistics: (the data that fisher, regmean and ot_acts read), repair: and heal: added. --match, --anchor,
+    --head-from and --keep-heads override a recipe.
 
     Example: cobasin merge ./model-a ./model-b --out ./merged
 
     Example: cobasin merge ./model-a ./model-b --method ties --base ./base --set density=0.3 --out ./merged
+
+    Example: cobasin merge ./model-a ./model-b --repair --heal 100 --data train.jsonl --out ./merged
 
     Example: cobasin merge recipe.yaml --out ./merged
     """
@@ -159,8 +210,11 @@ def merge(
         "anchor": anchor,
         "head_from": head_from,
         "keep_heads": keep_heads,
+        "repair": repair,
+        "heal": heal,
+        "data": data,
     }
-    given = {name: value for name, value in options.items() if value not in (None, False, [])}
+    given = {name: value for name, value in options.items() if value not in (None, []) and value is not False}
     recipe = merging.recipe_of(models, given)
     if dry_run:
         result(merging.plan_of(recipe), json, tables.plan)

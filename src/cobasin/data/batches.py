@@ -8,6 +8,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
+
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.data.blocks import blocks_of, choose
 from cobasin.data.config import DataConfig
@@ -52,6 +54,14 @@ class Batches:
         """The same without the first `count` batches."""
         rest = copy.copy(self)
         rest._skipped += count
+        return rest
+
+    def shuffled(self, generator: torch.Generator) -> Batches:
+        """The same rows (after `skip`, those that are left) in another order, and so in other batches."""
+        rest = copy.copy(self)
+        left = self._order[self._skipped * self._size :]
+        rest._order = [left[i] for i in torch.randperm(len(left), generator=generator).tolist()]
+        rest.rows, rest._skipped = len(left), 0
         return rest
 
 

@@ -39,6 +39,13 @@ class Batch:
     inputs: dict[str, Tensor]
     labels: Tensor | None
 
+    def to(self, device: torch.device, dtype: torch.dtype) -> Batch:
+        """The same on a device, with inputs that are no ids in a dtype."""
+        inputs = {
+            name: x.to(device, dtype) if x.is_floating_point() else x.to(device) for name, x in self.inputs.items()
+        }
+        return Batch(inputs, None if self.labels is None else self.labels.to(device))
+
 
 def inputs_of(checkpoint: Checkpoint, task: Task) -> dict[str, dict[str, Any]]:
     """What is read from data for a model: its inputs, each with its sizes by config key.

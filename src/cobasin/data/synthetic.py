@@ -102,12 +102,12 @@ def dead_leaves(count: int, channels: int, height: int, width: int, generator: t
 @torch.no_grad()
 def written(model: PreTrainedModel, count: int, length: int, generator: torch.Generator) -> Tensor:
     """Token ids ``[count, length]`` that a model writes from a random first token on, at temperature one."""
-    ids = _tokens(part_of(model.config, "text_config"), (count, 1), generator)
+    ids = _tokens(part_of(model.config, "text_config"), (count, 1), generator).to(model.device)
     # every next token from the whole sequence: what a cache looks like differs between architectures
     while count and ids.shape[1] < length:
-        chances = model(input_ids=ids).logits[:, -1].double().softmax(-1)
-        ids = torch.cat([ids, torch.multinomial(chances, 1, generator=generator)], 1)
-    return ids
+        chances = model(input_ids=ids).logits[:, -1].cpu().double().softmax(-1)
+        ids = torch.cat([ids, torch.multinomial(chances, 1, generator=generator).to(ids)], 1)
+    return ids.cpu()
 
 
 def _tokens(config: PreTrainedConfig, shape: tuple[int, int], generator: torch.Generator) -> Tensor:

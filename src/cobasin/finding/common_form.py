@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from cobasin.checkpoints.typed import Typed, check_pair
 from cobasin.errors import InputError
-from cobasin.finding.search import Search
+from cobasin.finding.activations import COMPARED, Runnable, by_activations
+from cobasin.finding.search import Prepared, Search
+from cobasin.learning.descent import Data
 from cobasin.matching.choice import Choice
 from cobasin.matching.many import Models
+from cobasin.matching.state import Match
 from cobasin.matching.weights import ascend
 from cobasin.symmetry.action import Values
-from cobasin.symmetry.balance import conditions, keep_bases
+from cobasin.symmetry.balance import conditions, in_isometries, keep_bases
 from cobasin.symmetry.canonical import Gauge, canonical, frames_as_gauge, frames_of, gains_of, gauge_of, obstacles
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import Form, form_of
@@ -27,6 +32,7 @@ from cobasin.symmetry.state import State, squared_distance
 
 Progress = Callable[[int, float], None]
 COARSE = 0.5  # relative: rounding that a map makes so large is worth a note
+AGREED = 1e-8  # squared distance of matched weights, over their squared norm
 
 
 class CommonForm:
@@ -37,6 +43,7 @@ class CommonForm:
         heads: the task heads, where label sets differ; they are moved along, but not compared.
         models: their tensors in canonical form.
         anchors: the models in whose gauge the others can be written.
+        search: how elements are found; None by weights.
         notes: what a reader of the result should know.
     """
 
@@ -64,7 +71,7 @@ class CommonForm:
         self.symmetry, choice = symmetry, Choice.parse(symmetry, layers)
         choice.check(typed[0].spec)
         self.heads = typed[0].heads if any(model.labels != typed[0].labels for model in typed) else []
-        self._improve = search.prepared(typed) if search else None
+        self.search: Prepared | None = search.prepared(typed) if search else None
         wanted = list(range(len(typed)) if anchors is None else anchors)
         forms, self.typed, self.anchors, self.notes = _forms(typed, choice, wanted)
         if self.heads:
@@ -91,8 +98,8 @@ class CommonForm:
         clock, cpu = time.perf_counter(), time.process_time()
         ascent = ascend(match, progress)
         more, history = {}, list(ascent.history)
-        if self._improve is not None:
-            more = self._improve(match, (self.typed[source], self.typed[anchor]), progress)
+        if self.search is not None and self.search.search.method == "activations":
+            more = self._with_activations(self.search, match, (source, anchor), progress)
             history.append(match.total)
         return match.values, {
             **more,
@@ -103,30 +110,61 @@ class CommonForm:
             "seconds": time.perf_counter() - started,
         }
 
-    def element(self, source: int, anchor: int, values: Values, found: Mapping[str, Any]) -> Element:
+    def _with_activations(
+        self, search: Prepared, match: Match, pair: tuple[int, int], progress: Progress | None
+    ) -> dict[str, Any]:
+        """Go on from an ascent by weights; the match holds the result, what is returned belongs in the report."""
+        if agree(match):
+            return {"method": "activations", "notes": ["the weights agree: nothing was left for method activations"]}
+        ends = [self.runnable(i) for i in pair]
+        batches = search.batches([end.model for end in ends])
+        match.set(by_activations(match, ends, compared_inputs(search, batches), progress))
+        note = f"matched by weights and by activations on {min(search.count, COMPARED)} {search.kind}"
+        return search.report | {"notes": [note]}
+
+    def runnable(self, model: int) -> Runnable:
+        """A model in canonical form, in memory where the search runs models."""
+        assert self.search is not None
+        return Runnable(self.typed[model], self.models.forms[model], self.models.states[model], self.search.device)
+
+    def element(
+        self,
+        source: int,
+        anchor: int,
+        values: Values,
+        found: Mapping[str, Any],
+        moved: tuple[Element, Values] | None = None,
+    ) -> Element:
         """The element with these values, from the gauge of one model to that of another, with its report.
 
         Args:
             source, anchor: positions of the models; the anchor must be one of ``anchors``.
             values: what was found.
             found: what the report says of the search; the objective, unless it has one, is that before and after.
+            moved: the anchor's own element, and what was found for it, where it moves, too.
         """
         started = time.perf_counter()
         match = self.models.match(source, self.models.states[anchor])
         first, total = dict(match.distances), match.total
-        match.set(values)
         form, ends = match.form, (self.typed[source], self.typed[anchor])
+        target_state: State = ends[1]
+        if moved is not None:
+            target_state = moved[0].apply(ends[1])
+            match = self.models.match(source, self.models.moved_state(anchor, moved[1]))
+        match.set(values)
         own, target = self._gauge(source), dict(self._gauge(anchor))
         frames = frames_of(form, own)
         others = keep_bases(form, match.values, frames, frames_of(form, target))
+        acting, others = in_isometries(form, match.values, others)
         target |= frames_as_gauge(others)
         # a head keeps its own gauge: the anchor's has other labels
         target |= {key: value for key, value in own.items() if key.split(":")[0] in self.heads}
-        element = Element(form, match.values, own, target)
-        before, after = (_distance(state, ends[1], self.heads) for state in (ends[0], element.apply(ends[0])))
+        element = Element(form, acting, own, target)
+        counted = [name for name in ends[1] if name not in ends[1].spec.tied and name not in self.heads]
+        before, after = _distance(*ends, counted), _distance(element.apply(ends[0]), target_state, counted)
         notes, more = [*self.notes, *found.get("notes", [])], {}
         if form.balanced:
-            more["condition"] = worst_by_space(conditions(form, match.values, frames, others).items())
+            more["condition"] = worst_by_space(conditions(form, acting, frames, others).items())
             notes += _amplification(max(more["condition"].values()), ends[0])
         carried = [norm.bias for norm in form.norms if norm.bias and any(map(form.carries_offset, norm.readers))]
         if carried and after > before:
@@ -174,7 +212,7 @@ def _forms(
         layers=choice.layers,
     )
     plain = [fix(model.spec) for model in typed]
-    if "residual" not in choice.parts or not typed[0].spec.norms:
+    if not choice.folded or not typed[0].spec.norms:
         return plain, list(typed), anchors, []
     unties = any(model.spec.unties for model in typed)
     ends = [model.untied() for model in typed] if unties else list(typed)
@@ -208,7 +246,17 @@ def _amplification(condition: float, model: Typed) -> list[str]:
     ]
 
 
-def _distance(a: State, b: Typed, excluded: Sequence[str]) -> float:
-    """Euclidean distance over all tensors that are neither tied nor excluded."""
-    counted = (name for name in b if name not in b.spec.tied and name not in excluded)
-    return math.sqrt(sum(squared_distance(a[name], b[name]) for name in counted))
+def agree(*matches: Match) -> bool:
+    """Whether nothing but rounding is left between the weights of models that were matched."""
+    norm = sum(float(one.anchor[name].double().norm()) ** 2 for one in matches for name in one.tensors)
+    return sum(one.total for one in matches) <= AGREED * norm
+
+
+def compared_inputs(search: Prepared, batches: Data) -> Iterator[Mapping[str, Tensor]]:
+    """The inputs on which activations are compared."""
+    return (batch.inputs for batch in islice(iter(batches), -(-COMPARED // search.size)))
+
+
+def _distance(a: State, b: State, names: Sequence[str]) -> float:
+    """Euclidean distance over these tensors."""
+    return math.sqrt(sum(squared_distance(a[name], b[name]) for name in names))

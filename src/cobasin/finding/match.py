@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 from cobasin.checkpoints.checkpoint import load
@@ -14,6 +15,7 @@ from cobasin.checkpoints.fingerprint import fingerprint
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
 from cobasin.finding.common_form import CommonForm, Progress
+from cobasin.finding.learning import check_movable, learned
 from cobasin.finding.search import STEPS, Search
 from cobasin.matching.many import both_ways, consensus, medoid
 from cobasin.symmetry.action import Values
@@ -32,19 +34,25 @@ def match(
     samples: int | None = None,
     seed: int = 0,
     steps: int = STEPS,
+    loss: str = "parents",
+    device: str = "auto",
+    state: Path | None = None,
+    resume: bool = True,
 ) -> Element:
     """Find the function-preserving transformation that brings ``source`` closest to ``anchor``.
 
     Args:
         source, anchor: anything `load` takes; of one architecture, configuration and vocabulary.
         symmetry: ``full``, ``gl`` (full, with any invertible map in place of the orthogonal ones where the
-            architecture allows it), ``paper``, or a list out of ffn, heads, attention, scale, residual.
+            architecture allows it), ``paper``, or a list out of ffn, heads, attention, scale, residual (the stream,
+            with norms folded so that it may turn), residual-order (the stream by permutations only).
         layers: restrict it to layers, like ``"0-4,7"``; the residual stream is then left alone.
-        progress: called after every round with its number and the squared distance.
+        progress: called after every round with its number and the squared distance; while learning, with the number
+            of the step.
         method: ``weights``; ``activations``, what the models compute on the same inputs is compared, too;
-            ``learned``, from there the interpolated model learns to answer as the two do. See `finding.search`.
-        data, samples, seed, steps: of ``activations`` and ``learned``, see `finding.search.Search`; without data
-            the inputs are made up.
+            ``learned``, from there the models between the two learn. See `finding.search`.
+        data, samples, seed, steps, loss, device, state, resume: of ``activations`` and ``learned``, see
+            `finding.search.Search`; without data the inputs are made up.
 
     Returns:
         The element; its ``report`` has the distances before and after, in all and per space, the number of
@@ -54,10 +62,10 @@ def match(
         InputError: for models that cannot be matched, before any tensor is read; for NaN or infinite values; for
             data that do not fit, and models for which no inputs can be made up.
     """
-    search = Search(method, data, samples, seed, steps)
-    typed = [Typed.of(load(model)) for model in (source, anchor)]
-    common = CommonForm(typed, symmetry, layers, [1], search)
-    return common.element(0, 1, *common.find(0, 1, progress))
+    search = Search(method, data, samples, seed, steps, loss, "source", device, state, resume)
+    element = _matched([source, anchor], symmetry, layers, 1, progress, search).elements[0]
+    assert element is not None
+    return element
 
 
 @dataclass(frozen=True)
@@ -66,9 +74,10 @@ class Matched:
 
     Attributes:
         typed: the models as the elements act on them: all untied, where one of them had to be.
-        elements: for every model the element that brings it to the others; None for the reference.
-        reference: the position of the model that is left as it is: all others are written in its gauge, with its
-            norm gains, free biases and order of neurons.
+        elements: for every model the element that brings it to the others; None for the reference, unless its scales
+            and general maps were moved, too.
+        reference: the position of the model in whose gauge all others are written, with its norm gains, free biases
+            and order of neurons.
         report: how that was found; what it did to a model is in its element's report.
     """
 
@@ -79,7 +88,7 @@ class Matched:
 
     @property
     def states(self) -> list[State]:
-        """The matched tensors, by spec name; the reference's are its own."""
+        """The matched tensors, by spec name; the reference's are its own, unless it moved."""
         return [
             model if element is None else element.apply(model)
             for model, element in zip(self.typed, self.elements, strict=True)
@@ -97,6 +106,11 @@ def match_all(
     samples: int | None = None,
     seed: int = 0,
     steps: int = STEPS,
+    loss: str = "parents",
+    move: str = "source",
+    device: str = "auto",
+    state: Path | None = None,
+    resume: bool = True,
 ) -> Matched:
     """Bring any number of models together.
 
@@ -109,30 +123,57 @@ def match_all(
             models the one whose fingerprint comes first. Apart from the medoid of two, neither depends on the order
             in which models are given. A mean is held in memory.
         progress: called after every round of every match with its number and the squared distance.
-        method, data, samples, seed, steps: as in `match`; a consensus is found by ``weights`` only.
+        method, data, samples, seed, steps, loss, device, state, resume: as in `match`. By ``learned`` all models
+            learn jointly, from where weights have brought them; a consensus is not found by ``activations``.
+        move: of ``learned``: ``source``, the reference stays; ``all``, its scales and general maps move, too, and it
+            has an element.
 
     Raises:
-        InputError: as in `match`; for fewer than two models; for an anchor that is none of these.
+        InputError: as in `match`; for fewer than two models; for an anchor that is none of these; where ``all``
+            shall move and the reference has no scales or general maps.
     """
+    search = Search(method, data, samples, seed, steps, loss, move, device, state, resume)
+    return _matched(models, symmetry, layers, anchor, progress, search)
+
+
+def _matched(
+    models: Sequence[Any],
+    symmetry: str,
+    layers: str | None,
+    anchor: str | int,
+    progress: Progress | None,
+    search: Search,
+) -> Matched:
+    """See `match_all`."""
     started = time.perf_counter()
-    search = Search(method, data, samples, seed, steps)
     if len(models) < 2:
         raise InputError(f"matching needs two models or more, got {len(models)}")
     typed = [model if isinstance(model, Typed) else Typed.of(load(model)) for model in models]
     fixed = _fixed(anchor, len(typed))
-    if anchor == "consensus" and method != "weights":
-        raise InputError(f"anchor consensus: found by method weights only; with {method}, take medoid or a model")
+    if anchor == "consensus" and search.method == "activations":
+        raise InputError("anchor consensus: not found by method activations; take medoid, a model, or another method")
     common = CommonForm(typed, symmetry, layers, None if fixed is None else [fixed], search)
-    if fixed is None:
+    learns, order = search.method == "learned", list(range(len(typed)))
+    if learns:
+        check_movable(common)
+    if fixed is None or learns:
         # all that follows depends on this order, and so on nothing but what the models are
         prints = [fingerprint(model.checkpoint) for model in typed]
-        reference, found, report = _from_pairs(
-            common, sorted(range(len(typed)), key=prints.__getitem__), anchor, progress
-        )
+        order.sort(key=prints.__getitem__)
+    if fixed is None:
+        reference, found, report = _from_pairs(common, order, anchor, progress)
     else:
         reference, report = fixed, {}
-        found = {i: common.find(i, fixed, progress) for i in range(len(typed)) if i != fixed}
-    elements = [common.element(i, reference, *found[i]) if i in found else None for i in range(len(typed))]
+        found = {i: common.find(i, fixed, progress) for i in order if i != fixed}
+    if learns:
+        found = learned(common, order, reference, found, progress)
+    elements: list[Element | None] = [None] * len(typed)
+    moved = None
+    if reference in found:  # it moves, too, and the others go where it is then
+        elements[reference] = own = common.element(reference, reference, *found[reference])
+        moved = own, found[reference][0]
+    for i in found.keys() - {reference}:
+        elements[i] = common.element(i, reference, *found[i], moved)
     report = {"anchor": anchor, "reference": reference, **report, "seconds": time.perf_counter() - started}
     return Matched(common.typed, elements, reference, report)
 

@@ -10,6 +10,9 @@ from cobasin.symmetry.groups import Group, Permutation
 from cobasin.symmetry.spec import Key, Spec, is_layer, layer_of
 
 PARTS = ("ffn", "heads", "attention", "scale", "residual")
+WORDS = (*PARTS, "residual-order")
+"""What a list may name. ``residual-order`` is the residual stream with no norm folded: by (signed) permutations alone,
+except where its norms have no gains."""
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,7 @@ class Choice:
         parts: a subset of `PARTS`.
         paper: match as Zhang et al. (2025) do: plain FFN permutations, the scale solved after the rotation, all
             biases counted.
+        folded: whether the norms are folded, so that the residual stream may turn.
         general: any invertible map in place of an isometry with a scale, where the architecture allows it.
         layers: only these layers (of every stack of layers); None for all. The residual stream runs through all
             of them, so it is left alone where layers are chosen.
@@ -27,6 +31,7 @@ class Choice:
 
     parts: frozenset[str]
     paper: bool = False
+    folded: bool = False
     general: bool = False
     layers: frozenset[int] | None = None
 
@@ -41,13 +46,14 @@ class Choice:
         if symmetry == "paper":
             return cls(frozenset({"ffn", "attention", "scale"}), paper=True, layers=chosen)
         words = PARTS if symmetry in ("full", "gl") else tuple(word.strip() for word in symmetry.split(","))
-        if unknown := [word for word in words if word not in PARTS]:
+        if unknown := [word for word in words if word not in WORDS]:
             raise InputError(
                 f"symmetry {symmetry!r}: {unknown[0]!r} is unknown; expected full, gl, paper, or a list out of "
-                f"{', '.join(PARTS)}"
+                f"{', '.join(WORDS)}"
             )
-        parts = frozenset(words) - (frozenset() if chosen is None else {"residual"})
-        return cls(parts, general=symmetry == "gl", layers=chosen)
+        free = set(words) if chosen is None else set(words) - {"residual", "residual-order"}
+        parts = frozenset("residual" if word == "residual-order" else word for word in free)
+        return cls(parts, folded="residual" in free, general=symmetry == "gl", layers=chosen)
 
     def group(self, declared: Group) -> Group:
         """A declared group, without the scales and signs that are not asked for."""

@@ -1,173 +1,212 @@
-"""Learning an element without labels: the interpolated model shall answer as its parents do.
+"""Learning elements by the loss of the models between the models.
 
-The continuous parts of an element (stream, bases of heads, rotary angles) move inside their groups: an orthogonal
-matrix Q becomes ``Q · cayley(S - Sᵀ)``, with S projected on the complement of **1** where the ones vector is fixed, so
-that every step is exactly in the group. Orders and scales stay. The loss is that of the interpolated model with the
-mean of the parents' answers as its labels, at a random point of the line; the inputs need no labels and may be made up
-(`cobasin.data.synthetic`). Theus et al., *Generalized Linear Mode Connectivity for Transformers* (NeurIPS 2025), learn
-the stream so, with labels.
+Any number of models A_i with elements g_i: what is trained is the mixture ``Σ w_i act(g_i, A_i)`` with random weights
+about the middle, whose loss is that of its answers, against the mean answer of the A_i (no labels are needed, and
+inputs may be made up) or against labels. Theus et al., *Generalized Linear Mode Connectivity for Transformers*
+(NeurIPS 2025), learn two models so, with labels. The elements move inside their groups (`cobasin.matching.moves`), so
+every A_i computes what it did at every step.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
-from torch.nn.functional import binary_cross_entropy_with_logits
 
+from cobasin.data import Batch
+from cobasin.learning.answers import against_labels, against_parents, answers
+from cobasin.learning.descent import Data, descend, hold_out
+from cobasin.learning.in_memory import InMemory
+from cobasin.matching.moves import Moves
 from cobasin.symmetry.action import Values, act
+from cobasin.symmetry.canonical import stored
 from cobasin.symmetry.form import Form
-from cobasin.symmetry.groups import Orthogonal, Value
-from cobasin.symmetry.spec import Key
 from cobasin.symmetry.state import State
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+Loss = Literal["parents", "labels"]
 
-Inputs = Mapping[str, Tensor]
-
-RATE = 6e-3
-WARM_UP = 10  # steps
-BETWEEN = (0.3, 0.7)  # shares of the source that are trained on
-HELD_OUT = 8  # one batch of so many
-MOST_HELD_OUT = 8  # batches
-LOOK = 10  # steps between looks at what is held out
-PATIENCE = 5  # looks without a gain
+RATE = 1e-2
+LOOKS = 40  # at the held-out data in a long run; in a short one every `LOOK` steps
+LOOK = 10
+PATIENCE = 10  # looks without a gain; the loss falls most while the rate does, so that is long
+SPREAD = 0.2  # how far weights are from equal: of two models they are 0.4 to 0.6
 
 
 @dataclass(frozen=True)
-class Line:
-    """The straight line between two models, on which an element moves the source.
+class Mixture:
+    """Models in canonical form that are mixed, and run.
 
     Attributes:
-        form: the form that the element acts in.
-        pair: source and anchor by spec name, in canonical form.
-        models: both in memory and in canonical form.
-        names: of the anchor's parameters, by spec name.
-        task: ``multilabel``, ``regression``, or anything whose answers are probabilities.
-        counted: what counts of a model's logits on some inputs, ``[tokens, labels]``.
+        forms: of each.
+        states: of each its tensors by spec name, float32 and on the device.
+        run: runs a model of theirs, on the device.
+        task: as `cobasin.data.task_of` says.
+        labels: whether the loss is against labels; against the models' own mean answer otherwise.
     """
 
-    form: Form
-    pair: tuple[State, State]
-    models: Sequence[PreTrainedModel]
-    names: Mapping[str, str]
+    forms: Sequence[Form]
+    states: Sequence[State]
+    run: InMemory
     task: str
-    counted: Callable[[Inputs, Tensor], Tensor]
+    labels: bool
 
-    def loss(self, values: Values, inputs: Inputs, share: float) -> Tensor:
-        """Mean loss of the model with this share of the source, where the parents' mean answers are right."""
-        source, anchor = self.pair
-        state = {
-            parameter: torch.lerp(anchor[name], act(self.form.spec, values, self.form.group, name, source[name]), share)
-            for name, parameter in self.names.items()
-        }
-        logits = self.counted(inputs, functional_call(self.models[1], state, (), dict(inputs)).logits)
+    @property
+    def device(self) -> torch.device:
+        """Where it runs."""
+        return next(iter(self.states[0].values())).device
+
+    def moved(self, values: Sequence[Values], name: str) -> list[Tensor]:
+        """A tensor of every model, moved by its element; what is folded is the same in all models, and stays."""
+        own = [state[name] for state in self.states]
+        if name in self.forms[0].norm_parameters or name in self.forms[0].scale_parameters:
+            return own
+        return [
+            act(form.spec, value, form.group, name, tensor)
+            for form, value, tensor in zip(self.forms, values, own, strict=True)
+        ]
+
+    def parameters(self, values: Sequence[Values], weights: Sequence[float]) -> dict[str, Tensor]:
+        """Those of the mixture in memory, differentiable in the elements.
+
+        Args:
+            values: the element of every model.
+            weights: of every model, one in all.
+        """
+        values = [_on(value, self.device) for value in values]
+        mixed = {}
+        for name in self.run.names:
+            first, *others = self.moved(values, name)
+            mixed[name] = first * weights[0]
+            for weight, tensor in zip(weights[1:], others, strict=True):
+                mixed[name] = mixed[name].add(tensor, alpha=weight)
+        return self.run.parameters(stored(self.forms[0], mixed))
+
+    def loss(self, parameters: Mapping[str, Tensor], batch: Batch) -> Tensor:
+        """The mean loss of a model on a batch."""
+        batch = _moved_to(batch, self.device)
+        output = self.run(parameters, batch.inputs)
+        if self.labels:
+            return against_labels(self.task, output.logits, batch)
         with torch.no_grad():
-            outputs = torch.stack([self.counted(inputs, model(**inputs).logits) for model in self.models])
-        if self.task == "regression":
-            return (logits - outputs.mean(0)).square().mean()
-        if self.task == "multilabel":
-            return binary_cross_entropy_with_logits(logits, outputs.sigmoid().mean(0))
-        return -(outputs.softmax(-1).mean(0) * logits.log_softmax(-1)).sum(-1).mean()
+            parents = [
+                answers(self.task, self.run(self.run.parameters(stored(form, state)), batch.inputs), batch.inputs)
+                for form, state in zip(self.forms, self.states, strict=True)
+            ]
+        return against_parents(self.task, answers(self.task, output, batch.inputs), parents)
+
+    @torch.no_grad()
+    def middle_loss(self, values: Sequence[Values], batches: Sequence[Batch]) -> float:
+        """The mean loss of the mean of all models."""
+        parameters = self.parameters(values, [1 / len(values)] * len(values))
+        return sum(float(self.loss(parameters, batch)) for batch in batches) / len(batches)
+
+    @torch.no_grad()
+    def scatter(self, values: Sequence[Values], reference: int) -> float:
+        """The squared distance of all models from the reference."""
+        values = [_on(value, self.device) for value in values]
+        total = 0.0
+        for name in self.run.names:
+            moved = self.moved(values, name)
+            total += sum(float((tensor - moved[reference]).square().sum()) for tensor in moved)
+        return total
 
 
 @dataclass(frozen=True)
 class Learned:
-    """An element, and what its midpoint's loss on the held-out inputs was at the start and at every look after it."""
+    """What was learned.
 
-    values: Values
+    Attributes:
+        values: the element of every model, in float64.
+        losses: of the mean of all models on data that was held out: at the start, and at every look after it.
+    """
+
+    values: list[Values]
     losses: list[float]
 
 
-def movable(values: Values) -> list[Key]:
-    """The keys whose elements have a continuous part that learning moves."""
-    return [key for key, value in values.items() if _part(value) is not None]
-
-
 def learn(
-    line: Line,
-    starts: Sequence[Values],
-    inputs: Sequence[Inputs],
+    mixture: Mixture,
+    starts: Sequence[Sequence[Values]],
+    turns: Sequence[bool | None],
+    batches: Data,
+    *,
     steps: int,
     seed: int = 0,
-    report: Callable[[int, Values], None] | None = None,
+    state: Path | None = None,
+    of: Mapping[str, Any] | None = None,
+    report: Callable[[int, list[Values]], None] | None = None,
 ) -> Learned:
-    """An element that brings the line down, from the best of some starts.
+    """Elements that lower the loss between the models, from the best of some starts.
 
-    An eighth of the batches is held out. The result is what did best on them at the midpoint, which may be a start;
-    learning ends early once they gain no more.
+    Some batches are held out; the result is what did best on them in the middle, which may be a start.
 
     Args:
-        line: the line.
-        starts: elements; the same keys are movable in all of them, at least one.
-        inputs: batches, two or more.
+        mixture: the models.
+        starts: of each, the element of every model.
+        turns: of every model whether all of its element moves, or (False) its scales and general maps only; None
+            where it stays.
+        batches: two or more; with labels, where the loss is against them.
         steps: at most.
-        seed: of the order of batches and the points of the line.
-        report: called at every look with the number of the step and the element.
+        seed: of the order of batches and the weights.
+        state, of: see `cobasin.learning.descent.descend`.
+        report: called at every look with the number of the step and the elements.
+
+    Raises:
+        InputError: as `descend`.
     """
-    generator = torch.Generator().manual_seed(seed)
-    held = min(MOST_HELD_OUT, max(1, len(inputs) // HELD_OUT))
-    seen = inputs[held:]
-    start, loss = min(((start, _held_out(line, start, inputs[:held])) for start in starts), key=lambda pair: pair[1])
-    best, losses = start, [loss]
-    moves = {
-        key: torch.zeros_like(start[key][_part(start[key]) or ""], dtype=torch.float32, requires_grad=True)
-        for key in movable(start)
-    }
-    optimizer = torch.optim.Adam(list(moves.values()), lr=RATE, betas=(0.9, 0.98))
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda t: min(1, (t + 1) / WARM_UP) * (1 + math.cos(math.pi * t / steps)) / 2
+    held, seen = hold_out(batches)
+    start = min(starts, key=lambda values: mixture.middle_loss(values, held)) if len(starts) > 1 else starts[0]
+    moves = [
+        None if turning is None else Moves(form, values, turning, mixture.device)
+        for form, values, turning in zip(mixture.forms, start, turns, strict=True)
+    ]
+
+    def now(exact: bool = False) -> list[Values]:
+        return [
+            values if move is None else move.exact(move.parameters) if exact else move.values()
+            for move, values in zip(moves, start, strict=True)
+        ]
+
+    def loss(batch: Batch, generator: torch.Generator) -> Tensor:
+        return mixture.loss(mixture.parameters(now(), weights(len(moves), generator)), batch)
+
+    descent = descend(
+        [parameter for move in moves if move is not None for parameter in move.parameters],
+        loss,
+        lambda: mixture.middle_loss(now(), held),
+        seen,
+        steps=steps,
+        rate=RATE,
+        seed=seed,
+        look=max(LOOK, steps // LOOKS),
+        patience=PATIENCE,
+        state=state,
+        of=of,
+        report=report and (lambda step, _: report(step, now())),
     )
-    order: list[int] = []
-    for step in range(1, steps + 1):
-        order = order or torch.randperm(len(seen), generator=generator).tolist()
-        share = BETWEEN[0] + (BETWEEN[1] - BETWEEN[0]) * float(torch.rand((), generator=generator))
-        optimizer.zero_grad()
-        line.loss(_moved(line.form, start, moves), seen[order.pop()], share).backward()
-        optimizer.step()
-        schedule.step()
-        if step % LOOK and step < steps:
-            continue
-        values = _moved(line.form, start, {key: move.detach().double() for key, move in moves.items()})
-        losses.append(_held_out(line, values, inputs[:held]))
-        if losses[-1] < loss:
-            best, loss = values, losses[-1]
-        if report:
-            report(step, values)
-        if min(losses[-PATIENCE:]) > loss:
-            break
-    return Learned(best, losses)
+    return Learned(now(exact=True), descent.losses)
 
 
-@torch.no_grad()
-def _held_out(line: Line, values: Values, inputs: Sequence[Inputs]) -> float:
-    return sum(float(line.loss(values, batch, 0.5)) for batch in inputs) / len(inputs)
+def weights(count: int, generator: torch.Generator) -> list[float]:
+    """Random weights about the middle, one in all: of two models uniform in 0.4 to 0.6."""
+    drawn = -torch.rand(count, generator=generator, dtype=torch.float64).clamp_min(1e-12).log()
+    return ((1 - SPREAD) / count + SPREAD * drawn / drawn.sum()).tolist()
 
 
-def _part(value: Value) -> str | None:
-    """The part of an element that moves, None where nothing does."""
-    return next((part for part in ("matrix", "angle") if part in value), None)
+def _on(values: Values, device: torch.device) -> Values:
+    """The parts of an element where they are used; in float32, as all that is moved."""
+    return {
+        key: {part: x.to(device, torch.float32) if x.is_floating_point() else x.to(device) for part, x in value.items()}
+        for key, value in values.items()
+    }
 
 
-def _moved(form: Form, values: Values, moves: Mapping[Key, Tensor]) -> Values:
-    """The element with every part in ``moves`` moved inside its group, in the dtype of the move."""
-    result = dict(values)
-    for key, move in moves.items():
-        value, group = values[key], form.group(key)
-        if "angle" in value:
-            result[key] = value | {"angle": value["angle"].to(move.dtype) + move}
-            continue
-        turn = move - move.mT
-        if isinstance(group, Orthogonal) and group.fix_ones:  # centred on both sides
-            turn = turn - turn.mean(-1, keepdim=True)
-            turn = turn - turn.mean(-2, keepdim=True)
-        one = torch.eye(turn.shape[-1], dtype=turn.dtype)
-        cayley = torch.linalg.solve(one + turn / 2, one - turn / 2)
-        result[key] = value | {"matrix": value["matrix"].to(move.dtype) @ cayley}
-    return result
+def _moved_to(batch: Batch, device: torch.device) -> Batch:
+    inputs = {
+        name: x.to(device, torch.float32) if x.is_floating_point() else x.to(device) for name, x in batch.inputs.items()
+    }
+    return replace(batch, inputs=inputs, labels=None if batch.labels is None else batch.labels.to(device))

@@ -22,7 +22,7 @@ from cobasin.matching.weights import EXACT, ascend
 from cobasin.symmetry.action import Values, act
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import Form
-from cobasin.symmetry.state import State, squared_distance
+from cobasin.symmetry.state import Lazy, State, squared_distance
 
 MAX_SWEEPS = 50
 SETTLED = 1e-5  # relative fall of the sum in a sweep over all models
@@ -61,6 +61,10 @@ class Models:
         """A tensor of one of them, moved."""
         form = self.forms[source]
         return act(form.spec, values, form.group, name, self.states[source][name])
+
+    def moved_state(self, source: int, values: Values) -> State:
+        """All tensors of one of them, moved."""
+        return Lazy(self.states[source], lambda name: self.moved(source, values, name))
 
     def inverse(self, source: int, values: Values) -> Values:
         """What undoes ``values``."""

@@ -26,6 +26,22 @@ def compared(form: Form, excluded: Iterable[str] = ()) -> list[str]:
     return [name for name in form.spec.entries if name not in uncounted]
 
 
+def free_groups(form: Form, choice: Choice, excluded: Iterable[str] = ()) -> dict[Key, Group]:
+    """The group that each free key is solved in; a key that acts on nothing that counts is not free."""
+    counted, spec = frozenset(compared(form, excluded)), form.spec
+    return {
+        key: choice.group(form.group(key))
+        for key, sites in spec.sites.items()
+        if form.acts(key) and choice.frees(spec, key) and any(site.tensor in counted for site in sites)
+    }
+
+
+def identity(form: Form, groups: Mapping[Key, Group]) -> Values:
+    """The identity of every key."""
+    spec = form.spec
+    return {key: group.identity(spec.batch(str(key[0])), spec.sizes[str(key[0])]) for key, group in groups.items()}
+
+
 class Match:
     """The state of a match of ``source`` to ``anchor``, both in canonical form and by spec name.
 
@@ -52,16 +68,10 @@ class Match:
         self._counted = frozenset(self.tensors)
         self.source, self.anchor = source, anchor
         self.hold_scales = False
-        self._groups: dict[Key, Group] = {}
-        for key in self.spec.sites:
-            if form.acts(key) and choice.frees(self.spec, key) and self.sites(key):
-                self._groups[key] = choice.group(form.group(key))
+        self._groups = free_groups(form, choice, excluded)
         self._held = {key: without_scale(group) for key, group in self._groups.items()}
         # every key is there from the start: threads then only replace entries, never add them
-        self.values: Values = {
-            key: group.identity(self.spec.batch(str(key[0])), self.spec.spaces[str(key[0])].size)
-            for key, group in self.groups.items()
-        } | dict(values or {})
+        self.values: Values = identity(form, self.groups) | dict(values or {})
         self._keys_of: dict[str, list[Key]] = {}
         for key in self.groups:
             for name in self.tensors_of([key]):

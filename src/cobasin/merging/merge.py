@@ -18,6 +18,7 @@ from cobasin.data.tokens import tokenizer_files
 from cobasin.errors import InputError
 from cobasin.finding.match import Matched, match_all
 from cobasin.fusion.registry import find
+from cobasin.merging.after import Afterwards, worse
 from cobasin.merging.fused import Fusion
 from cobasin.merging.parents import equally_tied, prepare, repeated
 from cobasin.recipe import Recipe
@@ -41,6 +42,8 @@ class Merge:
             the method has none, or where they differ between tensors.
         statistics: of the data that was used: rows and digest for every model.
         notes: what a reader of the result should know.
+        after: what repair and heal did, and the held-out loss of the merge without and with them (see
+            `cobasin.merging.after`); None where there was neither, so that the result is the merge itself.
     """
 
     recipe: Recipe
@@ -51,6 +54,7 @@ class Merge:
     weights: list[float] | None
     statistics: dict[str, Any]
     notes: list[str]
+    after: dict[str, Any] | None = None
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -80,6 +84,8 @@ def merge(
     weights: Sequence[float] | None = None,
     head: str | int | None = None,
     statistics: Mapping[str, Any] | None = None,
+    repair: bool | Mapping[str, Any] = False,
+    heal: int | Mapping[str, Any] = 0,
     progress: Progress | None = None,
     **parameters: Any,
 ) -> Merge:
@@ -95,6 +101,10 @@ def merge(
         weights: one a model; equal by default.
         head: ``keep`` for one result a model, each with its own task head; or the index of the model that gives it.
         statistics: as in a recipe: ``{"data": ..., "samples": ...}``, for methods that need data.
+        repair: as in a recipe: True, or ``{"data": ..., "samples": ...}``. Afterwards, statistics of the norms are
+            reset to those between the models.
+        heal: as in a recipe: a number of steps, or ``{"steps": ..., "data": ...}``. In the end, the merged model is
+            trained so long. With either, it is held in memory.
         progress: see `Progress`.
         parameters: of the method; a list or tuple gives every model a value of its own. ``lambda_`` is ``lambda``.
 
@@ -132,6 +142,7 @@ def merge(
         content["head"] = _named(names, head, "head")
     if statistics is not None:
         content["statistics"] = dict(statistics)
+    content |= {key: block for key, block in (("repair", repair), ("heal", heal)) if block not in (False, 0)}
     return merge_recipe(Recipe.of(content, "merge"), loaded, progress)
 
 
@@ -157,6 +168,8 @@ def merge_recipe(
     names, typed, head = prepare(recipe, models or {})
     fused = [names.index(name) for name in recipe.inputs]
     read = batches_of(recipe, typed, fused)
+    (owner, *_) = owning = owners(recipe)
+    afterwards = Afterwards.of(recipe, names, typed, owner)
     notes = [*recipe.notes, *repeated(names, typed, recipe.base)]
     report = progress or (lambda *_: None)
     parents = [model.checkpoint for model in typed]
@@ -171,8 +184,12 @@ def merge_recipe(
 
         fusion.statistics = in_turn(recipe, read, matched, fused, fuse, report)
     notes += fusion.notes
-    checkpoints = [_checkpoint(fusion, owner, own_head=head is not None) for owner in owners(recipe)]
-    return Merge(recipe, names, parents, checkpoints, matched, fusion.weights, fusion.statistics.report, notes)
+    merged, after = [_state(fusion, one, own_head=head is not None) for one in owning], None
+    if afterwards is not None:
+        merged[0], after = afterwards.run(fusion, matched, merged[0], report)
+        notes += worse(after)
+    checkpoints = [result(recipe, fusion.typed[one], state) for one, state in zip(owning, merged, strict=True)]
+    return Merge(recipe, names, parents, checkpoints, matched, fusion.weights, fusion.statistics.report, notes, after)
 
 
 def _matched(recipe: Recipe, names: list[str], typed: list[Typed], report: Progress) -> Matched:
@@ -226,13 +243,11 @@ def result(recipe: Recipe, typed: Typed, state: State) -> Checkpoint:
     return replace(typed, checkpoint=place).derived(state, None if dtype is None else getattr(torch, dtype))
 
 
-def _checkpoint(fusion: Fusion, owner: int, own_head: bool) -> Checkpoint:
-    """The merged model in the place of one of its parents, with that one's task head or the merged one."""
-    typed, recipe = fusion.typed[owner], fusion.recipe
+def _state(fusion: Fusion, owner: int, own_head: bool) -> State:
+    """The merged tensors in the place of one of the parents, with that one's task head or the merged one."""
+    typed = fusion.typed[owner]
     heads = set(typed.task_heads) if own_head else set()
-    return result(
-        recipe, typed, Lazy(typed, lambda name: fusion.states[owner][name] if name in heads else fusion.tensor(name))
-    )
+    return Lazy(typed, lambda name: fusion.states[owner][name] if name in heads else fusion.tensor(name))
 
 
 def _equally_tied(matched: Matched) -> Matched:

@@ -11,6 +11,7 @@ from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.typed import Typed
 from cobasin.finding.search import Search
 from cobasin.matching.choice import Choice
+from cobasin.merging.after import Afterwards
 from cobasin.merging.fused import Fusion
 from cobasin.merging.merge import owners, result
 from cobasin.merging.parents import equally_tied, prepare
@@ -32,6 +33,7 @@ def plan(recipe: Recipe, models: Mapping[str, Any]) -> dict[str, Any]:
     names, typed, head = prepare(recipe, models)
     fused = [names.index(name) for name in recipe.inputs]
     read = batches_of(recipe, typed, fused)
+    afterwards = Afterwards.of(recipe, names, typed, owners(recipe)[0])
     _check_matching(recipe, typed)
     ends = _ends(recipe, typed)
     fusion = Fusion(recipe, ends, ends, fused, Statistics())
@@ -56,8 +58,16 @@ def plan(recipe: Recipe, models: Mapping[str, Any]) -> dict[str, Any]:
         "memory": _memory(recipe, typed),
         "groups": list(groups.values()),
         "statistics": None,
+        "after": None,
         "notes": list(recipe.notes),
     }
+    if afterwards is not None:
+        asked = afterwards.asked
+        found["after"] = {
+            "repair": asked.repair is not None,
+            "heal": asked.heal and asked.heal.steps,
+            "inputs": afterwards.inputs.report,
+        }
     if ends[0].spec.tied != typed[0].spec.tied:
         found["notes"].append("the output head is untied from the embedding")
     if read and recipe.statistics is not None:
@@ -113,4 +123,6 @@ def _memory(recipe: Recipe, typed: list[Typed]) -> dict[str, int]:
         }[recipe.method.statistics]
         running = whole * (2 if recipe.method.statistics == "fisher" else 1)  # with its gradients
         memory["statistics"] = running + models * one
+    if recipe.after is not None:  # healing also: gradients, two moments, and what did best so far
+        memory["after the merge"] = whole * (1 + len(typed) + 4 * (recipe.after.heal is not None))
     return memory

@@ -34,6 +34,8 @@ COLLECTED = {
     "activations": "activations",
 }
 
+AFTER = {"merge": "the merge itself", "repair": "repaired", "heal": "healed"}
+
 
 @contextmanager
 def status(text: str) -> Iterator[None]:
@@ -77,7 +79,7 @@ def match_report(report: dict) -> None:
     """The table of `cobasin match`."""
     _output.print(f"matched {report['source']} to {report['anchor']} ({report['symmetry']})")
     _distances(report)
-    _output.print(f"written to {report['out']}")
+    _output.print(f"written to {report['out']}" + (f" and {report['anchor_out']}" if "anchor_out" in report else ""))
 
 
 def apply_report(report: dict) -> None:
@@ -105,6 +107,8 @@ def merge_report(report: dict) -> None:
         _output.print(f"distance of all to their mean: {objective[0]:.6g} -> {objective[-1]:.6g}")
     for note in report["notes"]:
         _output.print(f"note: {note}")
+    if report["after"] is not None:
+        _after(report["after"])
     for folder, model in report.get("heads", {}).items():
         _output.print(f"{folder}: with the task head of {model}")
     _output.print(f"written to {report['out']}")
@@ -132,6 +136,9 @@ def plan(report: dict) -> None:
         rows = ", ".join(f"{count} rows for {model}" for model, count in found["rows"].items())
         kept = f"; kept in {found['cache']}" if found["cache"] else ""
         _output.print(f"{COLLECTED[found['kind']]} first collected on data: {rows}{kept}")
+    if found := report["after"]:
+        steps = [*(["repair"] if found["repair"] else []), *([f"heal, {found['heal']} steps"] if found["heal"] else [])]
+        _output.print(f"after the merge: {', '.join(steps)}, on {found['inputs']['count']} {found['inputs']['kind']}")
     names = list(report["groups"][0]["parameters"])
     table = Table("tensors", "the first of them", *names)
     for group in report["groups"][:SHOWN]:
@@ -141,6 +148,15 @@ def plan(report: dict) -> None:
         _output.print(f"and {more} more combinations of parameters (--json has them all)")
     for note in report["notes"]:
         _output.print(f"note: {note}")
+
+
+def _after(report: dict) -> None:
+    """What followed a merge: the first row is the merge itself."""
+    held, losses = f"loss on {report['inputs']['held_out']} held-out {report['inputs']['kind']}", report["losses"]
+    table = Table(held, *(f"against {word}" for word in losses["merge"]), title="after the merge, and no part of it")
+    for stage, found in losses.items():
+        table.add_row(AFTER[stage], *(f"{loss:.4g}" for loss in found.values()))
+    _output.print(table, soft_wrap=False)
 
 
 def _value(value: object) -> str:

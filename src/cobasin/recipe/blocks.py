@@ -116,6 +116,8 @@ class Matching(Block):
         method: ``weights``, ``activations`` or ``learned``, as in `cobasin.match`.
         data, samples, seed: the inputs of the latter two, which are made up without ``data``.
         steps: of ``learned``, at most.
+        loss: of ``learned``: ``parents``, to answer as the models do on average; ``labels``, those of the data.
+        move: of ``learned``: ``source``, the reference stays; ``all``, its scales and general maps move, too.
     """
 
     symmetry: str = "full"
@@ -126,11 +128,13 @@ class Matching(Block):
     samples: Positive | None = None
     seed: Annotated[int, Field(strict=True, ge=0)] = 0
     steps: Positive | None = None
+    loss: Literal["parents", "labels"] | None = None
+    move: Literal["source", "all"] | None = None
 
     @field_validator("data", mode="before")
     @classmethod
     def _described(cls, given: Any) -> Any:
-        return None if given is None else _data(given)
+        return None if given is None else described(given)
 
     @model_validator(mode="before")
     @classmethod
@@ -154,7 +158,7 @@ class Matching(Block):
     @property
     def search(self) -> dict[str, Any]:
         """What it says of how to search, as arguments of `cobasin.match`."""
-        keys = ("method", "data", "samples", "seed", "steps")
+        keys = ("method", "data", "samples", "seed", "steps", "loss", "move")
         return {key: value for key in keys if (value := getattr(self, key)) is not None}
 
     @model_validator(mode="after")
@@ -168,10 +172,12 @@ class Matching(Block):
             raise ValueError("nothing is matched with symmetry none; leave anchor, layers and method out")
         if self.method == "weights" and self.model_fields_set & {"data", "samples", "seed"}:
             raise ValueError("data, samples and seed go with method activations or learned")
-        if self.method != "learned" and self.steps is not None:
-            raise ValueError("steps go with method learned")
-        if self.method != "weights" and self.anchor == "consensus":
-            raise ValueError(f"anchor consensus goes with method weights; with {self.method}, take medoid or a model")
+        if self.method != "learned" and (self.steps, self.loss, self.move) != (None, None, None):
+            raise ValueError("steps, loss and move go with method learned")
+        if self.loss == "labels" and self.data is None:
+            raise ValueError("loss labels needs data with labels: say where they are under data")
+        if self.method == "activations" and self.anchor == "consensus":
+            raise ValueError("anchor consensus is not found by method activations; take medoid, a model, or learned")
         return self
 
 
@@ -199,10 +205,17 @@ class Statistics(Block):
     @field_validator("data", mode="before")
     @classmethod
     def _described(cls, given: Any) -> Any:
-        return [_data(one) for one in given] if isinstance(given, list) else None if given is None else _data(given)
+        if isinstance(given, list):
+            return [described(one) for one in given]
+        return None if given is None else described(given)
 
 
-def _data(given: Any) -> DataConfig:
+def described(given: Any) -> DataConfig:
+    """A data set as a recipe describes it.
+
+    Raises:
+        ValueError: for unknown keys and values that do not fit.
+    """
     if isinstance(given, DataConfig):
         return given
     try:

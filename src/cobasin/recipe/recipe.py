@@ -1,4 +1,4 @@
-"""A recipe: mergekit's grammar, with ``match``, ``statistics``, ``head`` and ``seed`` added.
+"""A recipe: mergekit's grammar, with ``match``, ``statistics``, ``head``, ``seed``, ``repair`` and ``heal`` added.
 
 Keys that are also mergekit's mean what they mean there. Differences:
 
@@ -23,6 +23,7 @@ from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
 from cobasin.errors import InputError
 from cobasin.fusion.registry import Method, find
+from cobasin.recipe.after import After, Heal, Repair
 from cobasin.recipe.blocks import (
     LAYER_BY_LAYER,
     Block,
@@ -49,7 +50,7 @@ NEEDS = {
 
 
 class Recipe(Block):
-    """What to merge and how; see the module's docstring, `Matching` and `Statistics`.
+    """What to merge and how; see the module's docstring, `Matching`, `Statistics`, `Repair` and `Heal`.
 
     Attributes:
         models, slices, modules: one of them: the models, with parameters of their own; for some layers; for all.
@@ -81,6 +82,8 @@ class Recipe(Block):
     statistics: Statistics | None = None
     head: ModelName | None = None
     seed: int = Field(default=0, strict=True)
+    repair: Repair | None = None
+    heal: Heal | None = None
 
     _where: str = PrivateAttr("recipe")
     _layout: Layout = PrivateAttr()
@@ -152,6 +155,11 @@ class Recipe(Block):
         return self._layout.referenced
 
     @property
+    def after(self) -> After | None:
+        """What follows the merge; mostly nothing."""
+        return After.of(self.repair, self.heal)
+
+    @property
     def notes(self) -> list[str]:
         """What in the recipe has no effect, or one that may surprise."""
         return self._layout.notes + self._notes
@@ -203,6 +211,7 @@ class Recipe(Block):
         if self.match.anchor != "medoid":
             self.match.anchor = self._listed("match.anchor", self.match.anchor, "medoid", "consensus")
         self._check_statistics()
+        self._check_after()
         return self
 
     def _body(self) -> Module:
@@ -248,6 +257,16 @@ class Recipe(Block):
             raise InputError(
                 f"statistics.data lists {len(given.data)} data sets for {len(self.inputs)} models; give one for all, "
                 "or one for each in their order"
+            )
+
+    def _check_after(self) -> None:
+        """Whether what follows the merge goes with it."""
+        if self.after is not None and self.head == "keep":
+            raise InputError("repair and heal make one model, head: keep several; name the model whose head to take")
+        if self.repair is not None and self.method.takes_base and self.method.most != 1:
+            raise InputError(
+                f"repair: {self.merge_method} adds to a base what others have learned; its result lies not between "
+                "them, so no statistics are those to repair; leave repair out"
             )
 
     @contextmanager

@@ -76,6 +76,24 @@ def keep_bases(form: Form, values: Values, source: Frames, target: Frames) -> Fr
     return kept
 
 
+def in_isometries(form: Form, values: Values, target: Frames) -> tuple[Values, Frames]:
+    """Learned general maps as isometries, and the target's frames so that the same file is written.
+
+    A map M that is followed by a frame F⁻¹ is, in polar form M F⁻¹ = R P, the isometry R followed by the frame P⁻¹. So
+    the values of an element stay isometries: what stretches is a matter of the gauge that it writes.
+    """
+    values, target = dict(values), dict(target)
+    for key in target.keys() & values.keys():
+        if "dual" not in values[key]:
+            continue
+        back = in_old_order(form.spec, values, key, inverse(target[key]))  # listed as the source lists its heads
+        u, sizes, vh = torch.linalg.svd(values[key]["matrix"] @ back["matrix"])
+        frame = {"matrix": vh.mT / sizes[..., None, :] @ vh, "dual": vh.mT * sizes[..., None, :] @ vh}
+        values[key] = {"matrix": u @ vh}
+        target[key] = in_new_order(form.spec, values, key, frame)
+    return values, target
+
+
 def conditions(form: Form, values: Values, source: Frames, target: Frames) -> dict[Key, float]:
     """For every balanced key the largest condition number of the maps that act on the source's bases in all."""
     found = {}

@@ -27,7 +27,7 @@ from cobasin.symmetry.balance import FRAME, Frames, balancing_frames, in_frames,
 from cobasin.symmetry.form import Form
 from cobasin.symmetry.gauges import SoftmaxShift
 from cobasin.symmetry.spec import key_text
-from cobasin.symmetry.state import State, wide
+from cobasin.symmetry.state import Lazy, State, wide
 
 Gauge = dict[str, Tensor]
 """The free choices of a model: norm gains and offsets, means of writers and readers, free biases, bases of heads."""
@@ -48,6 +48,11 @@ def in_gauge(form: Form, state: State, gauge: Gauge) -> State:
     if form.balanced:
         state = in_frames(form, state, {key: inverse(frame) for key, frame in frames_of(form, gauge).items()})
     return Unfolded(form, state, gauge)
+
+
+def stored(form: Form, state: State) -> State:
+    """A model in canonical form as a file has it: a gain that is stored minus one is so."""
+    return Lazy(state, lambda name: state[name] - 1 if name in form.plus_one else state[name])
 
 
 def frames_of(form: Form, gauge: Gauge) -> Frames:
@@ -147,6 +152,9 @@ class Unfolded(_Changed):
         for gauge in form.biases:
             if isinstance(gauge, SoftmaxShift) and gauge.weight == name:
                 tensor = tensor + self._gauge(f"{name}:shift", tensor)
+        for gauge in form.biases:
+            if not isinstance(gauge, SoftmaxShift) and gauge.bias == name:
+                tensor = form.with_block(name, gauge.block, tensor, self._gauge(f"{name}:{gauge.block}", tensor))
         if name in form.readers:
             tensor = self._unfold(name, tensor)
         if name in form.reader_biases:
@@ -156,8 +164,8 @@ class Unfolded(_Changed):
                 tensor = tensor - form.read_offset(weight, self[weight], self._gauge(offset, tensor))
         if name in form.value_biases:
             gauge = form.value_biases[name]
-            # the value bias that the written model will have, with what its reader takes from the norm's offset
-            total = Folded(form, self).before_biases(gauge.bias)
+            bias = self._read(gauge.bias)
+            total = form.with_block(gauge.bias, gauge.block, bias, self._gauge(f"{gauge.bias}:{gauge.block}", bias))
             tensor = tensor - form.through_output(gauge, self._read(gauge.weight), total)
         if name in form.centred_writers:
             view, _ = form.view(name, form.centred_writers[name], tensor)
@@ -166,9 +174,6 @@ class Unfolded(_Changed):
             scale = form.scaled_writers[name]
             inverse = self._gauge(scale.weight, tensor).reciprocal()
             tensor = form.scaled(name, scale.stream, tensor, inverse).reshape(tensor.shape)
-        for gauge in form.biases:
-            if not isinstance(gauge, SoftmaxShift) and gauge.bias == name:
-                tensor = form.with_block(name, gauge.block, tensor, self._gauge(f"{name}:{gauge.block}", tensor))
         return tensor
 
     def _read(self, name: str) -> Tensor:
@@ -226,7 +231,9 @@ def gauge_of(form: Form, state: State) -> Gauge:
         if isinstance(bias, SoftmaxShift):
             gauge[f"{bias.weight}:shift"] = form.common_row(bias, folded.before_biases(bias.weight))
         else:
-            view = form.spec.entries[bias.bias].layout.blocks[bias.block].view(_read(form, state, bias.bias))
+            # with what its reader takes from the norm's offset: so all that is written is linear in the weights, and
+            # the mean of models in one gauge is the mean of their canonical forms
+            view = form.spec.entries[bias.bias].layout.blocks[bias.block].view(folded.before_biases(bias.bias))
             gauge[f"{bias.bias}:{bias.block}"] = view.clone()
     return gauge | frames_as_gauge(balancing_frames(form, folded))
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cobasin.symmetry.gauges import FreeGauge, LayerScale, Norm, SoftmaxShift, ValueBias
-from cobasin.symmetry.groups import Group, Orthogonal
+from cobasin.symmetry.groups import General, Group
 from cobasin.symmetry.spec import Key, Spec, layer_of
 
 
@@ -39,7 +39,7 @@ class Form:
     def group(self, key: Key) -> Group:
         """The group that acts in this form with an element named ``key``."""
         if key in self._balanced:
-            return Orthogonal()
+            return General()
         group = self.spec.group(str(key[0]), self.folded)
         assert group is not None, key
         return group

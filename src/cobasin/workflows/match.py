@@ -21,7 +21,8 @@ from cobasin.checkpoints.typed import Typed
 from cobasin.checkpoints.writer import check_output, save
 from cobasin.errors import InputError
 from cobasin.finding.applying import transform, typed_for
-from cobasin.finding.match import match
+from cobasin.finding.match import match_all
+from cobasin.learning.descent import forget
 from cobasin.presenting import tables
 from cobasin.recipe.data_file import data_config
 from cobasin.symmetry.element import Element
@@ -41,33 +42,70 @@ def match_to_folder(
     overwrite: bool,
     method: str = "weights",
     data: str | None = None,
+    resume: bool = False,
+    anchor_out: Path | None = None,
     **search: Any,
 ) -> dict:
     """Match, write the matched model with its element and report; returns the report.
 
-    ``data`` is a data set or a YAML file that describes one; ``search`` are further arguments of `cobasin.match`.
+    Args:
+        source, anchor: models, or two adapters of one base.
+        out: the folder to write.
+        symmetry, layers: as in `cobasin.match`.
+        overwrite: whether folders may be replaced.
+        method: as in `cobasin.match`.
+        data: a data set, or a YAML file that describes one.
+        resume: go on learning where a run of the same command was interrupted. What is needed for that is kept in a
+            hidden file beside ``out`` until that is written.
+        anchor_out: where to write the anchor, which then moves, too.
+        search: further arguments of `cobasin.match_all`.
     """
+    learns = method == "learned"
+    if not learns and (resume or anchor_out is not None):
+        given = "--resume" if resume else "--anchor-out"
+        raise InputError(f"{given} goes with --method learned; --method {method} learns nothing")
     if is_adapter(source) or is_adapter(anchor):
         if method != "weights" or data is not None:
             raise InputError("adapters of one base are matched by their weights: no other --method, no --data")
         return _match_adapters(source, anchor, out, symmetry, layers, overwrite)
     models, rows = (load(source), load(anchor)), None if data is None else data_config(data)
-    check_output(out, overwrite, [model.folder for model in models])
+    folders = [model.folder for model in models]
+    check_output(out, overwrite, folders)
+    if anchor_out is not None:
+        _check_apart(out, anchor_out)
+        check_output(anchor_out, overwrite, folders)
+    move, state = "source" if anchor_out is None else "all", _state_beside(out) if learns else None
+    search |= {"method": method, "data": rows, "move": move, "state": state, "resume": resume}
     with tables.rounds(f"matching {source} to {anchor}") as progress:
-        element = match(*models, symmetry, layers, progress, method, rows, **search)
-    report = {"cobasin": __version__, "source": source, "anchor": anchor, "out": str(out), **element.report}
-    report |= evidence_of(element, models[0])
-    save_with_bar(
-        transform(element, models[0]),
-        out,
-        overwrite,
-        {
-            ELEMENT_FILE: element.save,
-            "cobasin.json": json.dumps(report, indent=2),
-            "README.md": card.matched(report),
-        },
-    )
+        ours, theirs = match_all(models, symmetry, layers, 1, progress, **search).elements
+    assert ours is not None
+    report = {"cobasin": __version__, "source": source, "anchor": anchor, "out": str(out), **ours.report}
+    report |= evidence_of(ours, models[0])
+    if theirs is not None and anchor_out is not None:
+        report["anchor_out"] = str(anchor_out)
+        report["anchor_report"] = theirs.report | evidence_of(theirs, models[1])
+        report["notes"] = [*report["notes"], f"the anchor moved, too: average this with {anchor_out}, not {anchor}"]
+        save_with_bar(transform(theirs, models[1]), anchor_out, overwrite, _beside(theirs, report, card.anchor(report)))
+    save_with_bar(transform(ours, models[0]), out, overwrite, _beside(ours, report, card.matched(report)))
+    if state is not None:
+        forget(state)
     return report
+
+
+def _beside(element: Element, report: dict, text: str) -> dict:
+    """The files that go with a matched model."""
+    return {ELEMENT_FILE: element.save, **_texts(report, text)}
+
+
+def _state_beside(out: Path) -> Path:
+    """Where learning keeps how far it is."""
+    return out.resolve().with_name(f".{out.resolve().name}.learning")
+
+
+def _check_apart(out: Path, anchor_out: Path) -> None:
+    one, other = out.resolve(), anchor_out.resolve()
+    if one == other or one in other.parents or other in one.parents:
+        raise InputError(f"--anchor-out {anchor_out}: --out is {out}; name two folders, neither within the other")
 
 
 def apply_to_folder(element_path: str, model: str, out: Path, base: str | None, overwrite: bool) -> dict:

@@ -24,9 +24,11 @@ from cobasin.merging.merge import Merge, merge_recipe, shares
 from cobasin.merging.plan import plan
 from cobasin.presenting import tables
 from cobasin.recipe import Recipe
+from cobasin.recipe.data_file import data_config
 from cobasin.workflows.match import evidence_of, save_with_bar
 
 _IN_RECIPE = {"weights": "parameters", "set": "parameters", "merge_method": "merge_method", "base_model": "base_model"}
+_IN_RECIPE |= {"repair": "repair", "heal": "heal", "data": "repair or heal"}
 _OPTION = {"merge_method": "method", "base_model": "base"}
 
 
@@ -75,6 +77,17 @@ def _content(models: list[str], options: Mapping[str, Any]) -> dict[str, Any]:
         content["base_model"] = options["base_model"]
     if head := _head(options, [*models, *([options["base_model"]] if "base_model" in options else [])]):
         content["head"] = head
+    return content | _after(options)
+
+
+def _after(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What follows the merge, and its data."""
+    content: dict[str, Any] = {"repair": {}} if "repair" in options else {}
+    content |= {"heal": {"steps": options["heal"]}} if "heal" in options else {}
+    if "data" in options:
+        if not content:
+            raise InputError("--data is what --repair and --heal read: give one of them, or leave it out")
+        content[next(iter(content))]["data"] = data_config(options["data"])
     return content
 
 
@@ -186,7 +199,8 @@ def _check_beside(out: Path, recipe: Recipe, arguments: Sequence[str]) -> None:
     """Refuse an output folder that holds the recipe, the data, or the files of statistics."""
     given = recipe.statistics
     data = [] if given is None or given.data is None else given.data if isinstance(given.data, list) else [given.data]
-    data = [*data, *([recipe.match.data] if recipe.match.data is not None else [])]
+    after = None if recipe.after is None else recipe.after.data
+    data = [*data, *(one for one in (recipe.match.data, after) if one is not None)]
     read = [path for path in (*arguments, *(one.path for one in data)) if Path(path).expanduser().exists()]
     for path in [*read, *([given.cache] if given is not None and given.cache is not None else [])]:
         place = Path(path).expanduser().resolve()
@@ -225,5 +239,6 @@ def _report(merged: Merge, out: Path) -> dict[str, Any]:
         "matching": merged.matched.report,
         "matches": matches,
         "statistics": merged.statistics,
+        "after": merged.after,
         "notes": merged.notes,
     }

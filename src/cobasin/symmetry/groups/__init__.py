@@ -3,9 +3,19 @@
 from cobasin.symmetry.groups.base import Group, Value
 from cobasin.symmetry.groups.diagonal import Diagonal
 from cobasin.symmetry.groups.gram import Gram
-from cobasin.symmetry.groups.isometry import Orthogonal, Rotation2
+from cobasin.symmetry.groups.isometry import General, Orthogonal, Rotation2
 from cobasin.symmetry.groups.permutation import Permutation
 
 SignedPermutation = Permutation(signed=True)
 
-__all__ = ["Diagonal", "Gram", "Group", "Orthogonal", "Permutation", "Rotation2", "SignedPermutation", "Value"]
+__all__ = [
+    "Diagonal",
+    "General",
+    "Gram",
+    "Group",
+    "Orthogonal",
+    "Permutation",
+    "Rotation2",
+    "SignedPermutation",
+    "Value",
+]

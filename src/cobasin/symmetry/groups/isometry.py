@@ -188,6 +188,37 @@ class Orthogonal(Isometry):
 
 
 @dataclass(frozen=True)
+class General(Orthogonal):
+    """GL(n) seen from the balanced basis, where it is matched by its isometries (`cobasin.symmetry.balance`).
+
+    ``{"matrix": float64[*batch, n, n]}`` is an isometry. What is learned has a ``dual`` as well, the contragredient of
+    its matrix: axes of charge -1 are multiplied by that one.
+    """
+
+    def act(self, value: Value, x: Tensor, charge: int = 1) -> Tensor:
+        return x @ (_dual(value) if charge < 0 else value["matrix"]).to(x.dtype)
+
+    def inverse(self, value: Value) -> Value:
+        dual = {"dual": value["matrix"].mT.contiguous()} if "dual" in value else {}
+        return {"matrix": _dual(value).mT.contiguous()} | dual
+
+    def compose(self, first: Value, second: Value) -> Value:
+        dual = {"dual": _dual(first) @ _dual(second)} if "dual" in first or "dual" in second else {}
+        return {"matrix": first["matrix"] @ second["matrix"]} | dual
+
+    def describe(self, n: int) -> tuple[str, int]:
+        return f"GL({n})", n * n
+
+    def _isometry_deviation(self, value: Value) -> float:
+        product = value["matrix"] @ _dual(value).mT
+        return float((product - torch.eye(product.shape[-1], dtype=product.dtype)).abs().max().nan_to_num(math.inf))
+
+
+def _dual(value: Value) -> Tensor:
+    return value.get("dual", value["matrix"])
+
+
+@dataclass(frozen=True)
 class Rotation2(Isometry):
     """SO(2) on a space of size two: all isometries that commute with a rotary embedding at one frequency.
 

@@ -1,0 +1,189 @@
+"""Families of independently trained models, and the data they are measured on and may learn from."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cobasin.checkpoints.checkpoint import load
+from cobasin.data import Batch, batches, task_of
+from cobasin.evaluation.running import instantiate
+from cobasin.evaluation.tasks import evaluate
+from train import FAMILIES
+from train import Family as Training
+from training.data import DEVIATION, MEAN
+
+DEV_IMAGES = 5000  # the last training images; the smaller models were trained on them, too
+PAIRS = ((0, 1), (2, 3), (0, 2))  # seeds of anchor and source
+SIZE = {"image": 250, "causal_lm": 64, "masked_lm": 256}  # rows that are evaluated at once
+PART = {"image": 4, "causal_lm": 2, "masked_lm": 8}  # batches that the line between two models is measured on
+
+
+@dataclass(frozen=True)
+class Family:
+    """Models that differ in their seeds only, as ``benchmarks/train.py`` trains them.
+
+    Attributes:
+        name: of its file in ``benchmarks/training``.
+        training: what is in there.
+        shared, own: folders of models; the first that has a model counts.
+    """
+
+    name: str
+    training: Training
+    shared: Path
+    own: Path
+
+    @classmethod
+    def all(cls, shared: Path, own: Path, only: Sequence[str] | None = None) -> list[Family]:
+        """Those that are named, all by default."""
+        names = only or sorted(path.stem for path in FAMILIES.glob("*.yaml"))
+        return [cls(name, Training.read(name), shared, own) for name in names]
+
+    def path(self, seed: int) -> Path | None:
+        """The model's folder; None where there is none."""
+        name = f"{self.training.folder}{seed}"
+        found = (self.shared / "models" / name, self.own / name)
+        return next((folder for folder in found if (folder / "config.json").exists()), None)
+
+    def paths(self, seeds: Sequence[int]) -> list[Path] | None:
+        """The folders of several models; None, which is said, where one is missing."""
+        found = {seed: self.path(seed) for seed in seeds}
+        if missing := [seed for seed, path in found.items() if path is None]:
+            print(
+                f"{self.name} {','.join(map(str, seeds))}: skipped, there is no model of seed "
+                f"{' and '.join(map(str, missing))}; python benchmarks/train.py {self.name} --seed {missing[0]}",
+                file=sys.stderr,
+            )
+            return None
+        return [path for path in found.values() if path is not None]
+
+    def pairs(self, wanted: Sequence[tuple[int, int]] | None = None) -> list[tuple[int, int]]:
+        """Those of ``wanted`` (`PAIRS` by default) whose models are there."""
+        return [pair for pair in wanted or PAIRS if self.paths(pair) is not None]
+
+    def task(self, train: int, dev: bool) -> Task:
+        """What the family is measured on: the test set once, or dev data, and so many rows of training data."""
+        seeds = {seed for pair in PAIRS for seed in pair}
+        folder = next((path for seed in sorted(seeds) if (path := self.path(seed))), None)
+        if folder is None:
+            raise SystemExit(f"{self.name}: no model of any of the seeds {sorted(seeds)}; see benchmarks/train.py")
+        read = images if self.training.data == "cifar10" else text
+        return read(self, folder, train, dev)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What models are measured on, and what they may learn from.
+
+    Attributes:
+        kind: as `cobasin.data.task_of` says.
+        rows: batches of the test set (of dev data).
+        train: training data, as `cobasin.match` takes it.
+        samples: how many rows (of a language model blocks) of it are used.
+        data: what was read, for the record.
+    """
+
+    kind: str
+    rows: Sequence[Batch]
+    train: Sequence[Mapping[str, Any]]
+    samples: int
+    data: str
+
+    def score(self, model: Any, part: bool = False) -> dict[str, float]:
+        """Mean loss and accuracy (of tokens), on all rows or on the part."""
+        found = evaluate(model, self.rows[: PART[self.kind]] if part else self.rows, self.kind)
+        return {"loss": found.loss, "accuracy": found.metric}
+
+
+class Ensemble:
+    """The mean of several models' probabilities, called like one of them."""
+
+    def __init__(self, models: Sequence[Any]):
+        self.models = models
+        self.config, self.device, self.dtype = models[0].config, models[0].device, models[0].dtype
+
+    def __call__(self, **inputs: Tensor) -> SimpleNamespace:  # noqa: D102 - a model's own
+        probabilities = torch.stack([model(**inputs).logits.softmax(-1) for model in self.models]).mean(0)
+        return SimpleNamespace(logits=probabilities.log())
+
+
+def parents(task: Task, folders: Sequence[Path]) -> dict[str, Any]:
+    """The scores of models as they are, and of the mean of their probabilities."""
+    models = [instantiate(load(folder), torch.float32) for folder in folders]
+    return {"each": [task.score(model) for model in models], "ensemble": task.score(Ensemble(models))}
+
+
+class Images(Sequence[Mapping[str, Any]]):
+    """Rows of images, cut out of the middle and normalised as they are asked for.
+
+    Args:
+        pixels: bytes, [rows, height, width, channels].
+        labels: [rows].
+        side: of the square that is cut out.
+    """
+
+    def __init__(self, pixels: Any, labels: Any, side: int):
+        border = (pixels.shape[1] - side) // 2
+        self.pixels, self.labels = pixels[:, border : border + side, border : border + side], labels
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: Any) -> Any:
+        pixels = (torch.tensor(self.pixels[index]) / 255 - torch.tensor(MEAN)) / torch.tensor(DEVIATION)
+        return {"image": pixels.numpy(), "label": int(self.labels[index])}
+
+
+@cache
+def _cifar10(shared: Path) -> Sequence[Any]:
+    """Training images and their classes, test images and theirs."""
+    spec = spec_from_file_location("shared_data", shared / "data" / "load.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.cifar10()
+
+
+def images(family: Family, folder: Path, train: int, dev: bool) -> Task:
+    """CIFAR-10. Dev data are the last training images, which are not among those learned from."""
+    own, classes, test, truth = _cifar10(family.shared)
+    if dev:
+        test, truth = own[-DEV_IMAGES:], classes[-DEV_IMAGES:]
+    side, left = family.training.config["image_size"], len(own) - DEV_IMAGES
+    rows, learned = Images(test, truth, side), Images(own[:left], classes[:left], side)
+    found = list(batches(load(folder), rows, samples=None, batch_size=SIZE["image"], seed=0))
+    data = f"{len(test)} {'training' if dev else 'test'} images of CIFAR-10"
+    return Task("image", found, learned, min(train, left), data)
+
+
+def text(family: Family, folder: Path, train: int, dev: bool) -> Task:
+    """Tiny Shakespeare by characters, in blocks as long as the models read; masks of a fixed seed."""
+    split, checkpoint = "dev" if dev else "test", load(folder)
+    kind = task_of(checkpoint)
+    own, measured = (_documents(family, folder, kind, name) for name in ("train", split))
+    found = list(batches(checkpoint, measured, samples=None, batch_size=SIZE[kind], seed=0))
+    blocks = sum(len(batch.inputs["input_ids"]) for batch in found)
+    return Task(kind, found, own, train, f"{blocks} blocks of {split}.txt of tiny Shakespeare")
+
+
+def _documents(family: Family, folder: Path, kind: str, split: str) -> list[dict[str, Any]]:
+    """The blocks of a causal language model; the text of a masked one, which its tokenizer cuts."""
+    content = (family.shared / "data" / "lm" / "tinyshakespeare" / f"{split}.txt").read_text("utf-8")
+    if kind == "masked_lm":
+        return [{"text": content}]
+    number = {char: i for i, char in enumerate(json.loads((folder / "chars.json").read_text("utf-8")))}
+    length = load(folder).config.max_position_embeddings
+    ids = torch.tensor([number[char] for char in content])
+    return [{"input_ids": block.tolist()} for block in ids[: len(ids) // length * length].view(-1, length)]

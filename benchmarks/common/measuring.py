@@ -1,0 +1,178 @@
+"""Models brought together, and what their average is worth."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cobasin.checkpoints.checkpoint import Checkpoint, load
+from cobasin.checkpoints.fingerprint import fingerprint
+from cobasin.checkpoints.typed import Typed
+from cobasin.checkpoints.writer import save
+from cobasin.evaluation.blend import Blend
+from cobasin.evaluation.path import loss_path
+from cobasin.evaluation.running import instantiate, model_class, outputs, probe
+from cobasin.finding.applying import transform
+from cobasin.finding.match import Matched, match_all
+from cobasin.matching.state import compared
+from cobasin.symmetry.canonical import canonical
+from cobasin.symmetry.form import form_of
+from cobasin.symmetry.state import State, squared_distance
+from cobasin.verification import verify
+from common.families import Family, parents
+from common.results import Results
+
+
+class Bench:
+    """A family, its task, and the results that all benchmarks share.
+
+    Args:
+        family: whose models are measured.
+        train: rows of training data that learning may use.
+        dev: measure on dev data.
+        out: folder of the results.
+    """
+
+    def __init__(self, family: Family, train: int, dev: bool, out: Path):
+        self.family, self.dev = family, dev
+        self.task = family.task(train, dev)
+        self.results = Results(out / f"measured-{family.name}.json")
+        self._prints: dict[int, str] = {}
+
+    def parents(self, seeds: Sequence[int]) -> dict[str, Any]:
+        """Scores of the models themselves (``each``) and of their probability ``ensemble``."""
+        return self.results.get(self._of(seeds, way="parents"), lambda: parents(self.task, self.folders(seeds)))
+
+    def raw(self, seeds: Sequence[int]) -> dict[str, Any]:
+        """What the average of the models as they are is worth; see `_worth`."""
+
+        def measure() -> dict[str, Any]:
+            typed = [Typed.of(load(folder)) for folder in self.folders(seeds)]
+            matched = Matched(typed, [None] * len(typed), 0, {})
+            return self._worth(seeds, matched) | distances(matched)
+
+        return self.results.get(self._of(seeds, way="none"), measure)
+
+    def matched(self, seeds: Sequence[int], options: dict[str, Any], seed: int = 0) -> dict[str, Any]:
+        """What the average is worth once the models are matched, what the match took, and whether functions are kept.
+
+        Args:
+            seeds: of the models; the first is the anchor, unless the options say otherwise.
+            options: of `match_all`; with ``data: True`` on training data.
+            seed: of what is random.
+        """
+
+        def measure() -> dict[str, Any]:
+            started = time.process_time()
+            matched = self.match(seeds, options, seed)
+            found: dict[str, Any] = {"cpu_seconds": time.process_time() - started}
+            found |= self._worth(seeds, matched) | distances(matched)
+            notes = [line for element in matched.elements if element for line in element.report["notes"]]
+            return found | {"notes": notes} | self._kept(seeds, matched)
+
+        return self.results.get(self._of(seeds, way="match", options=options, seed=seed), measure)
+
+    def match(self, seeds: Sequence[int], options: dict[str, Any], seed: int = 0) -> Matched:
+        """Bring the models together."""
+        options = {"anchor": 0, "seed": seed} | options
+        if options.pop("data", False):
+            options |= {"data": self.task.train, "samples": self.task.samples}
+        return match_all(self.folders(seeds), **options)
+
+    def _worth(self, seeds: Sequence[int], matched: Matched) -> dict[str, float]:
+        """Loss and accuracy of the average; ``excess``, the loss above the mean of the parents'; of two the barrier."""
+        ends = ends_of(matched)
+        found = self.task.score(Blend(ends).at([1 / len(ends)] * len(ends)))
+        each = [parent["loss"] for parent in self.parents(seeds)["each"]]
+        found["excess"] = found["loss"] - sum(each) / len(each)
+        if len(ends) == 2:
+
+            def evaluate(model: Any) -> tuple[float, float]:
+                score = self.task.score(model, part=True)
+                return score["loss"], score["accuracy"]
+
+            found["barrier"] = loss_path(ends[0], ends[1], evaluate).barrier
+        return found
+
+    def _kept(self, seeds: Sequence[int], matched: Matched) -> dict[str, Any]:
+        """The largest relative change of logits in float64, whether it is rounding, and whether the files load."""
+        moved = [(folder, e) for folder, e in zip(self.folders(seeds), matched.elements, strict=True) if e is not None]
+        verdicts = []
+        for folder, element in moved:
+            source = load(folder)
+            verdicts.append(verify(source, transform(element, source, torch.float64), tolerance(source)))
+        return {
+            "function": max(verdict.relative_float64 or 0.0 for verdict in verdicts),
+            "function_kept": all(verdict.same for verdict in verdicts),
+            "loads": all(loads(transform(element, folder)) for folder, element in moved),
+        }
+
+    def other(
+        self, seeds: Sequence[int], what: Mapping[str, Any], measure: Callable[[], Mapping[str, Any]]
+    ) -> dict[str, Any]:
+        """A result of something else that was done with training data, which ``what`` says."""
+        return self.results.get(self._of(seeds, train=self.task.samples, **what), measure)
+
+    def folders(self, seeds: Sequence[int]) -> list[Path]:
+        """Of the models."""
+        folders = self.family.paths(seeds)
+        assert folders is not None, f"{self.family.name}: not all of the seeds {seeds} are there"
+        return folders
+
+    def _of(self, seeds: Sequence[int], **what: Any) -> dict[str, Any]:
+        """What a result is of: the models by their content, the data, and ``what`` was done."""
+        for seed, folder in zip(seeds, self.folders(seeds), strict=True):
+            if seed not in self._prints:
+                self._prints[seed] = fingerprint(load(folder))[:16]
+        models = {str(seed): self._prints[seed] for seed in seeds}
+        if what.get("options", {}).get("data"):
+            what["train"] = self.task.samples
+        return {"models": models, "data": self.task.data, **what}
+
+
+def tolerance(checkpoint: Checkpoint) -> float:
+    """The largest relative change of logits in float64 that is rounding; Transformers computes RMSNorm in float32."""
+    return 5e-6 if checkpoint.config.model_type == "llama" else 1e-9
+
+
+def ends_of(matched: Matched) -> list[Checkpoint]:
+    """The models as they are averaged, in float32."""
+    return [model.derived(state, torch.float32) for model, state in zip(matched.typed, matched.states, strict=True)]
+
+
+def distances(matched: Matched) -> dict[str, float]:
+    """Euclidean distance of two models, the mean over pairs of more.
+
+    That of the files, over tensors that are not tied; and in one canonical form, whatever was matched: norms folded,
+    free biases moved or dropped, gauge left out.
+    """
+    files = [Typed.of(end) for end in ends_of(matched)]
+    own = [name for name in files[0] if name not in files[0].spec.tied]
+    ends = [model.untied() if model.spec.unties else model for model in files]
+    form = form_of(ends[0].spec, folded=bool(ends[0].spec.norms), free_biases=True)
+    folded = [canonical(form, end) for end in ends]
+    return {"distance_files": _apart(files, own), "distance_canonical": _apart(folded, compared(form))}
+
+
+def _apart(states: Sequence[State], names: Sequence[str]) -> float:
+    pairs = list(combinations(states, 2))
+    return sum(math.sqrt(sum(squared_distance(a[n], b[n]) for n in names)) for a, b in pairs) / len(pairs)
+
+
+def loads(checkpoint: Checkpoint) -> bool:
+    """Whether the model, written, is loaded by Transformers alone, and computes there what it does here."""
+    inputs = probe(checkpoint.config, checkpoint.architecture)
+    with tempfile.TemporaryDirectory() as folder:
+        save(checkpoint, Path(folder) / "model")
+        cls = model_class(checkpoint.architecture)
+        model, info = cls.from_pretrained(Path(folder) / "model", output_loading_info=True)
+    complete = not any(info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    there, here = outputs(model.eval(), inputs), outputs(instantiate(checkpoint, model.dtype), inputs)
+    return complete and torch.allclose(there, here, rtol=0, atol=1e-5 * float(here.abs().max()))

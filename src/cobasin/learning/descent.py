@@ -1,0 +1,218 @@
+"""Gradient descent that stops by itself on held-out data, and goes on where it was interrupted.
+
+Everything that decides the next step is either in the state file (parameters, Adam's moments, the random generator,
+what was seen on held-out data) or follows from the number of the step (the rate, the order of batches), so an
+interrupted run that goes on ends with the very numbers of one that was not.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from cobasin.checkpoints.weight_files import one_line
+from cobasin.data import Batch, Batches
+from cobasin.errors import InputError
+from cobasin.statistics.rows import generator_of
+
+BETAS = (0.9, 0.98)  # of Adam
+WARM_UP = 20  # steps, but no more than a fifth of all
+HELD_OUT = 8  # one batch of so many
+MOST_HELD_OUT = 8  # batches
+
+Data = Batches | Sequence[Batch]
+
+
+@dataclass(frozen=True)
+class Descent:
+    """What was learned.
+
+    Attributes:
+        losses: on held-out data at the start, and at every look after it.
+        best: the parameters that did best there, which may be those of the start; the parameters hold them, too.
+    """
+
+    losses: list[float]
+    best: list[Tensor]
+
+
+def hold_out(batches: Data) -> tuple[list[Batch], Data]:
+    """The first batches, one in `HELD_OUT` but at most `MOST_HELD_OUT`, and all others, to learn from.
+
+    Args:
+        batches: two or more, in an order that says nothing (rows of `cobasin.data.batches` are shuffled).
+    """
+    count = min(MOST_HELD_OUT, max(1, len(batches) // HELD_OUT))
+    first = [batch for batch, _ in zip(batches, range(count), strict=False)]
+    return first, batches.skip(count) if isinstance(batches, Batches) else batches[count:]
+
+
+def descend(
+    parameters: Sequence[Tensor],
+    loss: Callable[[Batch, torch.Generator], Tensor],
+    held_out: Callable[[], float],
+    batches: Data,
+    *,
+    steps: int,
+    rate: float,
+    seed: int,
+    look: int = 10,
+    patience: int = 5,
+    state: Path | None = None,
+    of: Mapping[str, Any] | None = None,
+    report: Callable[[int, float], None] | None = None,
+) -> Descent:
+    """Move parameters down a loss by Adam (Kingma and Ba, ICLR 2015), with warm-up and a cosine to zero.
+
+    It ends after ``steps``, or once ``patience`` looks at the held-out data brought no gain.
+
+    Args:
+        parameters: leaves that require gradients, on any device; changed in place.
+        loss: of a batch; what is random in it is drawn from the generator (on the CPU) alone.
+        held_out: the loss of the parameters as they are on data that is not learned from.
+        batches: what is learned from, see `hold_out`; gone through again and again, in an order of its own each time.
+        steps: at most.
+        rate: the highest learning rate.
+        seed: of the order of batches and of the generator.
+        look: steps between two looks at the held-out data.
+        patience: looks.
+        state: a file that keeps all this at every look. What is there is gone on from; the caller removes it, before
+            to start anew, and at the end (`forget`).
+        of: what the descent is of, as JSON; a state of anything else is refused.
+        report: called at every look with the number of the step and the loss on held-out data.
+
+    Raises:
+        InputError: for a loss that is not finite at the start; for a state that is damaged, of something else, or
+            cannot be written.
+    """
+    optimizer = torch.optim.Adam(parameters, lr=rate, betas=BETAS)
+    run = _Run(list(parameters), optimizer, torch.Generator().manual_seed(seed), dict(of or {}))
+    if state is None or not state.exists():
+        with torch.no_grad():
+            first = held_out()
+        if not math.isfinite(first):
+            raise InputError("the loss of the models on this data is not finite: they overflow on it")
+        run.look(0, first)
+    else:
+        run.load(state)
+    warm_up = min(WARM_UP, max(1, steps // 5))
+    left = _endless(batches, seed, run.step)
+    while run.step < steps and min(run.losses[-patience:]) <= min(run.losses):
+        step = run.step + 1
+        for group in optimizer.param_groups:
+            group["lr"] = rate * min(1.0, step / warm_up) * (1 + math.cos(math.pi * run.step / steps)) / 2
+        optimizer.zero_grad()
+        loss(next(left), run.generator).backward()
+        optimizer.step()
+        run.step = step
+        if step % look and step < steps:
+            continue
+        with torch.no_grad():
+            found = held_out()
+        if not math.isfinite(found):  # thrown out of the region where the model computes anything
+            break
+        run.look(step, found)
+        if state is not None:
+            run.save(state)
+        if report:
+            report(step, found)
+    with torch.no_grad():
+        for parameter, value in zip(parameters, run.best, strict=True):
+            parameter.copy_(value)
+    return Descent(run.losses, run.best)
+
+
+def forget(state: Path) -> None:
+    """Remove a state, where there is one."""
+    for path in (state, _new(state)):
+        path.unlink(missing_ok=True)
+
+
+@dataclass
+class _Run:
+    """A descent at some step."""
+
+    parameters: list[Tensor]
+    optimizer: torch.optim.Adam
+    generator: torch.Generator
+    of: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        self.step, self.losses = 0, list[float]()
+        self.best = [parameter.detach().clone() for parameter in self.parameters]
+
+    def look(self, step: int, loss: float) -> None:
+        """Note the loss on held-out data, and keep the parameters where it is the lowest."""
+        self.step = step
+        if not self.losses or loss < min(self.losses):
+            self.best = [parameter.detach().clone() for parameter in self.parameters]
+        self.losses.append(loss)
+
+    def save(self, path: Path) -> None:
+        """Write all of it; the file is there whole or as it was before."""
+        tensors = {"generator": self.generator.get_state()}
+        for i, (parameter, best) in enumerate(zip(self.parameters, self.best, strict=True)):
+            tensors |= {f"{i}/now": parameter.detach(), f"{i}/best": best}
+            tensors |= {f"{i}/adam/{name}": value for name, value in self.optimizer.state[parameter].items()}
+        tensors = {name: tensor.cpu().clone().contiguous() for name, tensor in tensors.items()}
+        metadata = {"of": self.of, "step": self.step, "losses": self.losses}
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            save_file(tensors, _new(path), {name: json.dumps(value) for name, value in metadata.items()})
+            _new(path).replace(path)
+        except (OSError, SafetensorError) as error:
+            raise InputError(f"{path}: cannot be written: {one_line(error)}") from error
+
+    def load(self, path: Path) -> None:
+        """Go on from what was written.
+
+        Raises:
+            InputError: it is damaged, or of something else.
+        """
+        try:
+            with safe_open(path, framework="pt") as file:
+                metadata = {name: json.loads(value) for name, value in file.metadata().items()}
+                tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - not a dict
+            found, wanted = metadata["of"], json.loads(json.dumps(self.of))
+            if other := [key for key in {**wanted, **found} if found.get(key) != wanted.get(key)]:
+                raise InputError(
+                    f"{path}: the state of a search with other {' and '.join(other)}; repeat the command that was "
+                    "interrupted, or leave --resume out to start anew"
+                )
+            moments: dict[int, dict[str, Tensor]] = {}
+            with torch.no_grad():
+                for i, parameter in enumerate(self.parameters):
+                    parameter.copy_(tensors[f"{i}/now"])
+                    self.best[i] = tensors[f"{i}/best"].to(parameter.device)
+                    start = f"{i}/adam/"
+                    moments[i] = {n.removeprefix(start): x for n, x in tensors.items() if n.startswith(start)}
+            self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": moments})
+            self.generator.set_state(tensors["generator"])
+            self.step, self.losses = metadata["step"], metadata["losses"]
+        except (SafetensorError, OSError, ValueError, KeyError, AttributeError, RuntimeError) as error:
+            raise InputError(f"{path}: is damaged ({one_line(error)}); leave --resume out to start anew") from error
+
+
+def _new(path: Path) -> Path:
+    return path.with_name(f"{path.name}.new")
+
+
+def _endless(batches: Data, seed: int, done: int) -> Iterator[Batch]:
+    """The batches again and again, each time in another order; without the first ``done``."""
+    epoch, done = divmod(done, len(batches))
+    while True:
+        generator = generator_of(seed, epoch)
+        if isinstance(batches, Batches):
+            yield from batches.shuffled(generator).skip(done)
+        else:
+            yield from (batches[i] for i in torch.randperm(len(batches), generator=generator).tolist()[done:])
+        epoch, done = epoch + 1, 0

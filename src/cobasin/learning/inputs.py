@@ -1,0 +1,99 @@
+"""What models are run on: rows of data, or inputs that are made up where there are none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cobasin.checkpoints.checkpoint import Checkpoint
+from cobasin.data import Batch, Batches, DataConfig, batches, task_of
+from cobasin.data.synthetic import check_synthetic, synthetic_inputs
+from cobasin.evaluation.running import input_sizes
+from cobasin.learning.descent import HELD_OUT, Data
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+SAMPLES = 1024  # rows of data, or images made up
+TEXTS = 128  # made up
+BATCH = {"image": 128, "causal_lm": 16, "masked_lm": 16, "seq2seq_lm": 16}  # rows; of other tasks 32
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Inputs of models of one architecture.
+
+    Attributes:
+        task: of the models, as `task_of` says.
+        count: how many.
+        size: of a batch: one batch in `HELD_OUT` can be held out.
+        data: where they come from; None where they are made up.
+        seed: of which they are.
+    """
+
+    task: str
+    count: int
+    size: int
+    data: Batches | None
+    seed: int
+
+    @classmethod
+    def of(
+        cls,
+        checkpoint: Checkpoint,
+        data: DataConfig | Sequence[Mapping[str, Any]] | None,
+        samples: int | None,
+        seed: int,
+    ) -> Inputs:
+        """Inputs of a model; what has to be read is read, no model is run.
+
+        Args:
+            checkpoint: the model, or one like it.
+            data: as `batches` takes it; None to make inputs up.
+            samples: how many, at most; by default `SAMPLES`, or `TEXTS` that are made up.
+            seed: of which rows are taken, or of what is made up.
+
+        Raises:
+            InputError: data that does not fit, inputs that cannot be made up.
+        """
+        task = task_of(checkpoint)
+        most = BATCH.get(task, 32)
+        if data is None:
+            check_synthetic(checkpoint)
+            texts = "input_ids" in input_sizes(checkpoint.config, checkpoint.architecture)
+            count = samples or (TEXTS if texts else SAMPLES)
+            return cls(task, count, _batch_size(count, most), None, seed)
+        size = _batch_size(samples or SAMPLES, most)
+        found = batches(checkpoint, data, samples=samples or SAMPLES, batch_size=size, seed=seed)
+        if (fewer := _batch_size(found.rows, most)) < size:
+            size, found = fewer, batches(checkpoint, data, samples=samples or SAMPLES, batch_size=fewer, seed=seed)
+        return cls(task, found.rows, size, found, seed)
+
+    @property
+    def labelled(self) -> bool:
+        """Whether they have labels that the models predict."""
+        return self.data is not None and self.task != "features" and next(iter(self.data)).labels is not None
+
+    @property
+    def kind(self) -> str:
+        """What they are, in words."""
+        return "inputs that were made up" if self.data is None else "rows of data"
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """What a report says of them."""
+        digest = None if self.data is None else self.data.digest
+        return {"kind": self.kind, "count": self.count, "digest": digest, "seed": self.seed}
+
+    def batches(self, models: Sequence[PreTrainedModel]) -> Data:
+        """They themselves; texts that are made up are written by these models, in their order."""
+        if self.data is not None:
+            return self.data
+        inputs = synthetic_inputs(models, self.count, self.seed)
+        parts = (x.split(self.size) for x in inputs.values())
+        return [Batch(dict(zip(inputs, batch, strict=True)), None) for batch in zip(*parts, strict=True)]
+
+
+def _batch_size(count: int, most: int) -> int:
+    return max(1, min(most, count // HELD_OUT))

@@ -1,0 +1,109 @@
+"""The neighbourhood of an element, differentiable: what learning moves, and how it stays in the group.
+
+Every part of an element is moved from where it starts by a free parameter, zero at the start:
+
+* an isometry Q becomes ``Q · cayley(S - Sᵀ)``, with S projected on the complement of **1** where that is fixed
+  (the Cayley map is ``(I + X/2)⁻¹(I - X/2)``, orthogonal for every skew X),
+* a rotary angle is added to,
+* a scale is multiplied by ``exp(s)``, and keeps its sign,
+* a general map is moved in polar form, ``Q · cayley(S - Sᵀ) · exp(S + Sᵀ)``; its contragredient has the inverse of the
+  last factor.
+
+Logarithms of stretches are bounded smoothly, so that no map's condition passes a fixed number. Orders stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from cobasin.symmetry.action import Values
+from cobasin.symmetry.form import Form
+from cobasin.symmetry.groups import General, Group, Orthogonal, Value
+
+LARGEST_STRETCH = 2.0
+"""The logarithm of what a scale may change by, and of a general map's largest singular value over its start's."""
+
+
+class Moves:
+    """Parameters around an element.
+
+    Attributes:
+        parameters: float32 leaves on ``device``; all zero is the start.
+    """
+
+    def __init__(self, form: Form, start: Values, turns: bool = True, device: torch.device | str = "cpu"):
+        """Make the parameters.
+
+        Args:
+            form: the form that the element acts in.
+            start: the element; what it lacks does not move.
+            turns: whether isometries move; without them only scales and stretches do, as those of a reference, whose
+                isometries would turn all models alike.
+            device: where the parameters lie.
+        """
+        self.form, self.start = form, start
+        found = {
+            (key, part): torch.zeros_like(value[part], dtype=torch.float32, device=device)
+            for key, value in start.items()
+            for part in _parts(form.group(key), value, turns)
+        }
+        self._turns, self._places = turns, list(found)
+        self.parameters = [parameter.requires_grad_() for parameter in found.values()]
+
+    def values(self) -> Values:
+        """The element at the parameters, in float32, differentiable."""
+        return self._at(self.parameters)
+
+    @torch.no_grad()
+    def exact(self, parameters: Sequence[Tensor]) -> Values:
+        """The element at these values of the parameters, in float64 on the CPU."""
+        return self._at([parameter.detach().cpu().double() for parameter in parameters])
+
+    def _at(self, parameters: Sequence[Tensor]) -> Values:
+        moved = {key: dict(value) for key, value in self.start.items()}
+        for (key, part), move in zip(self._places, parameters, strict=True):
+            moved[key] |= _moved(self.form.group(key), self.start[key], part, move, self._turns)
+        return moved
+
+
+def _parts(group: Group, value: Value, turns: bool) -> list[str]:
+    parts = ["scale"] if group.scaled and "scale" in value else []
+    if isinstance(group, General) or (turns and isinstance(group, Orthogonal)):
+        parts.append("matrix")
+    if turns and "angle" in value:
+        parts.append("angle")
+    return parts
+
+
+def _moved(group: Group, value: Value, part: str, move: Tensor, turns: bool) -> Value:
+    start = value[part].to(move)
+    if part == "angle":
+        return {part: start + move}
+    if part == "scale":
+        return {part: start * _bounded(move, move.abs()).exp()}
+    assert isinstance(group, Orthogonal)
+    turned = start @ _cayley(move - move.mT, group.fix_ones) if turns else start
+    if not isinstance(group, General):
+        return {part: turned}
+    stretch = move + move.mT
+    stretch = _bounded(stretch, torch.linalg.matrix_norm(stretch, keepdim=True))
+    dual = value["dual"].to(move) if "dual" in value else start
+    if turns:
+        dual = dual @ _cayley(move - move.mT, group.fix_ones)
+    return {part: turned @ torch.matrix_exp(stretch), "dual": dual @ torch.matrix_exp(-stretch)}
+
+
+def _bounded(x: Tensor, size: Tensor) -> Tensor:
+    """``x`` of a size below `LARGEST_STRETCH`, nearly unchanged where it is small."""
+    return x / (1 + (size / LARGEST_STRETCH).square()).sqrt()
+
+
+def _cayley(skew: Tensor, fix_ones: bool) -> Tensor:
+    if fix_ones:  # centred on both sides
+        skew = skew - skew.mean(-1, keepdim=True)
+        skew = skew - skew.mean(-2, keepdim=True)
+    one = torch.eye(skew.shape[-1], dtype=skew.dtype, device=skew.device)
+    return torch.linalg.solve(one + skew / 2, one - skew / 2)

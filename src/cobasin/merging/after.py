@@ -1,0 +1,208 @@
+"""After the merge, where it is asked for: repair, then heal, both reported apart from what the merge itself gives.
+
+Some inputs are held out from both. On them the loss is measured of the merge as it is and after each of the two:
+against what the parents answer on average, and against labels where the inputs have them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from cobasin.checkpoints.typed import Typed
+from cobasin.errors import InputError
+from cobasin.evaluation.running import instantiate
+from cobasin.finding.match import Matched
+from cobasin.learning.descent import Data, hold_out
+from cobasin.learning.inputs import Inputs
+from cobasin.merging.fused import Fusion
+from cobasin.merging.heal import RATE, Judge, heal
+from cobasin.merging.repair import norms_of, repair
+from cobasin.recipe import Recipe
+from cobasin.recipe.after import After
+from cobasin.statistics.collect import device_of
+from cobasin.statistics.modules import by_spec_name, holders_of
+from cobasin.statistics.of_models import Progress, Statistics
+from cobasin.symmetry.form import Form
+from cobasin.symmetry.state import Lazy, State
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+@dataclass(frozen=True)
+class Afterwards:
+    """What follows a merge, checked before it.
+
+    Attributes:
+        asked: what the recipe says.
+        inputs: of both.
+        parents: positions of the models that the merge lies between.
+        teachers: positions of those among them whose answers are compared: they have the labels of the result.
+        owner: position of the model that gives the result its other files, and its task head.
+        own_head: whether that is not merged.
+    """
+
+    asked: After
+    inputs: Inputs
+    parents: list[int]
+    teachers: list[int]
+    owner: int
+    own_head: bool
+
+    @classmethod
+    def of(cls, recipe: Recipe, names: Sequence[str], typed: Sequence[Typed], owner: int) -> Afterwards | None:
+        """What a recipe asks for; all is checked that needs no tensor.
+
+        Args:
+            recipe: of the merge.
+            names, typed: its models.
+            owner: see `Afterwards`.
+
+        Raises:
+            InputError: for inputs that do not fit or cannot be made up, labels that are missing, negative weights.
+        """
+        asked = recipe.after
+        if asked is None:
+            return None
+        fused = [names.index(name) for name in recipe.inputs]
+        parents = [*([names.index(recipe.base)] if recipe.base and recipe.method.most == 1 else []), *fused]
+        teachers = [i for i in parents if typed[i].labels == typed[owner].labels]
+        if asked.repair is not None:
+            fusion = Fusion(recipe, typed, typed, fused, Statistics())
+            for part in fusion.parts:
+                shares_of(fusion, part, len(parents))
+        inputs = Inputs.of(typed[owner].checkpoint, asked.data, asked.samples, asked.seed)
+        if inputs.count < 2:
+            raise InputError("repair and heal hold some inputs out: 1 is too few; give more samples")
+        if asked.heal is not None and asked.heal.loss == "labels" and not inputs.labelled:
+            raise InputError("heal: loss labels, but the data has none that the models predict; take loss parents")
+        if asked.heal is not None and asked.heal.loss == "parents" and teachers != parents:
+            raise InputError(
+                "heal: the task heads of the models have different labels, so their answers have no mean; take loss "
+                "labels, or leave heal out"
+            )
+        if not teachers and not inputs.labelled:
+            raise InputError("repair and heal: no model has the labels of the result, and there are no labels in data")
+        return cls(asked, inputs, parents, teachers, owner, recipe.head is not None)
+
+    def run(self, fusion: Fusion, matched: Matched, state: State, progress: Progress) -> tuple[State, dict[str, Any]]:
+        """Repair and heal.
+
+        Args:
+            fusion, matched: of the merge.
+            state: its result.
+            progress: see `Progress`.
+
+        Returns:
+            The tensors of the result, in float32 or better, and what the report says.
+
+        Raises:
+            InputError: as `repair` and `heal`.
+        """
+        typed = fusion.typed[self.owner]
+        merged = Running(typed, state)
+        parents = {i: Running(matched.typed[i], matched.states[i]) for i in self.parents}  # one may be given twice
+        held, seen = hold_out(self.inputs.batches([parents[i].model for i in self.parents]))
+        judge = Judge([parents[i].model for i in self.teachers], self.inputs.task)
+        against = [*(["parents"] if self.teachers else []), *(["labels"] if self.inputs.labelled else [])]
+        report: dict[str, Any] = {
+            "inputs": self.inputs.report | {"held_out": sum(len(next(iter(one.inputs.values()))) for one in held)},
+            "losses": {},
+        }
+
+        def measure(stage: str) -> None:
+            report["losses"][stage] = {word: judge.mean(merged.model, held, word) for word in against}
+
+        measure("merge")
+        if self.asked.repair is not None:
+            ends = parents
+            if fusion.method.couple is not None:  # its neurons are where it has put them
+                ends = {i: Running(fusion.typed[i], fusion.states[i]) for i in self.parents}
+            models = [merged, *(ends[i] for i in self.parents)]
+            report["repair"] = {"norms": self._repair(fusion, models, seen, progress)}
+            measure("repair")
+        if (asked := self.asked.heal) is not None:
+            rate = asked.rate or RATE
+            losses = heal(
+                merged.model,
+                judge,
+                held,
+                seen,
+                steps=asked.steps,
+                against=asked.loss,
+                rate=rate,
+                seed=self.asked.seed,
+                progress=lambda step, loss: progress(f"healing: held-out loss {loss:.4g}", step, asked.steps),
+            )
+            report["heal"] = {"steps": asked.steps, "loss": asked.loss, "rate": rate, "held_out": losses}
+            measure("heal")
+        found = by_spec_name(merged.model, typed)
+
+        def tensor(name: str) -> torch.Tensor:
+            own = typed.spec.tied.get(name, name)
+            return found[own] if own in found else state[name]
+
+        return Lazy(typed, tensor), report
+
+    def _repair(self, fusion: Fusion, models: Sequence[Running], seen: Data, progress: Progress) -> int:
+        """Repair the merged model, which comes first; the number of its norms."""
+        heads = fusion.typed[self.owner].task_heads if self.own_head else []
+        done = repair(
+            [one.model for one in models],
+            [{name: modules for name, modules in one.norms.items() if name not in heads} for one in models],
+            seen,
+            lambda name: shares_of(fusion, name, len(self.parents)),
+            Form(fusion.spec).plus_one,
+            lambda done, total: progress("repairing norms", done, total),
+        )
+        return len(done)
+
+
+def worse(report: Mapping[str, Any]) -> list[str]:
+    """A note where repair did harm; healing cannot, by the loss that it lowers."""
+    losses = report["losses"]
+    if "repair" not in losses:
+        return []
+    against = list(losses["merge"])[-1]
+    before, after = losses["merge"][against], losses["repair"][against]
+    if after <= before:
+        return []
+    return [f"repair raised the held-out loss against {against} from {before:.4g} to {after:.4g}: better without it"]
+
+
+class Running:
+    """A model in memory.
+
+    Attributes:
+        model: in float32 (float64 where it is that), on the device.
+        norms: its norms by spec name.
+    """
+
+    def __init__(self, typed: Typed, state: State):
+        dtype = typed.checkpoint.running_dtype
+        checkpoint = typed.derived(state, dtype)
+        model = instantiate(checkpoint, dtype)
+        self.norms = norms_of(holders_of(model, Typed(checkpoint, typed.spec, typed.ties)))
+        nn.Module.to(model, device_of("auto"))
+        self.model: PreTrainedModel = model
+
+
+def shares_of(fusion: Fusion, part: str, count: int) -> list[float]:
+    """How much each of ``count`` parents counts in a tensor, one in all.
+
+    Raises:
+        InputError: where one counts less than nothing, or none counts.
+    """
+    parameters = fusion.parameters(part)
+    if "t" in parameters:
+        return [1 - parameters["t"], parameters["t"]]
+    weights = parameters.get("weight", [1.0] * count)
+    if min(weights) < 0 or not any(weights):
+        shown = ", ".join(f"{one:g}" for one in weights)
+        raise InputError(f"repair: {fusion.on_disk(part)} has weights {shown}: expected none below 0, one above")
+    return [one / sum(weights) for one in weights]

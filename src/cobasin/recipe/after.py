@@ -1,0 +1,97 @@
+"""What follows the merge, where a recipe asks for it: ``repair`` and ``heal``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from cobasin.data.config import DataConfig
+from cobasin.errors import InputError
+from cobasin.recipe.blocks import Block, Positive, described
+
+INPUTS = ("data", "samples", "seed")
+
+
+class Repair(Block):
+    """Statistics of the norms reset to those between the parents (see `cobasin.merging.repair`).
+
+    ``true`` in a recipe stands for it with all defaults.
+
+    Attributes:
+        data, samples, seed: the inputs that it is done on, which are made up without ``data``.
+    """
+
+    data: DataConfig | None = None
+    samples: Positive | None = None
+    seed: Annotated[int, Field(strict=True, ge=0)] = 0
+
+    @field_validator("data", mode="before")
+    @classmethod
+    def _described(cls, given: Any) -> Any:
+        return None if given is None else described(given)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _word(cls, content: Any) -> Any:
+        if content is False:
+            raise ValueError("to leave it out, leave the key out")
+        return {} if content is True else content
+
+
+class Heal(Repair):
+    """A few steps of training (see `cobasin.merging.heal`).
+
+    A number in a recipe stands for so many steps, with all defaults.
+
+    Attributes:
+        steps: at most.
+        loss: ``parents``, to answer as they do on average; ``labels``, those of the data.
+        rate: of learning.
+    """
+
+    steps: Positive
+    loss: Literal["parents", "labels"] = "parents"
+    rate: Annotated[float, Field(gt=0, lt=1)] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _number(cls, content: Any) -> Any:
+        return {"steps": content} if type(content) is int else content
+
+
+@dataclass(frozen=True)
+class After:
+    """Both, on the same inputs, so that what they do can be compared.
+
+    Attributes:
+        repair, heal: None where it is not asked for.
+        data, samples, seed: as either of them says.
+    """
+
+    repair: Repair | None
+    heal: Heal | None
+    data: DataConfig | None
+    samples: int | None
+    seed: int
+
+    @classmethod
+    def of(cls, repair: Repair | None, heal: Heal | None) -> After | None:
+        """What a recipe asks for, None where that is nothing.
+
+        Raises:
+            InputError: for blocks with different inputs; for labels without data.
+        """
+        blocks = [block for block in (repair, heal) if block is not None]
+        if not blocks:
+            return None
+        inputs: dict[str, Any] = {"data": None, "samples": None, "seed": 0}
+        for key in INPUTS:
+            given = [getattr(block, key) for block in blocks if key in block.model_fields_set]
+            if any(other != given[0] for other in given):
+                raise InputError(f"repair.{key} and heal.{key} differ: both are done on the same inputs; give it once")
+            inputs |= {key: given[0]} if given else {}
+        if heal is not None and heal.loss == "labels" and inputs["data"] is None:
+            raise InputError("heal.loss labels needs data with labels: say where they are under heal.data")
+        return cls(repair, heal, **inputs)

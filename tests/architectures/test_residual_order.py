@@ -1,0 +1,60 @@
+"""The residual stream by permutations alone: no norm is folded, and what was permuted is found again."""
+
+import pytest
+
+from cobasin.checkpoints.typed import Typed
+from cobasin.finding import match as api
+from cobasin.finding.applying import transform
+from cobasin.symmetry.element import Element
+from cobasin.symmetry.form import form_of
+from cobasin.symmetry.groups import Permutation
+from cobasin.verification import verify
+from command_line import run
+from tiny_models import CASES, checkpoint, model, tolerance
+
+ORDERS = "ffn,heads,attention,scale,residual-order"
+FAMILIES = {case.split("/")[0]: case for case in CASES}
+GPT2 = "gpt2/GPT2LMHeadModel"  # tied: folding would untie it
+
+
+def scrambled(case: str, folded: bool = False):
+    typed = Typed.of(checkpoint(case))
+    return typed.derived(Element.sample(form_of(typed.spec, folded=folded), 5).apply(typed))
+
+
+@pytest.mark.parametrize("case", FAMILIES.values())
+def test_a_planted_order_is_recovered(case):
+    element = api.match(scrambled(case), checkpoint(case), ORDERS)
+    assert not element.form.folded
+    assert element.report["distance_before"] > 1
+    assert element.report["distance_after"] < 1e-6 * element.report["distance_before"]
+
+
+@pytest.mark.parametrize("case", ["vit/ViTForImageClassification", "llama-gqa/LlamaForCausalLM"])
+def test_a_rotation_is_not(case):
+    source = scrambled(case, folded=True)
+    assert api.match(source, checkpoint(case), "full").report["distance_after"] < 1e-4
+    assert api.match(source, checkpoint(case), ORDERS).report["distance_after"] > 1
+    # where both are named the stream may turn
+    assert api.match(source, checkpoint(case), ORDERS + ",residual").report["distance_after"] < 1e-4
+
+
+@pytest.mark.parametrize("case", [GPT2, "vit/ViTForImageClassification", "llama-gqa/LlamaForCausalLM"])
+def test_the_function_of_an_unrelated_model_is_kept(case):
+    source, anchor = checkpoint(case, 1), checkpoint(case)
+    element = api.match(source, anchor, "residual-order")
+    assert {key[0] for key in element.values} == {"resid"}
+    assert isinstance(element.form.group(("resid",)), Permutation)
+    assert element.report["notes"] == []
+    assert verify(source, transform(element, source), tolerance(case)).same
+    assert not verify(source, anchor, tolerance(case)).same
+    assert element.report["objective"][-1] < 0.99 * element.report["objective"][0]
+
+
+def test_a_tied_head_stays_tied(tmp_path):
+    for seed in (0, 1):
+        model(GPT2, seed).save_pretrained(tmp_path / str(seed))
+    for symmetry, tied in (("residual-order", True), ("residual", False)):
+        out = tmp_path / symmetry
+        assert run("match", tmp_path / "1", tmp_path / "0", "--out", out, "--symmetry", symmetry).code == 0
+        assert Typed.of(api.load(out)).checkpoint.config.tie_word_embeddings is tied

@@ -1,0 +1,183 @@
+"""Gradient descent that stops by itself and goes on where it was interrupted."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import safe_open, save_file
+
+from cobasin.data import Batch
+from cobasin.errors import InputError
+from cobasin.learning.descent import descend, forget, hold_out
+
+
+class Interrupted(Exception):
+    """What ends a run in the middle."""
+
+
+def rows(count=20, seed=0):
+    """Batches of a linear regression whose right weights are 1, 2 and 3."""
+    generator = torch.Generator().manual_seed(seed)
+    found = []
+    for _ in range(count):
+        x = torch.randn(4, 3, generator=generator)
+        found.append(Batch({"x": x}, x @ torch.tensor([1.0, 2.0, 3.0])))
+    return found
+
+
+def run(state=None, stop=None, steps=60, batches=None, **options):
+    """A descent on noisy gradients; it ends with an exception in step ``stop``."""
+    weights, bias = torch.zeros(3, requires_grad=True), torch.zeros(2, 1, requires_grad=True)
+    held, seen = hold_out(batches or rows())
+    taken = []
+
+    def error(batch):
+        return (batch.inputs["x"] @ weights + bias.sum() - batch.labels).square().mean()
+
+    def loss(batch, generator):
+        taken.append(float(batch.labels[0]))
+        if len(taken) == stop:
+            raise Interrupted
+        return error(batch) * (0.5 + torch.rand((), generator=generator))
+
+    with_defaults = {"steps": steps, "rate": 0.2, "seed": 3, "look": 7, "state": state} | options
+    done = descend([weights, bias], loss, lambda: float(sum(map(error, held))) / len(held), seen, **with_defaults)
+    return done, [weights, bias], taken
+
+
+def same(one, other):
+    return one.losses == other.losses and all(a.equal(b) for a, b in zip(one.best, other.best, strict=True))
+
+
+def test_it_descends_and_gives_back_the_best():
+    done, parameters, _ = run(steps=300)
+    assert min(done.losses) < 1e-3 * done.losses[0]
+    assert len(done.losses) == 1 + 43  # at the start, every seven steps, and at the end
+    assert all(own.equal(best) for own, best in zip(parameters, done.best, strict=True))
+    assert done.best[0].sub(torch.tensor([1.0, 2.0, 3.0])).abs().max() < 0.1
+
+
+def test_what_is_held_out():
+    for count, held_out in ((2, 1), (15, 1), (16, 2), (63, 7), (200, 8)):
+        all_rows = rows(count)
+        held, seen = hold_out(all_rows)
+        assert (len(held), len(seen)) == (held_out, count - held_out)
+        assert held[0] is all_rows[0]
+        assert seen[0] is all_rows[held_out]
+
+
+def test_every_epoch_has_an_order_of_its_own():
+    _, _, taken = run(steps=36, patience=99)
+    first, second = taken[:18], taken[18:]
+    assert sorted(first) == sorted(second)
+    assert first != second
+    assert taken == run(steps=36, patience=99)[2]
+    assert taken != run(steps=36, patience=99, seed=4)[2]
+
+
+def test_without_a_gain_it_stops_and_gives_back_the_start():
+    looks = []
+    done, parameters, taken = run(rate=50.0, steps=500, report=lambda *look: looks.append(look))
+    assert min(done.losses) == done.losses[0]
+    assert all(not parameter.any() for parameter in parameters)
+    assert len(done.losses) == 1 + 5
+    assert len(taken) == 5 * 7
+    assert looks == list(zip(range(7, 36, 7), done.losses[1:], strict=True))
+
+
+def test_an_overflow_in_the_middle_ends_it_and_one_at_the_start_is_refused():
+    done, _, taken = run(rate=1e30, steps=500)
+    assert done.losses[1:] == []
+    assert len(taken) == 7
+    bad = [Batch({"x": batch.inputs["x"] * torch.inf}, batch.labels) for batch in rows()]
+    with pytest.raises(InputError, match="they overflow"):
+        run(batches=bad)
+
+
+@pytest.mark.parametrize("stop", [3, 8, 30, 57])
+def test_an_interrupted_run_ends_as_one_that_was_not(tmp_path, stop):
+    whole = run()[0]
+    state = tmp_path / "new" / "state"
+    with pytest.raises(Interrupted):
+        run(state, stop)
+    assert state.exists() == (stop > 7)
+    done, _, taken = run(state)
+    assert same(done, whole)
+    assert len(taken) == 60 - (stop - 1) // 7 * 7
+    assert not same(run(seed=4)[0], whole)
+    again, _, taken = run(state)  # what is complete is not done again
+    assert same(again, whole)
+    assert taken == []
+    forget(state)
+    assert list(state.parent.iterdir() if state.parent.exists() else []) == []
+
+
+def test_a_killed_process_goes_on(tmp_path):
+    """With a real signal: nothing is left to say goodbye."""
+    state = tmp_path / "state"
+    code = (
+        f"import os, sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "import torch; torch.set_num_threads(1)\n"
+        "from test_descent import Path, run\n"
+        f"run(Path({str(state)!r}), report=lambda step, _: step == 28 and os.kill(os.getpid(), {int(signal.SIGKILL)}))"
+    )
+    killed = subprocess.run([sys.executable, "-c", code], env=dict(os.environ), check=False, capture_output=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    done, _, taken = run(state)
+    assert same(done, run()[0])
+    assert len(taken) == 60 - 28
+
+
+def test_the_state_of_something_else_is_refused(tmp_path):
+    state = tmp_path / "state"
+    of = {"models": ["a", "b"], "data": "1", "settings": {"steps": 60}}
+    with pytest.raises(Interrupted):
+        run(state, 30, of=of)
+    for other, message in (
+        (of | {"data": "2"}, "with other data;"),
+        (of | {"models": ["b", "a"], "settings": {"steps": 6}}, "with other models and settings;"),
+        ({}, "with other models and data and settings;"),
+    ):
+        with pytest.raises(InputError, match=message):
+            run(state, of=other)
+    assert same(run(state, of=of)[0], run()[0])
+
+
+def test_a_damaged_state_is_refused(tmp_path):
+    state = tmp_path / "state"
+    with pytest.raises(Interrupted):
+        run(state, 30)
+    with safe_open(state, "pt") as file:
+        metadata, tensors = file.metadata(), {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+    content = state.read_bytes()
+
+    def refuse():
+        with pytest.raises(InputError, match=r"is damaged .*; leave --resume out to start anew") as refused:
+            run(state)
+        assert "\n" not in str(refused.value)
+
+    state.write_bytes(content[:100])
+    refuse()
+    state.write_bytes(b"")
+    refuse()
+    save_file({name: x for name, x in tensors.items() if name != "1/best"}, state, metadata)
+    refuse()
+    save_file(tensors | {"0/now": torch.zeros(4)}, state, metadata)
+    refuse()
+    save_file(tensors, state, metadata | {"losses": json.dumps(None), "step": "x"})
+    refuse()
+    save_file(tensors, state)
+    refuse()
+    state.write_bytes(content)
+    assert same(run(state)[0], run()[0])
+
+
+def test_a_state_that_cannot_be_written_is_told(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"file/state: cannot be written"):
+        run(tmp_path / "file" / "state")

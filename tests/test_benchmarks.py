@@ -1,0 +1,244 @@
+"""The benchmarks on trained models, run on tiny models and tiny data: what they print and write was measured."""
+
+import json
+import re
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from torch.nn.functional import cross_entropy
+
+from cobasin.checkpoints.checkpoint import load
+from cobasin.checkpoints.typed import Typed
+from cobasin.checkpoints.writer import save
+from cobasin.symmetry.element import Element
+from cobasin.symmetry.form import form_of
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+families, measuring, results = (import_module(f"common.{name}") for name in ("families", "measuring", "results"))
+CHARS = "abcdefgh"
+VIT, GPT2, BERT = "cifar10-vit", "gpt2-shakespeare", "bert-shakespeare"
+CIFAR = """
+import numpy as np
+from pathlib import Path
+
+def cifar10():
+    return list(np.load(Path(__file__).with_name("images.npz")).values())
+"""
+
+
+def vit():
+    config = transformers.ViTConfig(
+        image_size=24,
+        patch_size=12,
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=6,
+        id2label={i: str(i) for i in range(10)},
+    )
+    return transformers.ViTForImageClassification(config)
+
+
+def bert():
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 6}
+    config = transformers.BertConfig(vocab_size=len(CHARS) + 5, max_position_embeddings=16, **sizes)
+    return transformers.BertForMaskedLM(config)
+
+
+def gpt2():
+    sizes = {"vocab_size": len(CHARS), "n_positions": 16, "n_embd": 8, "n_layer": 1, "n_head": 2}
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes))
+
+
+@torch.no_grad()
+def labels(folder, images):
+    """What model 0 says: of it there is a barrier."""
+    model = transformers.ViTForImageClassification.from_pretrained(folder / "models" / "cifar10-vit-seed0")
+    mean, deviation = (torch.tensor(values) for values in (families.MEAN, families.DEVIATION))
+    pixels = ((images[:, 4:28, 4:28] / 255 - mean) / deviation).permute(0, 3, 1, 2)
+    return model(pixel_values=pixels).logits.argmax(1).numpy()
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """Data and models as they lie beside the project: of each family two, and one moved without another function."""
+    folder = tmp_path_factory.mktemp("shared")
+    text = folder / "data" / "lm" / "tinyshakespeare"
+    text.mkdir(parents=True)
+    (folder / "data" / "load.py").write_text(CIFAR)
+    generator = torch.Generator().manual_seed(0)
+    for split, length in (("train", 1500), ("dev", 170), ("test", 200)):
+        ids = torch.randint(len(CHARS), (length,), generator=generator).tolist()
+        (text / f"{split}.txt").write_text("".join(CHARS[i] for i in ids))
+    tokenizer = import_module("training.data").characters(CHARS, 16)
+    for make, name in ((vit, "cifar10-vit-seed"), (gpt2, "gpt2-shakespeare-"), (bert, "bert-shakespeare-")):
+        for seed in (0, 1, 2):
+            transformers.set_seed(seed)
+            made = make()
+            with torch.no_grad():
+                for parameter in made.parameters():
+                    parameter.add_(0.3 * torch.randn_like(parameter))
+            made.save_pretrained(folder / "models" / f"{name}{seed}")
+            (folder / "models" / f"{name}{seed}" / "chars.json").write_text(json.dumps(list(CHARS)))
+            if make is bert:
+                tokenizer.save_pretrained(folder / "models" / f"{name}{seed}")
+    train, test = (torch.randint(256, (rows, 32, 32, 3), generator=generator) for rows in (80, 40))
+    np.savez(folder / "data" / "images.npz", train.byte(), labels(folder, train), test.byte(), labels(folder, test))
+    typed = Typed.of(load(folder / "models" / "cifar10-vit-seed0"))
+    element = Element.sample(form_of(typed.spec, folded=True), 5)
+    save(typed.derived(element.apply(typed)), folder / "models" / "cifar10-vit-seed9")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    monkeypatch.setattr(families, "DEV_IMAGES", 30)
+    monkeypatch.setattr("cobasin.matching.weights.MAX_ROUNDS", 5)
+    monkeypatch.setattr("cobasin.matching.weights.run_jobs", lambda jobs: [job() for job in jobs])
+    monkeypatch.setattr("cobasin.matching.many.MAX_SWEEPS", 1)
+    monkeypatch.setattr("cobasin.data.synthetic.LONGEST", 12)
+    monkeypatch.setattr("rich.console.Console.width", 400)
+
+
+def run(name, shared, out, *options):
+    arguments = ["--shared", shared, "--out", out, "--seeds", 1, *options]
+    import_module(name).main([str(argument) for argument in arguments])
+
+
+def few(*options):
+    return ("--steps", 2, "--train", 48, *options)
+
+
+def written(path):
+    return json.loads(path.read_text())
+
+
+def test_tasks_measure_what_the_models_say(shared, tmp_path):
+    """Accuracy and loss of images, of characters, and of masked ones, computed anew; the dev data are others."""
+    for name, rows in ((VIT, (40, 30)), (GPT2, (180, 150)), (BERT, None)):
+        family = families.Family.all(shared, tmp_path, [name])[0]
+        model = getattr(transformers, family.training.architecture).from_pretrained(family.path(0))
+        found = {}
+        for dev in (False, True):
+            task = family.task(10, dev)
+            found[dev] = task.score(model)
+            with torch.no_grad():
+                pairs = [(model(**batch.inputs).logits, batch.labels) for batch in task.rows]
+            if name == GPT2:
+                pairs = [(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten()) for logits, labels in pairs]
+            if name == BERT:
+                pairs = [(logits[labels != -100], labels[labels != -100]) for logits, labels in pairs]
+            logits, labels = (torch.cat(side) for side in zip(*pairs, strict=True))
+            assert found[dev]["loss"] == pytest.approx(cross_entropy(logits, labels).item(), rel=1e-5)
+            assert found[dev]["accuracy"] == pytest.approx((logits.argmax(1) == labels).double().mean().item())
+            assert name == BERT or len(labels) == rows[dev]
+            if name == BERT:
+                assert 0.1 < len(labels) / (170 if dev else 200) < 0.2
+                assert [b.inputs["input_ids"].tolist() for b in family.task(10, dev).rows] == [
+                    b.inputs["input_ids"].tolist() for b in task.rows
+                ]
+        assert found[False] != found[True]
+
+
+def test_an_ensemble_is_the_mean_of_probabilities(shared, tmp_path):
+    family = families.Family.all(shared, tmp_path, [VIT])[0]
+    task = family.task(10, False)
+    found = families.parents(task, family.paths((0, 1)))
+    models = [transformers.AutoModelForImageClassification.from_pretrained(family.path(seed)) for seed in (0, 1)]
+    with torch.no_grad():
+        mean = sum(model(**task.rows[0].inputs).logits.softmax(1) for model in models) / 2
+    loss = -mean.log().gather(1, task.rows[0].labels[:, None]).mean().item()
+    assert found["ensemble"]["loss"] == pytest.approx(loss, rel=1e-5)
+    assert found["ensemble"]["loss"] < sum(each["loss"] for each in found["each"]) / 2
+    assert found["each"][0] != found["each"][1]
+
+
+def test_what_was_measured_is_not_measured_again(tmp_path):
+    found = results.Results(tmp_path / "some.json")
+    assert found.get({"way": "a", "pair": (0, 1)}, lambda: {"loss": 1.0})["loss"] == 1.0
+    with pytest.raises(ZeroDivisionError):
+        found.get({"way": "b", "pair": (0, 1)}, lambda: {"loss": 1 / 0})
+    again = results.Results(tmp_path / "some.json")
+    assert again.get({"way": "a", "pair": (0, 1)}, lambda: {"loss": 2.0})["loss"] == 1.0
+    assert again.get({"way": "b", "pair": (0, 1)}, lambda: {"loss": 3.0})["loss"] == 3.0
+    assert again.get({"way": "a", "pair": (0, 2)}, lambda: {"loss": 4.0})["loss"] == 4.0
+    assert [row["loss"] for row in written(tmp_path / "some.json")] == [1.0, 3.0, 4.0]
+
+
+def test_one_basin(shared, tmp_path, capsys, monkeypatch):
+    ways = import_module("one_basin").WAYS
+    chosen = ("paper", "weights", "learned, training data", "learned, labels, both move")
+    monkeypatch.setattr("one_basin.WAYS", {name: ways[name] for name in chosen})
+    options = ("--family", VIT, "--pair", "0,1", "--pair", "0,9", "--pair", "0,7", *few())
+    run("one_basin", shared, tmp_path, *options)
+    shown = capsys.readouterr()
+    assert "expected: about" in shown.err
+    assert re.search(r"0,7: skipped, there is no model of seed 7; .*train.py cifar10-vit --seed 7", shown.err)
+    found = written(tmp_path / f"one_basin-{VIT}.json")
+    for name in chosen:
+        assert name in shown.out
+        for row in found[name]:
+            assert row["function_kept"]
+            assert row["loads"]
+    assert "CHANGED" not in shown.out
+    copy = found["weights"][1]  # of the model that is the anchor, moved
+    assert copy["distance_canonical"] < 1e-3
+    assert copy["barrier"] < 1e-4
+    assert copy["removed"] > 0.99
+    assert copy["loss"] == pytest.approx(found["parents"][1]["each"][0]["loss"], rel=1e-4)
+    assert found["none"][1]["distance_canonical"] > 1
+    # interrupted and started again: nothing is matched anew, and the same is shown
+    monkeypatch.setattr(measuring, "match_all", None)
+    run("one_basin", shared, tmp_path, *options)
+    assert capsys.readouterr().out == shown.out
+
+
+def test_ladder(shared, tmp_path, capsys):
+    run("ladder", shared, tmp_path, "--family", GPT2, "--pair", "0,1", *few())
+    shown = capsys.readouterr()
+    assert all(line in shown.out for line in ("none", "+ residual permutation", "+ GL", "+ learned"))
+    found = written(tmp_path / f"ladder-{GPT2}.json")
+    distance = {rung: rows[0]["distance_canonical"] for rung, rows in found.items()}
+    assert distance["FFN"] < distance["none"]
+    assert distance["+ residual orthogonal"] < distance["+ heads"]
+    assert len({row["loss"] for rows in found.values() for row in rows}) > 6
+    assert all(row["function_kept"] for rung in found for row in found[rung] if rung != "none")
+
+
+def test_three(shared, tmp_path, capsys, monkeypatch):
+    three = import_module("three")
+    names = ("consensus", "learned from the medoid")
+    monkeypatch.setattr(three, "WAYS", {name: three.WAYS[name] for name in names} | {"the first": {"anchor": 0}})
+    monkeypatch.setattr(three, "permutations", lambda models: [models, models[::-1]])
+    run("three", shared, tmp_path, "--family", VIT, *few())
+    found = written(tmp_path / f"three-{VIT}.json")
+    shown = capsys.readouterr().out
+    assert "parent 2" in shown
+    assert "2 DIFFERENT" in shown
+    assert {name: len(set(hashes)) for name, hashes in found["orders"].items()} == {
+        **dict.fromkeys(names, 1),
+        "the first": 2,
+    }
+    assert len(found["parents"]["each"]) == 3
+
+
+def test_equal_cost(shared, tmp_path, capsys):
+    run("equal_cost", shared, tmp_path, "--family", GPT2, "--pair", "0,1", *few())
+    shown = " ".join(capsys.readouterr().out.split())
+    found = written(tmp_path / f"equal_cost-{GPT2}-2.json")
+    assert {"one parent, trained, labels", "raw average, trained, answers"} <= found.keys()
+    assert found["one parent, trained, labels"][0]["loss"] != found["parents"][0]["loss"]
+    assert "without labels matching" in shown.lower()
+
+
+def test_pairs(shared, tmp_path):
+    import_module("pairs").main(["--shared", str(shared), "--out", str(tmp_path), "--dev"])
+    found = written(tmp_path / "pairs.json")
+    assert found.keys() == {VIT, GPT2, BERT}
+    assert all(found[name]["full"]["function_kept"] for name in found)
+    assert found[VIT]["full"]["loss"] != found[VIT]["none"]["loss"]
