@@ -64,7 +64,7 @@ def test_what_is_shown(tmp_path, berts, rows):
     for stage, row, line in (
         ("merge", "the merge itself", "| the merge itself |"),
         ("repair", "repaired", "| the same, the statistics of 5 norms repaired |"),
-        ("heal", "healed", "| then healed against parents: at most 10 steps, rate 0.0001 |"),
+        ("heal", "healed", "| then healed against parents: at most 10 steps, rate 0.0003 |"),
     ):
         figures = [f"{losses[stage][word]:.4g}" for word in ("parents", "labels")]
         (found,) = [text for text in shown.splitlines() if row in text]

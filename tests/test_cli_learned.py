@@ -11,7 +11,6 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from cobasin.finding import search as finding
 from cobasin.symmetry.element import Element
 from command_line import WEIGHTS, duplicate, edit_tensors, pair, refused, run, snapshot, stock, tensors_of
 from tiny_models import model
@@ -37,7 +36,7 @@ main()
 def short(monkeypatch):
     """Texts that are quickly made up."""
     monkeypatch.setattr("cobasin.data.synthetic.LONGEST", 12)
-    monkeypatch.setattr(finding, "TEXTS", 24)
+    monkeypatch.setattr("cobasin.learning.inputs.TEXTS", 24)
 
 
 def unrelated(folder, case):
@@ -100,7 +99,7 @@ def test_what_does_not_fit_is_refused(tmp_path):
 
 
 def test_a_killed_run_goes_on_to_the_same_files(tmp_path):
-    source, anchor = unrelated(tmp_path, VIT)
+    source, anchor = pair(tmp_path, VIT)
     whole, out, state = tmp_path / "whole", tmp_path / "out", tmp_path / ".out.learning"
     arguments = ["match", str(source), str(anchor), "--method", "learned", "--samples", "32", "--steps", "40"]
     run(*arguments, "--out", whole)

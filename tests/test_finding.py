@@ -11,7 +11,6 @@ from cobasin.data.synthetic import dead_leaves, synthetic_inputs
 from cobasin.errors import InputError
 from cobasin.evaluation.running import instantiate
 from cobasin.finding import match as api
-from cobasin.finding import search as finding
 from cobasin.finding.applying import transform
 from cobasin.matching.activations import Activations, with_activations
 from cobasin.matching.choice import Choice
@@ -40,7 +39,7 @@ def short(monkeypatch):
     """Texts that are quickly made up, and matches of unrelated models that end before they have settled."""
     monkeypatch.setattr("cobasin.matching.weights.MAX_ROUNDS", 15)
     monkeypatch.setattr("cobasin.data.synthetic.LONGEST", 12)
-    monkeypatch.setattr(finding, "TEXTS", 24)
+    monkeypatch.setattr("cobasin.learning.inputs.TEXTS", 24)
 
 
 @cache
@@ -240,4 +239,9 @@ def test_a_recipe():
     (element,) = filter(None, merge_recipe(recipe, ends).elements)
     same = api.match(ends["b"], ends["a"], method="activations", samples=8, seed=3)
     assert element.report["distance_after"] == same.report["distance_after"]
-    assert element.report["inputs"] == {"count": 8, "digest": None, "seed": 3}
+    assert element.report["inputs"] == {
+        "kind": "inputs that were made up",
+        "count": 8,
+        "digest": None,
+        "seed": 3,
+    }

@@ -11,7 +11,6 @@ from cobasin.data.synthetic import synthetic_inputs
 from cobasin.errors import InputError
 from cobasin.evaluation.running import instantiate
 from cobasin.finding import match as api
-from cobasin.finding import search as finding
 from cobasin.finding.applying import transform
 from cobasin.learning import descent
 from cobasin.merging.merge import merge_recipe
@@ -36,7 +35,7 @@ def short(monkeypatch):
     monkeypatch.setattr("cobasin.matching.weights.MAX_ROUNDS", 4)
     monkeypatch.setattr("cobasin.matching.many.MAX_SWEEPS", 1)
     monkeypatch.setattr("cobasin.data.synthetic.LONGEST", 8)
-    monkeypatch.setattr(finding, "TEXTS", 16)
+    monkeypatch.setattr("cobasin.learning.inputs.TEXTS", 16)
 
 
 @cache

@@ -158,7 +158,7 @@ def test_how_the_models_are_matched(tmp_path):
     for change, text in (
         ({"layers": "2"}, "layer 2 does not exist: the model has layers 0 to 1"),
         ({"data": {"path": "missing.jsonl"}}, "missing.jsonl: no such file or folder"),
-        ({"method": "learned"}, "8 are too few"),
+        ({"method": "learned", "samples": 1}, "1 is too few"),
     ):
         path = recipe(tmp_path / "recipe.yaml", "linear", folders, match=match | change)
         assert text in refused(tmp_path, "merge", path, "--dry-run")

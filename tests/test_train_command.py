@@ -179,6 +179,12 @@ def test_images_are_cut_at_random_only_for_training():
     assert found == {tuple(x.flatten().tolist()) for square in squares for x in (square, square.flip(-1))}
 
 
+def test_the_first_token_of_a_block_is_not_predicted():
+    batch = data.Blocks(torch.arange(11), 4).__getitems__([1])
+    assert batch["input_ids"].tolist() == [[4, 5, 6, 7]]
+    assert batch["labels"].tolist() == [[-100, 5, 6, 7]]
+
+
 def test_masks_are_drawn_anew_for_training_and_kept_for_dev():
     tokenizer = data.characters("abcd\n", 8)
     ids = torch.tensor(tokenizer.convert_tokens_to_ids(list("abcd\n" * 20)))
@@ -204,9 +210,13 @@ def test_families_extend_the_shared_models(name, tmp_path):
         family.read_data(config, shared()).beside(tmp_path)
         assert (tmp_path / "chars.json").read_text() == (there / "chars.json").read_text()
     family.model(2, config).save_pretrained(tmp_path)
-    for file in ("config.json", "generation_config.json"):
-        assert (tmp_path / file).exists() == (there / file).exists()
-        assert not (there / file).exists() or (tmp_path / file).read_text() == (there / file).read_text()
+    files = [path.name for path in there.glob("*config.json")]
+    assert files
+    for file in files:
+        made, found = (json.loads((folder / file).read_text()) for folder in (tmp_path, there))
+        if name == "cifar10-vit":  # of the start, which the shared models' configs do not tell
+            made["initializer_range"] = found["initializer_range"]
+        assert made == found
 
 
 @pytest.mark.parametrize("name", train.names())

@@ -68,6 +68,20 @@ class Windows(Rows):
         return {"input_ids": ids, "labels": ids}
 
 
+class Blocks(Windows):
+    """Consecutive blocks of a text, in which the first token is not predicted.
+
+    Not even counted: for the mean loss of some models, the Trainer counts all labels.
+    """
+
+    def __init__(self, ids: Tensor, length: int):
+        super().__init__(ids, length, length)
+
+    def __getitems__(self, indices: list[int]) -> dict[str, Tensor]:
+        batch = super().__getitems__(indices)
+        return batch | {"labels": batch["labels"].index_fill(1, torch.tensor(0), -100)}
+
+
 class MaskedWindows(Windows):
     """Windows between the tokenizer's ``cls`` and ``sep``, some tokens masked; with a seed, alike in every pass."""
 
@@ -151,7 +165,7 @@ def tinyshakespeare(shared: Path, length: int, masked: bool) -> Data:
     train, dev = (torch.tensor([number[char] for char in text]) for text in texts)
     return Data(
         Windows(train, length, 1),
-        Windows(dev, length, length),
+        Blocks(dev, length),
         vocabulary=len(chars),
         beside=lambda out: (out / "chars.json").write_text(json.dumps(chars)),
     )

@@ -10,7 +10,7 @@ from cobasin.data import Batch
 from cobasin.errors import InputError
 from cobasin.evaluation.running import instantiate, probe
 from cobasin.evaluation.tasks import evaluate
-from cobasin.learning.answers import against_labels, against_parents, answers
+from cobasin.learning.answers import Memory, against_labels, against_parents, answers
 from tiny_models import checkpoint
 
 BERT = "bert/BertForSequenceClassification"
@@ -103,3 +103,20 @@ def test_labels_that_are_missing_do_not_count():
     assert float(one) == pytest.approx(float(cross_entropy(logits[1:], torch.tensor([1]))))
     with pytest.raises(InputError, match="no labels"):
         against_labels("image", logits, Batch({}, None))
+
+
+def test_what_was_computed_before_is_remembered_up_to_a_size():
+    calls, memory = [], Memory(most=20)
+
+    def compute(value):
+        calls.append(value)
+        return torch.full((2,), float(value))  # 8 bytes
+
+    def batch(value):
+        return Batch({"x": torch.tensor([1.0, value])}, None)
+
+    for value in (1, 2, 3, 1, 2, 3):
+        assert memory.get(batch(value), lambda value=value: compute(value)).tolist() == [value, value]
+    assert calls == [1, 2, 3, 3]
+    other = Batch({"y": torch.tensor([1.0, 1])}, None)
+    assert memory.get(other, lambda: compute(4)).tolist() == [4, 4]

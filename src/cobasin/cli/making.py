@@ -51,6 +51,10 @@ def match(
             "(those of --data)."
         ),
     ] = "parents",
+    orders: Annotated[
+        bool,
+        typer.Option("--orders", help="Learn the orders of FFN neurons, too; slower, and rarely better."),
+    ] = False,
     anchor_out: Annotated[
         Path | None,
         typer.Option(
@@ -85,7 +89,7 @@ def match(
 
     declare(spec)
     search = {"method": method, "data": data, "samples": samples, "seed": seed, "steps": steps, "loss": loss}
-    search |= {"device": device, "resume": resume, "anchor_out": anchor_out}
+    search |= {"orders": orders, "device": device, "resume": resume, "anchor_out": anchor_out}
     report = matching.match_to_folder(source, anchor, out, symmetry, layers, overwrite, **search)
     result(report, json, tables.match_report)
 

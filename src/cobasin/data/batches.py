@@ -35,7 +35,7 @@ class Batches:
     def __init__(self, examples: Examples, order: Sequence[int], encoder: Encoder, batch_size: int):
         self.rows = len(order)
         self._examples, self._order, self._encoder, self._size = examples, order, encoder, batch_size
-        self._skipped = 0
+        self._numbers: Sequence[int] = range(-(-self.rows // batch_size))
         sha = hashlib.sha256(json.dumps([encoder.settings, batch_size], sort_keys=True).encode())
         for place in order:
             example = examples[place]
@@ -43,25 +43,24 @@ class Batches:
         self.digest = sha.hexdigest()
 
     def __len__(self) -> int:
-        return max(0, -(-self.rows // self._size) - self._skipped)
+        return len(self._numbers)
 
     def __iter__(self) -> Iterator[Batch]:
-        for number in range(self._skipped, self._skipped + len(self)):
+        for number in self._numbers:
             places = self._order[number * self._size : (number + 1) * self._size]
             yield self._encoder([self._examples[place] for place in places], number)
 
     def skip(self, count: int) -> Batches:
         """The same without the first `count` batches."""
-        rest = copy.copy(self)
-        rest._skipped += count
-        return rest
+        return self._of(self._numbers[count:])
 
     def shuffled(self, generator: torch.Generator) -> Batches:
-        """The same rows (after `skip`, those that are left) in another order, and so in other batches."""
+        """The same batches in another order."""
+        return self._of([self._numbers[i] for i in torch.randperm(len(self), generator=generator).tolist()])
+
+    def _of(self, numbers: Sequence[int]) -> Batches:
         rest = copy.copy(self)
-        left = self._order[self._skipped * self._size :]
-        rest._order = [left[i] for i in torch.randperm(len(left), generator=generator).tolist()]
-        rest.rows, rest._skipped = len(left), 0
+        rest._numbers = numbers
         return rest
 
 

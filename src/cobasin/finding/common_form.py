@@ -117,9 +117,9 @@ class CommonForm:
         if agree(match):
             return {"method": "activations", "notes": ["the weights agree: nothing was left for method activations"]}
         ends = [self.runnable(i) for i in pair]
-        batches = search.batches([end.model for end in ends])
+        batches = search.inputs.batches([end.model for end in ends])
         match.set(by_activations(match, ends, compared_inputs(search, batches), progress))
-        note = f"matched by weights and by activations on {min(search.count, COMPARED)} {search.kind}"
+        note = f"matched by weights and by activations on {min(search.inputs.count, COMPARED)} {search.inputs.kind}"
         return search.report | {"notes": [note]}
 
     def runnable(self, model: int) -> Runnable:
@@ -254,7 +254,7 @@ def agree(*matches: Match) -> bool:
 
 def compared_inputs(search: Prepared, batches: Data) -> Iterator[Mapping[str, Tensor]]:
     """The inputs on which activations are compared."""
-    return (batch.inputs for batch in islice(iter(batches), -(-COMPARED // search.size)))
+    return (batch.inputs for batch in islice(iter(batches), -(-COMPARED // search.inputs.size)))
 
 
 def _distance(a: State, b: State, names: Sequence[str]) -> float:

@@ -17,8 +17,11 @@ from cobasin.learning.descent import Data, forget
 from cobasin.learning.in_memory import InMemory
 from cobasin.matching.learned import Mixture, learn
 from cobasin.matching.moves import Moves
+from cobasin.matching.orders import neurons, pairs
 from cobasin.matching.state import free_groups, identity
 from cobasin.symmetry.action import Values
+from cobasin.symmetry.groups import Value
+from cobasin.symmetry.spec import Key
 
 _AGAINST = {"parents": "to answer as the models do on average", "labels": "on its labels"}
 
@@ -36,7 +39,8 @@ def check_movable(common: CommonForm) -> None:
     form, models = common.models.forms[0], common.models
     groups = free_groups(form, models.choice, models.excluded)
     start = identity(form, groups)
-    if groups and not Moves(form, start).parameters:
+    orders = common.search.search.orders and neurons(form, groups)
+    if groups and not orders and not Moves(form, start).parameters:
         raise InputError(
             "nothing here can be learned but orders, which are not; free attention or residual, too (--symmetry)"
         )
@@ -81,8 +85,8 @@ def learned(
     else:
         values, losses = _learn(common, search, order, reference, values, progress)
         note = (
-            f"learned on {search.count} {search.kind}, {_AGAINST[search.search.loss]}: loss of the mean of the models "
-            f"on those held out {losses[0]:.4g} before, {min(losses):.4g} after"
+            f"learned on {search.inputs.count} {search.inputs.kind}, {_AGAINST[search.search.loss]}: loss of the mean "
+            f"of the models on those held out {losses[0]:.4g} before, {min(losses):.4g} after"
         )
         report |= {
             "learning": {"loss": search.search.loss, "move": search.search.move, "held_out": losses},
@@ -116,6 +120,9 @@ def _learn(
         if progress is not None:
             progress(step, mixture.scatter(values, at))
 
+    def pairs_at(position: int, values: Values) -> dict[Key, Value]:
+        return pairs(common.models.match(order[position], common.models.states[reference], values))
+
     if asked.state is not None and not asked.resume:
         forget(asked.state)
     done = learn(
@@ -127,6 +134,7 @@ def _learn(
         seed=asked.seed,
         state=asked.state,
         of=None if asked.state is None else _identity(common, search, order, at),
+        orders=pairs_at if asked.orders else None,
         report=moved if progress else None,
     )
     return dict(zip(order, done.values, strict=True)), done.losses
@@ -142,7 +150,7 @@ def _with_activations(
 ) -> tuple[Data, dict[int, Values]]:
     """The inputs, and the elements that match weights and activations to the reference."""
     run = {i: common.runnable(i) for i in order}
-    batches = search.batches([run[i].model for i in order])
+    batches = search.inputs.batches([run[i].model for i in order])
     found = dict(values)
     for i in order:
         if i != reference:
@@ -160,7 +168,7 @@ def _mixture(common: CommonForm, search: Prepared, order: Sequence[int]) -> Mixt
         {name: common.models.states[i][name].to(search.device, torch.float32) for name in run.names} for i in order
     ]
     forms = [common.models.forms[i] for i in order]
-    return Mixture(forms, states, run, search.task, search.search.loss == "labels")
+    return Mixture(forms, states, run, search.inputs.task, search.search.loss == "labels")
 
 
 def _identity(common: CommonForm, search: Prepared, order: Sequence[int], reference: int) -> dict[str, Any]:
@@ -175,6 +183,7 @@ def _identity(common: CommonForm, search: Prepared, order: Sequence[int], refere
             "steps": asked.steps,
             "loss": asked.loss,
             "move": asked.move,
+            "orders": asked.orders,
             "reference": reference,
         },
     }

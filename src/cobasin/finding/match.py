@@ -38,6 +38,7 @@ def match(
     device: str = "auto",
     state: Path | None = None,
     resume: bool = True,
+    orders: bool = False,
 ) -> Element:
     """Find the function-preserving transformation that brings ``source`` closest to ``anchor``.
 
@@ -51,7 +52,7 @@ def match(
             of the step.
         method: ``weights``; ``activations``, what the models compute on the same inputs is compared, too;
             ``learned``, from there the models between the two learn. See `finding.search`.
-        data, samples, seed, steps, loss, device, state, resume: of ``activations`` and ``learned``, see
+        data, samples, seed, steps, loss, device, state, resume, orders: of ``activations`` and ``learned``, see
             `finding.search.Search`; without data the inputs are made up.
 
     Returns:
@@ -62,7 +63,7 @@ def match(
         InputError: for models that cannot be matched, before any tensor is read; for NaN or infinite values; for
             data that do not fit, and models for which no inputs can be made up.
     """
-    search = Search(method, data, samples, seed, steps, loss, "source", device, state, resume)
+    search = Search(method, data, samples, seed, steps, loss, "source", device, state, resume, orders)
     element = _matched([source, anchor], symmetry, layers, 1, progress, search).elements[0]
     assert element is not None
     return element
@@ -111,6 +112,7 @@ def match_all(
     device: str = "auto",
     state: Path | None = None,
     resume: bool = True,
+    orders: bool = False,
 ) -> Matched:
     """Bring any number of models together.
 
@@ -123,8 +125,8 @@ def match_all(
             models the one whose fingerprint comes first. Apart from the medoid of two, neither depends on the order
             in which models are given. A mean is held in memory.
         progress: called after every round of every match with its number and the squared distance.
-        method, data, samples, seed, steps, loss, device, state, resume: as in `match`. By ``learned`` all models
-            learn jointly, from where weights have brought them; a consensus is not found by ``activations``.
+        method, data, samples, seed, steps, loss, device, state, resume, orders: as in `match`. By ``learned`` all
+            models learn jointly, from where weights have brought them; a consensus is not found by ``activations``.
         move: of ``learned``: ``source``, the reference stays; ``all``, its scales and general maps move, too, and it
             has an element.
 
@@ -132,7 +134,7 @@ def match_all(
         InputError: as in `match`; for fewer than two models; for an anchor that is none of these; where ``all``
             shall move and the reference has no scales or general maps.
     """
-    search = Search(method, data, samples, seed, steps, loss, move, device, state, resume)
+    search = Search(method, data, samples, seed, steps, loss, move, device, state, resume, orders)
     return _matched(models, symmetry, layers, anchor, progress, search)
 
 

@@ -6,19 +6,22 @@ and Dean, *Distilling the Knowledge in a Neural Network*, 2015, as an ensemble),
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
 
+from cobasin.checkpoints.fingerprint import tensor_hash
 from cobasin.data import Batch
 from cobasin.evaluation.running import OUTPUT_NAMES
 from cobasin.evaluation.tasks import labels_of
 from cobasin.statistics.likelihood import IGNORED, score
 from cobasin.statistics.rows import Rows
 
+REMEMBERED = 1 << 28  # bytes
 NUMBERS = ("regression", "features")
 """Tasks whose answers are numbers, not probabilities; ``features`` are whatever a model without a usual head puts out:
 its last hidden state, embeddings, or the logits of a head that no rows are read for."""
@@ -40,19 +43,56 @@ def answers(task: str, output: Any, inputs: Mapping[str, Tensor]) -> Tensor:
     return torch.cat([rows.counted(value).flatten() for value in found])
 
 
-def against_parents(task: str, found: Tensor, parents: Sequence[Tensor]) -> Tensor:
-    """Mean loss where the mean of the parents' answers is right: cross-entropy, or squared difference.
+def mean_answer(task: str, parents: Sequence[Tensor]) -> Tensor:
+    """What models answer on average: probabilities, or numbers.
+
+    Args:
+        task: as `cobasin.data.task_of` says.
+        parents: `answers` of each on the same inputs.
+    """
+    if task in NUMBERS:
+        return torch.stack(list(parents)).mean(0)
+    if task == "multilabel":
+        return torch.stack([logits.sigmoid() for logits in parents]).mean(0)
+    return torch.stack([logits.softmax(-1) for logits in parents]).mean(0)
+
+
+def against_mean(task: str, found: Tensor, mean: Tensor) -> Tensor:
+    """Mean loss where a `mean_answer` is right: cross-entropy, or squared difference.
 
     Args:
         task: as `cobasin.data.task_of` says.
         found: `answers` of the model.
-        parents: those of the parents on the same inputs.
+        mean: of others on the same inputs.
     """
     if task in NUMBERS:
-        return mse_loss(found, torch.stack(list(parents)).mean(0))
-    if task == "multilabel":
-        return binary_cross_entropy_with_logits(found, torch.stack([logits.sigmoid() for logits in parents]).mean(0))
-    return cross_entropy(found, torch.stack([logits.softmax(-1) for logits in parents]).mean(0))
+        return mse_loss(found, mean)
+    return (binary_cross_entropy_with_logits if task == "multilabel" else cross_entropy)(found, mean)
+
+
+def against_parents(task: str, found: Tensor, parents: Sequence[Tensor]) -> Tensor:
+    """`against_mean` of the parents' `answers`."""
+    return against_mean(task, found, mean_answer(task, parents))
+
+
+class Memory:
+    """What was computed for batches before, up to a size in all; a batch is known by what is in it."""
+
+    def __init__(self, most: int = REMEMBERED):
+        """Remember tensors of ``most`` bytes in all; what comes after that is computed each time."""
+        self._found: dict[str, Tensor] = {}
+        self._left = most
+
+    def get(self, batch: Batch, compute: Callable[[], Tensor]) -> Tensor:
+        """What ``compute`` gives for this batch."""
+        key = hashlib.sha256(repr([(name, tensor_hash(x)) for name, x in batch.inputs.items()]).encode()).hexdigest()
+        if key in self._found:
+            return self._found[key]
+        found = compute()
+        if found.nbytes <= self._left:
+            self._found[key] = found
+            self._left -= found.nbytes
+        return found
 
 
 def against_labels(task: str, logits: Tensor, batch: Batch) -> Tensor:

@@ -10,7 +10,7 @@ every A_i computes what it did at every step.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,13 +18,15 @@ import torch
 from torch import Tensor
 
 from cobasin.data import Batch
-from cobasin.learning.answers import against_labels, against_parents, answers
+from cobasin.learning.answers import Memory, against_labels, against_mean, answers, mean_answer
 from cobasin.learning.descent import Data, descend, hold_out
 from cobasin.learning.in_memory import InMemory
 from cobasin.matching.moves import Moves
 from cobasin.symmetry.action import Values, act
 from cobasin.symmetry.canonical import stored
 from cobasin.symmetry.form import Form
+from cobasin.symmetry.groups import Value
+from cobasin.symmetry.spec import Key
 from cobasin.symmetry.state import State
 
 Loss = Literal["parents", "labels"]
@@ -46,6 +48,7 @@ class Mixture:
         run: runs a model of theirs, on the device.
         task: as `cobasin.data.task_of` says.
         labels: whether the loss is against labels; against the models' own mean answer otherwise.
+        taught: the mean answers that were computed before.
     """
 
     forms: Sequence[Form]
@@ -53,6 +56,7 @@ class Mixture:
     run: InMemory
     task: str
     labels: bool
+    taught: Memory = field(default_factory=Memory)
 
     @property
     def device(self) -> torch.device:
@@ -87,16 +91,19 @@ class Mixture:
 
     def loss(self, parameters: Mapping[str, Tensor], batch: Batch) -> Tensor:
         """The mean loss of a model on a batch."""
-        batch = _moved_to(batch, self.device)
-        output = self.run(parameters, batch.inputs)
+        there = batch.to(self.device, torch.float32)
+        output = self.run(parameters, there.inputs)
         if self.labels:
-            return against_labels(self.task, output.logits, batch)
-        with torch.no_grad():
-            parents = [
-                answers(self.task, self.run(self.run.parameters(stored(form, state)), batch.inputs), batch.inputs)
-                for form, state in zip(self.forms, self.states, strict=True)
-            ]
-        return against_parents(self.task, answers(self.task, output, batch.inputs), parents)
+            return against_labels(self.task, output.logits, there)
+        mean = self.taught.get(batch, lambda: self._mean_answer(there.inputs))
+        return against_mean(self.task, answers(self.task, output, there.inputs), mean)
+
+    @torch.no_grad()
+    def _mean_answer(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        """What the models answer on average."""
+        models = (stored(form, state) for form, state in zip(self.forms, self.states, strict=True))
+        outputs = (self.run(self.run.parameters(model), inputs) for model in models)
+        return mean_answer(self.task, [answers(self.task, output, inputs) for output in outputs])
 
     @torch.no_grad()
     def middle_loss(self, values: Sequence[Values], batches: Sequence[Batch]) -> float:
@@ -138,6 +145,7 @@ def learn(
     seed: int = 0,
     state: Path | None = None,
     of: Mapping[str, Any] | None = None,
+    orders: Callable[[int, Values], Mapping[Key, Value]] | None = None,
     report: Callable[[int, list[Values]], None] | None = None,
 ) -> Learned:
     """Elements that lower the loss between the models, from the best of some starts.
@@ -153,6 +161,7 @@ def learn(
         steps: at most.
         seed: of the order of batches and the weights.
         state, of: see `cobasin.learning.descent.descend`.
+        orders: gives `cobasin.matching.orders.pairs` of a model at an element; orders stay where None.
         report: called at every look with the number of the step and the elements.
 
     Raises:
@@ -161,8 +170,10 @@ def learn(
     held, seen = hold_out(batches)
     start = min(starts, key=lambda values: mixture.middle_loss(values, held)) if len(starts) > 1 else starts[0]
     moves = [
-        None if turning is None else Moves(form, values, turning, mixture.device)
-        for form, values, turning in zip(mixture.forms, start, turns, strict=True)
+        None
+        if turning is None
+        else Moves(form, values, turning, mixture.device, orders(i, values) if orders and turning else None)
+        for i, (form, values, turning) in enumerate(zip(mixture.forms, start, turns, strict=True))
     ]
 
     def now(exact: bool = False) -> list[Values]:
@@ -203,10 +214,3 @@ def _on(values: Values, device: torch.device) -> Values:
         key: {part: x.to(device, torch.float32) if x.is_floating_point() else x.to(device) for part, x in value.items()}
         for key, value in values.items()
     }
-
-
-def _moved_to(batch: Batch, device: torch.device) -> Batch:
-    inputs = {
-        name: x.to(device, torch.float32) if x.is_floating_point() else x.to(device) for name, x in batch.inputs.items()
-    }
-    return replace(batch, inputs=inputs, labels=None if batch.labels is None else batch.labels.to(device))

@@ -7,21 +7,24 @@ Every part of an element is moved from where it starts by a free parameter, zero
 * a rotary angle is added to,
 * a scale is multiplied by ``exp(s)``, and keeps its sign,
 * a general map is moved in polar form, ``Q · cayley(S - Sᵀ) · exp(S + Sᵀ)``; its contragredient has the inverse of the
-  last factor.
+  last factor,
+* an order stays, or (`cobasin.matching.orders`) is what the scores of all pairs assign, which are added to.
 
-Logarithms of stretches are bounded smoothly, so that no map's condition passes a fixed number. Orders stay.
+Logarithms of stretches are bounded smoothly, so that no map's condition passes a fixed number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from cobasin.matching.orders import assigned
 from cobasin.symmetry.action import Values
 from cobasin.symmetry.form import Form
 from cobasin.symmetry.groups import General, Group, Orthogonal, Value
+from cobasin.symmetry.spec import Key
 
 LARGEST_STRETCH = 2.0
 """The logarithm of what a scale may change by, and of a general map's largest singular value over its start's."""
@@ -34,7 +37,14 @@ class Moves:
         parameters: float32 leaves on ``device``; all zero is the start.
     """
 
-    def __init__(self, form: Form, start: Values, turns: bool = True, device: torch.device | str = "cpu"):
+    def __init__(
+        self,
+        form: Form,
+        start: Values,
+        turns: bool = True,
+        device: torch.device | str = "cpu",
+        orders: Mapping[Key, Value] | None = None,
+    ):
         """Make the parameters.
 
         Args:
@@ -43,12 +53,17 @@ class Moves:
             turns: whether isometries move; without them only scales and stretches do, as those of a reference, whose
                 isometries would turn all models alike.
             device: where the parameters lie.
+            orders: those that move, with what `cobasin.matching.orders.pairs` says of them.
         """
-        self.form, self.start = form, start
+        self.form, self.start, self.orders = form, start, dict(orders or {})
         found = {
             (key, part): torch.zeros_like(value[part], dtype=torch.float32, device=device)
             for key, value in start.items()
             for part in _parts(form.group(key), value, turns)
+        }
+        found |= {
+            (key, "scores"): torch.zeros_like(value["scores"], dtype=torch.float32, device=device)
+            for key, value in self.orders.items()
         }
         self._turns, self._places = turns, list(found)
         self.parameters = [parameter.requires_grad_() for parameter in found.values()]
@@ -60,12 +75,18 @@ class Moves:
     @torch.no_grad()
     def exact(self, parameters: Sequence[Tensor]) -> Values:
         """The element at these values of the parameters, in float64 on the CPU."""
-        return self._at([parameter.detach().cpu().double() for parameter in parameters])
+        values = self._at([parameter.detach().cpu().double() for parameter in parameters])
+        for key in self.orders:
+            values[key] = {part: values[key][part] for part in self.start[key]}
+        return values
 
     def _at(self, parameters: Sequence[Tensor]) -> Values:
         moved = {key: dict(value) for key, value in self.start.items()}
         for (key, part), move in zip(self._places, parameters, strict=True):
-            moved[key] |= _moved(self.form.group(key), self.start[key], part, move, self._turns)
+            if part == "scores":  # after all else: a neuron's scale depends on its partner
+                moved[key] |= assigned(moved[key], self.orders[key], move)
+            else:
+                moved[key] |= _moved(self.form.group(key), self.start[key], part, move, self._turns)
         return moved
 
 

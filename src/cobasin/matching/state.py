@@ -117,12 +117,16 @@ class Match:
         pairs: tuple[str, ...] = (),
         sites: list[Site] | None = None,
         normalise: bool = False,
+        group: Group | None = None,
     ) -> Gram:
-        """The cross-Gram of one key, the source moved by all other keys but those in ``without``."""
+        """The cross-Gram of one key, the source moved by all other keys but those in ``without``.
+
+        It has what ``group`` needs, by default the one that the key is solved in.
+        """
         return cross_gram(
             self.spec,
             str(key[0]),
-            self.groups[key],
+            group or self.groups[key],
             self.sites(key) if sites is None else sites,
             lambda site: self._moved_elsewhere(site, key, without),
             lambda site: self.anchor[site.tensor],

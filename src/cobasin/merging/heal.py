@@ -19,7 +19,7 @@ from cobasin.learning.descent import Data, descend
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-RATE = 1e-4
+RATE = 3e-4
 
 
 @dataclass(frozen=True)

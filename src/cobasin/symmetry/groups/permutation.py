@@ -22,6 +22,10 @@ class Permutation(Group):
 
     ``{"perm": int64[*batch, n], "scale": float64[*batch, n]}``; entry i of the result is
     ``scale[i] * x[perm[i]]``. Plain permutations have no ``scale``; with ``signed`` alone it is ±1.
+
+    What is learned has ``scores[*batch, n, n]`` as well, and the gradient of its matrix of zeros and ones (source to
+    target) goes straight through to them (Bengio, Léonard and Courville 2013); ``ratio[*batch, n, n]`` is the scale
+    that a pair would have, over that of the target now.
     """
 
     signed: bool = False
@@ -47,8 +51,13 @@ class Permutation(Group):
     def act(self, value: Value, x: Tensor, charge: int = 1) -> Tensor:
         perm = value["perm"]
         # one permutation for all rows is an index, not a gather of every entry
-        x = x.index_select(-1, perm) if perm.ndim == 1 else x.gather(-1, perm[..., None, :].expand(x.shape))
-        return self._entries.act(value, x, charge)
+        moved = x.index_select(-1, perm) if perm.ndim == 1 else x.gather(-1, perm[..., None, :].expand(x.shape))
+        if "scores" in value:
+            nothing = value["scores"] - value["scores"].detach()  # but for its gradient
+            if "ratio" in value and charge:
+                nothing = nothing * value["ratio"].pow(charge)
+            moved = moved + x.detach() @ nothing
+        return self._entries.act(value, moved, charge)
 
     def inverse(self, value: Value) -> Value:
         perm = value["perm"].argsort(-1)
