@@ -53,7 +53,9 @@ def match(
     ] = "parents",
     orders: Annotated[
         bool,
-        typer.Option("--orders", help="Learn the orders of FFN neurons, too; slower, and rarely better."),
+        typer.Option(
+            "--orders", help="Learn the orders of FFN neurons, too; slower, and no better where it was tried."
+        ),
     ] = False,
     anchor_out: Annotated[
         Path | None,

@@ -42,7 +42,7 @@ class Search:
         loss: what a model between the models learns: ``parents``, to answer as they do on average, which needs no
             labels; ``labels``, those of the data.
         move: ``source``, all models but the reference move; ``all``, its scales and general maps do, too.
-        orders: whether the orders of FFN neurons are learned, too, which rarely gains anything; they stay otherwise.
+        orders: whether the orders of FFN neurons are learned, too, which gained nothing where it was tried.
         device: where models run, in torch's words; ``auto`` leaves it to accelerate.
         state: a file that keeps how far learning is, for a run that is interrupted. Whoever names it removes it.
         resume: whether learning goes on from the state, where there is one; it is overwritten otherwise. That of
