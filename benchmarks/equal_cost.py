@@ -1,6 +1,6 @@
 """Matching against what else can be done with two models, for the same number of passes over training rows.
 
-    python benchmarks/equal_cost.py [--family cifar10-vit] [--pair 0,1] [--steps 200] [--dev]
+    python benchmarks/equal_cost.py [--family cifar10-vit] [--pair 0,1] [--steps 500] [--dev]
 
 A pass is a forward and a backward run of one model over one row. Learned matching, fine-tuning and distillation take as
 many of them, over the same rows in the same batches with the same optimiser (Adam, warm-up, cosine; what did best on
@@ -25,8 +25,9 @@ from common.families import PAIRS, Family
 from common.measuring import Bench, ends_of
 from common.results import write
 from common.showing import announce, parser, show, spread
-from one_basin import LEARNED, minutes, options_of, seeds_of
+from one_basin import LEARNED, minutes, options_of, runs
 
+STEPS = 500
 LABELS, ANSWERS = "labels", "answers"
 MATCHED: Mapping[str, Mapping[str, Any]] = {
     "weights": {},
@@ -48,7 +49,7 @@ def run(bench: Bench, pairs: Sequence[tuple[int, int]], seeds: int, steps: int) 
     }
     for name, way in MATCHED.items():
         found[f"matched by {name}"] = [
-            bench.matched(pair, options_of(way, steps), seed) for pair in pairs for seed in seeds_of(way, seeds)
+            bench.matched(pair, options_of(way, steps), seed) for pair, seed in runs(way, pairs, seeds)
         ]
     for start, target in product(STARTS, (ANSWERS, LABELS)):
         found[f"{start}, trained, {target}"] = [
@@ -59,8 +60,7 @@ def run(bench: Bench, pairs: Sequence[tuple[int, int]], seeds: int, steps: int) 
                     bench, pair, start, target, steps, seed
                 ),
             )
-            for pair in pairs
-            for seed in range(seeds)
+            for pair, seed in runs(LEARNED, pairs, seeds)
         ]
     return found
 
@@ -130,16 +130,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     asked = parser(__doc__).parse_args(arguments)
     families = Family.all(asked.shared, asked.out / "models", asked.family)
     pairs = {family.name: family.pairs(asked.pair or PAIRS[:1]) for family in families}
-    count = sum(map(len, pairs.values()))
-    cost = sum(minutes(way, asked.steps) * len(seeds_of(way, asked.seeds)) for way in MATCHED.values())
-    cost += len(STARTS) * 2 * asked.seeds * minutes(LEARNED, asked.steps) / 2
-    announce(count * cost, f"{count} pairs; less where one_basin.py was run with these settings")
+    steps = asked.steps or STEPS
+    trained_ways = [LEARNED] * len(STARTS)  # each against two targets, at half the cost
+    cost = sum(
+        minutes(way, steps) * len(runs(way, own, asked.seeds))
+        for own in pairs.values()
+        for way in [*MATCHED.values(), *trained_ways]
+    )
+    announce(cost, f"{sum(map(len, pairs.values()))} pairs; less where one_basin.py was run with these settings")
     for family in families:
         if pairs[family.name]:
             bench = Bench(family, asked.train, asked.dev, asked.out)
-            found = run(bench, pairs[family.name], asked.seeds, asked.steps)
-            write(asked.out / f"equal_cost-{family.name}-{asked.steps}.json", found)
-            table(bench, found, asked.steps)
+            found = run(bench, pairs[family.name], asked.seeds, steps)
+            write(asked.out / f"equal_cost-{family.name}-{steps}.json", found)
+            table(bench, found, steps)
 
 
 if __name__ == "__main__":

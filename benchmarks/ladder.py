@@ -2,8 +2,8 @@
 
     python benchmarks/ladder.py [--family cifar10-vit] [--pair 0,1] [--dev]
 
-Every line frees one more part of the group. The lines after "+ GL" compare and learn on training data, with the group
-of "+ residual orthogonal", which is the default, unless they say so. Shares its results with ``one_basin.py``.
+Every line frees one more part of the group; the last two compare, and then learn, on training data. Shares its results
+with ``one_basin.py``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from common.families import PAIRS, Family
 from common.measuring import Bench
 from common.results import write
 from common.showing import announce, parser, show, spread
-from one_basin import WAYS, minutes, options_of, seeds_of
+from one_basin import WAYS, minutes, options_of, runs
 
 RUNGS: Mapping[str, dict[str, Any]] = {
     "FFN": {"symmetry": "ffn"},
@@ -25,9 +25,8 @@ RUNGS: Mapping[str, dict[str, Any]] = {
     "+ residual permutation": {"symmetry": "ffn,attention,heads,scale,residual-order"},
     "+ residual orthogonal": WAYS["weights"],
     "+ GL": {"symmetry": "gl"},
-    "+ activations": WAYS["activations, training data"],
+    "+ activations": WAYS["activations, training data"] | {"symmetry": "gl"},
     "+ learned": WAYS["learned, training data"],
-    "+ learned, with GL": WAYS["learned, training data"] | {"symmetry": "gl"},
 }
 
 
@@ -36,7 +35,7 @@ def run(bench: Bench, pairs: Sequence[tuple[int, int]], seeds: int, steps: int) 
     found = {"none": [bench.raw(pair) for pair in pairs]}
     for name, way in RUNGS.items():
         options = options_of(way, steps)
-        found[name] = [bench.matched(pair, options, seed) for pair in pairs for seed in seeds_of(way, seeds)]
+        found[name] = [bench.matched(pair, options, seed) for pair, seed in runs(way, pairs, seeds)]
     return found
 
 
@@ -63,13 +62,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     asked = parser(__doc__).parse_args(arguments)
     families = Family.all(asked.shared, asked.out / "models", asked.family)
     pairs = {family.name: family.pairs(asked.pair or PAIRS[:1]) for family in families}
-    count = sum(map(len, pairs.values()))
-    cost = sum(minutes(way, asked.steps) * len(seeds_of(way, asked.seeds)) for way in RUNGS.values())
-    announce(count * cost, f"{count} pairs; less where one_basin.py was run with these settings")
+    cost = sum(
+        minutes(way, asked.steps or family.steps) * len(runs(way, pairs[family.name], asked.seeds))
+        for family in families
+        for way in RUNGS.values()
+    )
+    announce(cost, f"{sum(map(len, pairs.values()))} pairs; less where one_basin.py was run with these settings")
     for family in families:
         if pairs[family.name]:
             bench = Bench(family, asked.train, asked.dev, asked.out)
-            found = run(bench, pairs[family.name], asked.seeds, asked.steps)
+            found = run(bench, pairs[family.name], asked.seeds, asked.steps or family.steps)
             write(asked.out / f"ladder-{family.name}.json", found)
             table(bench, pairs[family.name], found)
 

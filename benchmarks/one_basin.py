@@ -2,39 +2,43 @@
 
     python benchmarks/one_basin.py [--family cifar10-vit] [--pair 0,1] [--dev]
 
-Every way of matching is measured on the test set once, at its defaults but for ``--steps`` and ``--train``; nothing is
-chosen here. What is random (inputs that are made up, which data, their order, learning) is run with every seed. Every
-result is written as it comes to ``measured-FAMILY.json`` in ``--out``, from where a later run takes it.
+Every way of matching is measured on the test set once, as it is set here; nothing is chosen there. Every pair is run,
+and the first one again with every seed of what is random (inputs that are made up, which data, their order, learning).
+Every result is written as it comes to ``measured-FAMILY.json`` in ``--out``, from where a later run takes it;
+``one_basin-FAMILY.png`` shows the lines between the models of the first pair.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import product
+from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from cobasin.evaluation.path import LossPath
+from cobasin.evaluation.plots import plot_paths
 from common.families import Family
 from common.measuring import Bench
 from common.results import write
 from common.showing import announce, parser, show, spread
 
-LEARNED: dict[str, Any] = {"method": "learned", "data": True}
+LEARNED: dict[str, Any] = {"method": "learned", "data": True, "symmetry": "gl"}
 WAYS: Mapping[str, dict[str, Any]] = {
     "paper": {"symmetry": "paper"},
     "weights": {},
     "activations, made up": {"method": "activations"},
     "activations, training data": {"method": "activations", "data": True},
-    "learned, made up": {"method": "learned"},
+    "learned, made up": {"method": "learned", "symmetry": "gl"},
     "learned, training data": LEARNED,
-    "learned, training labels": LEARNED | {"loss": "labels"},
-    "learned, labels, both move": LEARNED | {"loss": "labels", "move": "all"},
 }
+
+
+Pair = tuple[int, int]
 
 
 def minutes(way: Mapping[str, Any], steps: int) -> float:
     """CPU minutes that a small pair takes, measuring included: the mean over ViT, GPT-2 and Llama."""
-    return {"weights": 0.5, "activations": 1.2, "learned": 1.2 + 0.01 * steps}[way.get("method", "weights")]
+    return {"weights": 0.5, "activations": 1.2, "learned": 1.5 + 0.008 * steps}[way.get("method", "weights")]
 
 
 def options_of(way: Mapping[str, Any], steps: int) -> dict[str, Any]:
@@ -47,16 +51,21 @@ def seeds_of(way: Mapping[str, Any], seeds: int) -> range:
     return range(seeds if "method" in way else 1)
 
 
-def run(bench: Bench, pairs: Sequence[tuple[int, int]], seeds: int, steps: int) -> dict[str, Any]:
-    """All ways to bring one model to another, for all pairs: a list of results for every way."""
-    found: dict[str, Any] = {
-        "parents": [bench.parents(pair) for pair in pairs],
+def runs(way: Mapping[str, Any], pairs: Sequence[Pair], seeds: int) -> list[tuple[Pair, int]]:
+    """Every pair with seed 0, and the first one with all."""
+    return [(pair, seed) for pair in pairs for seed in (seeds_of(way, seeds) if pair == pairs[0] else range(1))]
+
+
+def run(bench: Bench, pairs: Sequence[Pair], seeds: int, steps: int) -> dict[str, list[dict[str, Any]]]:
+    """All ways to bring one model to another: a list of results for every way, with their ``pair``."""
+    found = {
+        "parents": [bench.parents(pair) | {"pair": pair} for pair in pairs],
         "none": [bench.raw(pair) | {"pair": pair} for pair in pairs],
     }
     for name, way in WAYS.items():
+        options = options_of(way, steps)
         found[name] = [
-            bench.matched(pair, options_of(way, steps), seed) | {"pair": pair}
-            for pair, seed in product(pairs, seeds_of(way, seeds))
+            bench.matched(pair, options, seed) | {"pair": pair, "seed": seed} for pair, seed in runs(way, pairs, seeds)
         ]
     raw = {row["pair"]: row["barrier"] for row in found["none"]}
     for row in (row for name in WAYS for row in found[name]):
@@ -64,39 +73,54 @@ def run(bench: Bench, pairs: Sequence[tuple[int, int]], seeds: int, steps: int) 
     return found
 
 
-def table(bench: Bench, pairs: Sequence[tuple[int, int]], found: dict[str, Any]) -> None:
-    rows = [
-        ["parents", *_cells([parent for row in found["parents"] for parent in row["each"]], "loss", "accuracy")],
-        ["probability ensemble", *_cells([row["ensemble"] for row in found["parents"]], "loss", "accuracy")],
-    ]
-    weights = mean(row["cpu_seconds"] for row in found["weights"])
+def table(bench: Bench, pair: Pair, found: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    """What every way is worth for one pair."""
+    own = {name: [row for row in rows if row["pair"] == pair] for name, rows in found.items()}
+    parents, ensemble = own["parents"][0]["each"], own["parents"][0]["ensemble"]
+    weights = mean(row["cpu_seconds"] for row in own["weights"])
     columns = ("loss", "accuracy", "excess", "barrier")
-    rows.append(["none", *_cells(found["none"], *columns)])
+    rows = [
+        [f"parent {seed}", *_cells([parent], "loss", "accuracy")] for seed, parent in zip(pair, parents, strict=True)
+    ]
+    rows.append(["probability ensemble", *_cells([ensemble], "loss", "accuracy")])
+    rows.append(["none", *_cells(own["none"], *columns)])
     for name in WAYS:
-        own = found[name]
-        each = [[row for row in own if row["pair"] == pair] for pair in pairs]
-        kept = all(row["function_kept"] and row["loads"] for row in own)
-        rows.append(
-            [
-                name,
-                *_cells(own, *columns, "removed"),
-                *(_cells(part, "removed")[0] for part in each),
-                f"{mean(row['cpu_seconds'] for row in own) / weights:.1f}",
-                f"{max(row['function'] for row in own):.0e}{'' if kept else ' CHANGED'}",
-            ]
-        )
+        kept = all(row["function_kept"] and row["loads"] for row in own[name])
+        cpu = mean(row["cpu_seconds"] for row in own[name]) / weights
+        logits = f"{max(row['function'] for row in own[name]):.0e}{'' if kept else ' CHANGED'}"
+        rows.append([name, *_cells(own[name], *columns, "removed"), f"{cpu:.1f}", logits])
     show(
-        f"{bench.family.name}, midpoints, {bench.task.data}",
-        [
-            *("", "loss", "accuracy, %", "above parents", "barrier", "removed, %"),
-            *(f"{anchor}-{source}" for anchor, source in pairs),
-            *("CPU", "logits"),
-        ],
+        f"{bench.family.name}, midpoint of {pair[0]} and {pair[1]}, {bench.task.data}",
+        ["", "loss", "accuracy, %", "above parents", "barrier", "removed, %", "CPU", "logits"],
         rows,
-        "Mean and standard deviation over pairs and seeds. Loss, accuracy and loss above the mean of the parents' on "
-        "all rows; barrier over 25 points on the first of them; removed: share of the raw barrier, in all and by pair. "
-        "CPU time as a multiple of that of weights; largest relative change of the logits in float64.",
+        "Mean and standard deviation over seeds of the search. Loss, accuracy and loss above the mean of the parents' "
+        "on all rows; barrier over 25 points on the first of them; removed: share of the raw barrier. CPU time as a "
+        "multiple of that of weights; largest relative change of the logits in float64.",
     )
+
+
+def summary(bench: Bench, pairs: Sequence[Pair], found: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    """How much of the raw barrier every way removes, over pairs."""
+    rows = []
+    for name in WAYS:
+        each = [100 * mean(row["removed"] for row in found[name] if row["pair"] == pair) for pair in pairs]
+        rows.append([name, *(f"{share:.1f}" for share in each), spread(each, "{:.1f}")])
+    show(
+        f"{bench.family.name}, share of the raw barrier that is removed, %",
+        ["", *(f"{anchor}-{source}" for anchor, source in pairs), "all pairs"],
+        rows,
+        "Mean over seeds; last column: mean and standard deviation over pairs.",
+    )
+
+
+def picture(bench: Bench, pair: Pair, found: Mapping[str, Sequence[Mapping[str, Any]]], out: Path) -> None:
+    """The lines between the models of a pair, of every way the first seed's."""
+    paths = {}
+    for name in ("none", *WAYS):
+        path = next(row for row in found[name] if row["pair"] == pair)["path"]
+        last = len(path["loss"]) - 1
+        paths[name] = LossPath([i / last for i in range(last + 1)], **path)
+    plot_paths(paths, out, f"{bench.family.name}, from model {pair[0]} to model {pair[1]}", "accuracy")
 
 
 def _cells(rows: Sequence[Mapping[str, float]], *columns: str) -> list[str]:
@@ -111,15 +135,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     asked = parser(__doc__).parse_args(arguments)
     families = Family.all(asked.shared, asked.out / "models", asked.family)
     pairs = {family.name: family.pairs(asked.pair) for family in families}
-    count = sum(map(len, pairs.values()))
-    cost = sum(minutes(way, asked.steps) * len(seeds_of(way, asked.seeds)) for way in WAYS.values())
-    announce(count * cost, f"{count} pairs; what was measured before is not measured again")
+    cost = sum(
+        minutes(way, asked.steps or family.steps) * len(runs(way, pairs[family.name], asked.seeds))
+        for family in families
+        for way in WAYS.values()
+    )
+    announce(cost, f"{sum(map(len, pairs.values()))} pairs; what was measured before is not measured again")
     for family in families:
-        if pairs[family.name]:
+        if own := pairs[family.name]:
             bench = Bench(family, asked.train, asked.dev, asked.out)
-            found = run(bench, pairs[family.name], asked.seeds, asked.steps)
+            found = run(bench, own, asked.seeds, asked.steps or family.steps)
             write(asked.out / f"one_basin-{family.name}.json", found)
-            table(bench, pairs[family.name], found)
+            for pair in own:
+                table(bench, pair, found)
+            summary(bench, own, found)
+            picture(bench, own[0], found, asked.out / f"one_basin-{family.name}.png")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Three independently trained models into one: raw, at their medoid, at their consensus, learned jointly.
 
-    python benchmarks/three.py [--family cifar10-vit] [--dev]
+    python benchmarks/three.py [--family cifar10-vit] [--steps 500] [--dev]
 
 The models of seeds 0, 1 and 2 are brought together and averaged. Whatever the order in which they are given, the
 matched tensors must be the same to the last bit, which is checked by their hash (of learning after a few steps).
@@ -27,7 +27,7 @@ WAYS: Mapping[str, Mapping[str, Any]] = {
     "learned from the medoid": LEARNED | {"anchor": "medoid"},
     "learned from the consensus": LEARNED | {"anchor": "consensus"},
 }
-FEW = 10  # steps of learning, where orders are compared
+STEPS, FEW = 500, 10  # of learning, and where orders are compared
 
 
 def run(bench: Bench, seeds: int, steps: int) -> dict[str, Any]:
@@ -80,12 +80,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for family in Family.all(asked.shared, asked.out / "models", asked.family)
         if family.paths(MODELS) is not None
     ]
-    cost = sum(3 * minutes(way, asked.steps) * len(seeds_of(way, asked.seeds)) for way in WAYS.values())
+    steps = asked.steps or STEPS
+    cost = sum(3 * minutes(way, steps) * len(seeds_of(way, asked.seeds)) for way in WAYS.values())
     cost += sum(6 * 3 * minutes(way, FEW) for way in WAYS.values())
     announce(len(families) * cost, f"{len(families)} families; what was measured before is not measured again")
     for family in families:
         bench = Bench(family, asked.train, asked.dev, asked.out)
-        found = run(bench, asked.seeds, asked.steps)
+        found = run(bench, asked.seeds, steps)
         write(asked.out / f"three-{family.name}.json", found)
         table(bench, found)
 

@@ -174,9 +174,9 @@ def test_what_was_measured_is_not_measured_again(tmp_path):
 
 def test_one_basin(shared, tmp_path, capsys, monkeypatch):
     ways = import_module("one_basin").WAYS
-    chosen = ("paper", "weights", "learned, labels, both move")
+    chosen = ("paper", "weights", "learned, training data")
     monkeypatch.setattr("one_basin.WAYS", {name: ways[name] for name in chosen})
-    options = ("--family", VIT, "--pair", "0,1", "--pair", "0,9", "--pair", "0,7", *few())
+    options = ("--family", VIT, "--pair", "0,1", "--pair", "0,9", "--pair", "0,7", "--seeds", 2, *few())
     run("one_basin", shared, tmp_path, *options)
     shown = capsys.readouterr()
     assert "expected: about" in shown.err
@@ -188,12 +188,20 @@ def test_one_basin(shared, tmp_path, capsys, monkeypatch):
             assert row["function_kept"]
             assert row["loads"]
     assert "CHANGED" not in shown.out
+    assert "midpoint of 0 and 9" in shown.out
+    assert (tmp_path / f"one_basin-{VIT}.png").read_bytes().startswith(b"\x89PNG")
     copy = found["weights"][1]  # of the model that is the anchor, moved
     assert copy["distance_canonical"] < 1e-3
     assert copy["barrier"] < 1e-4
     assert copy["removed"] > 0.99
     assert copy["loss"] == pytest.approx(found["parents"][1]["each"][0]["loss"], rel=1e-4)
     assert found["none"][1]["distance_canonical"] > 1
+    assert [(row["pair"], row["seed"]) for row in found["learned, training data"]] == [
+        ([0, 1], 0),
+        ([0, 1], 1),
+        ([0, 9], 0),
+    ]
+    assert len(found["weights"]) == 2  # deterministic
     # interrupted and started again: nothing is matched anew, and the same is shown
     monkeypatch.setattr(measuring, "match_all", None)
     run("one_basin", shared, tmp_path, *options)

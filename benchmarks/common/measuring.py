@@ -86,8 +86,12 @@ class Bench:
             options |= {"data": self.task.train, "samples": self.task.samples}
         return match_all(self.folders(seeds), **options)
 
-    def _worth(self, seeds: Sequence[int], matched: Matched) -> dict[str, float]:
-        """Loss and accuracy of the average; ``excess``, the loss above the mean of the parents'; of two the barrier."""
+    def _worth(self, seeds: Sequence[int], matched: Matched) -> dict[str, Any]:
+        """What the average is worth.
+
+        Its loss and accuracy; ``excess``, the loss above the mean of the parents'; of two models the ``barrier``, and
+        the ``path`` that has it, on a part of the rows.
+        """
         ends = ends_of(matched)
         found = self.task.score(Blend(ends).at([1 / len(ends)] * len(ends)))
         each = [parent["loss"] for parent in self.parents(seeds)["each"]]
@@ -98,7 +102,8 @@ class Bench:
                 score = self.task.score(model, part=True)
                 return score["loss"], score["accuracy"]
 
-            found["barrier"] = loss_path(ends[0], ends[1], evaluate).barrier
+            path = loss_path(ends[0], ends[1], evaluate)
+            found |= {"barrier": path.barrier, "path": {"loss": path.loss, "metric": path.metric}}
         return found
 
     def _kept(self, seeds: Sequence[int], matched: Matched) -> dict[str, Any]:

@@ -21,8 +21,8 @@ def parser(doc: str | None, seeds: bool = True, families: bool = True, pairs: bo
     found.add_argument("--out", type=Path, default=Path("benchmarks/out"), help="folder of results, and of models/")
     if families:
         found.add_argument("--family", action="append", help="only this one (again for more)")
-        found.add_argument("--steps", type=int, default=200, help="of learning")
-        found.add_argument("--train", type=int, default=2048, help="rows of training data")
+        found.add_argument("--steps", type=int, help="of learning; by default what docs/one-basin.md has")
+        found.add_argument("--train", type=int, default=45000, help="rows of training data, at most")
     if families and pairs:
         found.add_argument("--pair", action="append", type=_pair, help="seeds of anchor and source, like 0,1 (or more)")
     return found
