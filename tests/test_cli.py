@@ -192,7 +192,7 @@ def test_json_is_all_there_is_on_standard_output(tmp_path, quick_demo):
     assert isinstance(run("inspect", "--list", "--json").json, dict)
 
 
-@pytest.mark.parametrize("verb", ["match", "merge", "verify", "inspect", "demo"])
+@pytest.mark.parametrize("verb", ["match", "merge", "verify", "inspect", "methods", "demo"])
 def test_help(verb):
     finished = run(verb, "--help")
     assert (finished.code, finished.err) == (0, "")

@@ -382,3 +382,14 @@ def test_a_recipe_from_a_card_does_the_same_again(tmp_path, berts):
 def test_the_help_names_every_method():
     text = run("merge", "--help").out
     assert all(name in text for name in methods())
+
+
+def test_methods_are_listed_with_what_they_take_and_need():
+    rows = {row["method"]: row for row in run("methods", "--json").json["methods"]}
+    assert rows.keys() == methods().keys()
+    assert rows["slerp"]["parameters"] == {"t": None}
+    assert (rows["ties"]["base"], rows["ties"]["statistics"]) == (True, None)
+    assert (rows["fisher"]["base"], rows["fisher"]["statistics"]) == (False, "fisher")
+    text = " ".join(run("methods").out.split())
+    assert "t=(required)" in text
+    assert all(row["method"] in text and row["reference"].split(",")[0] in text for row in rows.values())

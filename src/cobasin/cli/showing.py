@@ -1,4 +1,4 @@
-"""The commands that show: inspect and demo."""
+"""The commands that show: inspect, methods and demo."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def inspect(
 
     Example: cobasin inspect ./model-a
     """
-    from cobasin.presenting import tables
+    from cobasin.presenting import lists, tables
     from cobasin.workflows import inspection
 
     if (model is None) != list_:
@@ -43,7 +43,7 @@ def inspect(
         raise InputError("--list, --check and --propose: one at a time")
     declare(spec)
     if model is None:
-        result({"architectures": inspection.known_architectures()}, json, tables.architectures)
+        result({"architectures": inspection.known_architectures()}, json, lists.architectures)
     elif propose:
         from cobasin.proposal import propose as propose_
 
@@ -57,6 +57,18 @@ def inspect(
         raise typer.Exit(0 if found.sound else 1)
     else:
         result(inspection.inspect(model), json, tables.inspection)
+
+
+@app.command()
+def methods(json: Json = False) -> None:
+    """Show the merge methods: what each does, the parameters that it takes, what it needs, the paper that it is from.
+
+    Example: cobasin methods --json
+    """
+    from cobasin.fusion.registry import methods as methods_
+    from cobasin.presenting import lists
+
+    result({"methods": [method.report for method in methods_().values()]}, json, lists.methods)
 
 
 @app.command()

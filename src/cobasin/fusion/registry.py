@@ -105,6 +105,18 @@ class Method:
         """Whether it is defined relative to a base model."""
         return "base" in self.inputs
 
+    @property
+    def report(self) -> dict[str, Any]:
+        """Plain values, for people who choose a method, and for JSON."""
+        return {
+            "method": self.name,
+            "does": self.summary,
+            "parameters": {p.name: None if p.default is REQUIRED else p.default for p in self.parameters.values()},
+            "base": self.takes_base,
+            "statistics": self.statistics,
+            "reference": self.reference,
+        }
+
     def fuse(self, given: dict[str, Any], parameters: dict[str, Any]) -> Tensor:
         """The fused tensor; ``given`` may hold more than the method asks for."""
         keywords = {

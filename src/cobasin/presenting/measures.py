@@ -6,29 +6,29 @@ from statistics import median
 
 from rich.table import Table
 
-from cobasin.presenting.tables import SHOWN, _output
+from cobasin.presenting.tables import SHOWN, output
 
 
 def path_report(report: dict) -> None:
     """The table of `cobasin path`."""
     data, metric = report["data"], report["metric"]
-    _output.print(f"the line from {report['a']} to {report['b']}, on {data['rows']} rows of {data['path']}")
+    output.print(f"the line from {report['a']} to {report['b']}, on {data['rows']} rows of {data['path']}")
     raw = report["paths"]["raw"]
     for name, end in (("A", 0), ("B", -1)):
-        _output.print(f"{name}: loss {_number(raw['loss'][end])}, {metric} {_number(raw['metric'][end])}")
+        output.print(f"{name}: loss {_number(raw['loss'][end])}, {metric} {_number(raw['metric'][end])}")
     table = Table("", "barrier of the loss", "loss at the midpoint", f"{metric} at the midpoint")
     for kind, path in report["paths"].items():
         middle = path["midpoint"]
         name = "not matched" if kind == "raw" else f"matched ({report['symmetry']})"
         table.add_row(name, *map(_number, (path["barrier"], middle["loss"], middle["metric"])))
-    _output.print(table, soft_wrap=False)
+    output.print(table, soft_wrap=False)
     if plane := report["plane"]:
         lowest = min((loss for row in plane["loss"] for loss in row if loss is not None), default=None)
-        _output.print(f"the plane through both and {report['c']}: lowest loss {_number(lowest)}")
+        output.print(f"the plane through both and {report['c']}: lowest loss {_number(lowest)}")
     for match in report["matches"]:
         for note in match["notes"]:
-            _output.print(f"note: {note}")
-    _output.print(f"written to {report['out']}")
+            output.print(f"note: {note}")
+    output.print(f"written to {report['out']}")
 
 
 def _number(value: float | None) -> str:
@@ -37,28 +37,28 @@ def _number(value: float | None) -> str:
 
 def compare_report(report: dict) -> None:
     """The tables of `cobasin compare`."""
-    _output.print(f"{report['verdict']}: {report['reason']}")
+    output.print(f"{report['verdict']}: {report['reason']}")
     relative, chance = report["relative"], report["shared"] is not None
-    _output.print(
+    output.print(
         f"relative distance (0: equal, 1: unrelated): of the files {_number(relative['files'])}, in canonical form "
         f"{_number(relative['before'])}, matched ({report['symmetry']}) {_number(relative['after'])}"
     )
     table = Table("layer", "not matched", "matched", *["by chance"] * chance, title="relative distance")
     for place in list(report["layers"])[:SHOWN]:
         table.add_row(place, *(_number(value) for value in report["layers"][place].values() if value is not None))
-    _output.print(table, soft_wrap=False)
+    output.print(table, soft_wrap=False)
     if (more := len(report["layers"]) - SHOWN) > 0:
-        _output.print(f"and {more} more layers (--json has them all)")
+        output.print(f"and {more} more layers (--json has them all)")
     headings = ["distance before", "after", "stay in place", "median cosine when matched", *["by chance"] * chance]
     table = Table("space", *headings)
     for space, row in report["spaces"].items():
         medians = [_number(median(row[key])) for key in ("agreement", "chance") if row[key] is not None]
         table.add_row(space, f"{row['before']:.6g}", f"{row['after']:.6g}", _share(row["kept"]), *medians)
-    _output.print(table, soft_wrap=False)
+    output.print(table, soft_wrap=False)
     for note in report["notes"]:
-        _output.print(f"note: {note}")
+        output.print(f"note: {note}")
     if "out" in report:
-        _output.print(f"written to {report['out']}")
+        output.print(f"written to {report['out']}")
 
 
 def _share(value: float | None) -> str:

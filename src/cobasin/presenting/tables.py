@@ -16,13 +16,13 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
 # Paths may hold what rich takes for markup or emoji. Neither they nor tables are to be broken in a pipe, where rich
 # knows no width.
 _errors = Console(stderr=True, markup=False, emoji=False)
-_output = Console(
+output = Console(
     markup=False, emoji=False, highlight=False, soft_wrap=True, width=None if Console().is_terminal else 200
 )
 
@@ -77,18 +77,18 @@ def bar(text: str, total: int) -> Iterator[Callable[[int], None]]:
 
 def match_report(report: dict) -> None:
     """The table of `cobasin match`."""
-    _output.print(f"matched {report['source']} to {report['anchor']} ({report['symmetry']})")
+    output.print(f"matched {report['source']} to {report['anchor']} ({report['symmetry']})")
     _distances(report)
-    _output.print(f"written to {report['out']}" + (f" and {report['anchor_out']}" if "anchor_out" in report else ""))
+    output.print(f"written to {report['out']}" + (f" and {report['anchor_out']}" if "anchor_out" in report else ""))
 
 
 def apply_report(report: dict) -> None:
     """The lines of `cobasin apply`."""
-    _output.print(f"moved {report['model']} by {report['element']}")
+    output.print(f"moved {report['model']} by {report['element']}")
     for note in report["notes"]:
-        _output.print(f"note: {note}")
+        output.print(f"note: {note}")
     _function(report["verification"])
-    _output.print(f"written to {report['out']}")
+    output.print(f"written to {report['out']}")
 
 
 def merge_report(report: dict) -> None:
@@ -99,19 +99,19 @@ def merge_report(report: dict) -> None:
         if weights is None
         else [f"{w:.3g} x {m}" for w, m in zip(weights, report["models"], strict=True)]
     )
-    _output.print(f"{report['method']} of {', '.join(models)}" + (f", base {report['base']}" if report["base"] else ""))
+    output.print(f"{report['method']} of {', '.join(models)}" + (f", base {report['base']}" if report["base"] else ""))
     for one in report["matches"]:
-        _output.print(f"\n{one['source']} matched to {report['reference']} ({one['symmetry']})")
+        output.print(f"\n{one['source']} matched to {report['reference']} ({one['symmetry']})")
         _distances(one)
     if (objective := report["matching"].get("objective")) is not None:
-        _output.print(f"distance of all to their mean: {objective[0]:.6g} -> {objective[-1]:.6g}")
+        output.print(f"distance of all to their mean: {objective[0]:.6g} -> {objective[-1]:.6g}")
     for note in report["notes"]:
-        _output.print(f"note: {note}")
+        output.print(f"note: {note}")
     if report["after"] is not None:
         _after(report["after"])
     for folder, model in report.get("heads", {}).items():
-        _output.print(f"{folder}: with the task head of {model}")
-    _output.print(f"written to {report['out']}")
+        output.print(f"{folder}: with the task head of {model}")
+    output.print(f"written to {report['out']}")
 
 
 def plan(report: dict) -> None:
@@ -121,33 +121,33 @@ def plan(report: dict) -> None:
         how = f"{report['match']['symmetry']}, by {report['match']['method']}"
         how += "" if report["match"]["layers"] is None else f", layers {report['match']['layers']}"
         match = f"matched ({how}) to {report['match']['anchor']}"
-    _output.print(f"{report['method']} of {len(report['models'])} models ({report['architecture']}), {match}")
+    output.print(f"{report['method']} of {len(report['models'])} models ({report['architecture']}), {match}")
     for model in report["models"]:
-        _output.print(f"  {model}" + (", the base" if model == report["base"] else ""))
+        output.print(f"  {model}" + (", the base" if model == report["base"] else ""))
     if report["head"] is not None:
-        _output.print(f"task head: {'one folder for that of every model' if report['folders'] else report['head']}")
-    _output.print(
+        output.print(f"task head: {'one folder for that of every model' if report['folders'] else report['head']}")
+    output.print(
         f"{report['tensors']} tensors, {report['parameters']:,} parameters; read {decimal(report['bytes_read'])}, "
         f"write {decimal(report['bytes_written'])}"
     )
     memory = ", ".join(f"{phase} {decimal(size)}" for phase, size in report["memory"].items())
-    _output.print(f"memory beside the mapped files, estimated: {memory}")
+    output.print(f"memory beside the mapped files, estimated: {memory}")
     if found := report["statistics"]:
         rows = ", ".join(f"{count} rows for {model}" for model, count in found["rows"].items())
         kept = f"; kept in {found['cache']}" if found["cache"] else ""
-        _output.print(f"{COLLECTED[found['kind']]} first collected on data: {rows}{kept}")
+        output.print(f"{COLLECTED[found['kind']]} first collected on data: {rows}{kept}")
     if found := report["after"]:
         steps = [*(["repair"] if found["repair"] else []), *([f"heal, {found['heal']} steps"] if found["heal"] else [])]
-        _output.print(f"after the merge: {', '.join(steps)}, on {found['inputs']['count']} {found['inputs']['kind']}")
+        output.print(f"after the merge: {', '.join(steps)}, on {found['inputs']['count']} {found['inputs']['kind']}")
     names = list(report["groups"][0]["parameters"])
     table = Table("tensors", "the first of them", *names)
     for group in report["groups"][:SHOWN]:
         table.add_row(str(group["tensors"]), group["first"], *(_value(group["parameters"][name]) for name in names))
-    _output.print(table, soft_wrap=False)
+    output.print(table, soft_wrap=False)
     if (more := len(report["groups"]) - SHOWN) > 0:
-        _output.print(f"and {more} more combinations of parameters (--json has them all)")
+        output.print(f"and {more} more combinations of parameters (--json has them all)")
     for note in report["notes"]:
-        _output.print(f"note: {note}")
+        output.print(f"note: {note}")
 
 
 def _after(report: dict) -> None:
@@ -156,7 +156,7 @@ def _after(report: dict) -> None:
     table = Table(held, *(f"against {word}" for word in losses["merge"]), title="after the merge, and no part of it")
     for stage, found in losses.items():
         table.add_row(AFTER[stage], *(f"{loss:.4g}" for loss in found.values()))
-    _output.print(table, soft_wrap=False)
+    output.print(table, soft_wrap=False)
 
 
 def _value(value: object) -> str:
@@ -167,7 +167,7 @@ def _value(value: object) -> str:
 
 
 def _distances(report: dict) -> None:
-    _output.print("distance in canonical form, by space:")
+    output.print("distance in canonical form, by space:")
     table = Table("space", "before", "after")
     merged: dict[str, list[float]] = {}
     for key, row in report["spaces"].items():  # one row a layer would fill pages; they are in cobasin.json
@@ -176,31 +176,31 @@ def _distances(report: dict) -> None:
         sums[1] += row["after"] ** 2
     for space, (before, after) in merged.items():
         table.add_row(space, f"{before**0.5:.6g}", f"{after**0.5:.6g}")
-    _output.print(table, soft_wrap=False)
-    _output.print(
+    output.print(table, soft_wrap=False)
+    output.print(
         f"all: {report['objective'][0]:.6g} -> {report['objective'][-1]:.6g}; "
         f"of the files as they are: {report['distance_before']:.6g} -> {report['distance_after']:.6g}; "
         f"{report['rounds']} rounds, {report['seconds']:.1f} s",
     )
     if "condition" in report:
         worst = ", ".join(f"{space} {figure:.3g}" for space, figure in report["condition"].items())
-        _output.print(f"largest condition number of a map: {worst}")
+        output.print(f"largest condition number of a map: {worst}")
     for note in report["notes"]:
-        _output.print(f"note: {note}")
+        output.print(f"note: {note}")
     _function(report["verification"])
 
 
 def _function(verification: dict | None) -> None:
     if verification is None:
-        _output.print("function: not run on probe inputs (large model); check with cobasin verify")
+        output.print("function: not run on probe inputs (large model); check with cobasin verify")
     else:
-        _output.print(f"function in float64: {verification['reason']}")
+        output.print(f"function in float64: {verification['reason']}")
 
 
 def verdict(report: dict) -> None:
     """The answer of `cobasin verify`."""
     answer = {True: "same function", False: "different functions", None: "cannot tell"}[report["same"]]
-    _output.print(f"{answer}: {report['reason']}")
+    output.print(f"{answer}: {report['reason']}")
     table = Table("difference of the outputs", "")
     for key, text in (
         ("relative_float64", "relative, float64"),
@@ -212,72 +212,42 @@ def verdict(report: dict) -> None:
         if report.get(key) is not None:
             table.add_row(text, f"{report[key]:.3g}")
     if table.row_count:
-        _output.print(table, soft_wrap=False)
+        output.print(table, soft_wrap=False)
 
 
 def inspection(report: dict) -> None:
     """The tables of `cobasin inspect`."""
     dtypes = ", ".join(report["dtypes"])
-    _output.print(f"{report['model']}: {report['architecture']}, {report['parameters']:,} parameters, {dtypes}")
+    output.print(f"{report['model']}: {report['architecture']}, {report['parameters']:,} parameters, {dtypes}")
     table = Table("space", "size", "group", "one for every", "elements", "dimension", "--symmetry")
     for row in report["spaces"]:
         free = row["group"] != "fixed"
         each = " ".join(row["over"]) if free else ""
         numbers = (str(row["elements"]), f"{row['dimension']:,}") if free else ("", "")
         table.add_row(row["space"], str(row["size"]), row["group"], each, *numbers, row["part"] if free else "")
-    _output.print(table, soft_wrap=False)
-    _output.print(f"dimension of the symmetry group: {report['dimension']:,}")
+    output.print(table, soft_wrap=False)
+    output.print(f"dimension of the symmetry group: {report['dimension']:,}")
     table = Table("type", "tensors", "parameters")
     for row in report["types"]:
         table.add_row(row["type"], str(row["tensors"]), f"{row['parameters']:,}")
-    _output.print(table, soft_wrap=False)
-
-
-def architectures(report: dict) -> None:
-    """The table of `cobasin inspect --list`: a row a family, with the groups of all its heads."""
-    families: dict[tuple[str, str], list[dict]] = {}
-    for row in report["architectures"]:
-        families.setdefault((row["family"], row["model_type"]), []).append(row)
-    widths = {"family": 12, "model_type": 12, "heads": 27, "group of every space": 36}  # 100 columns with the lines
-    table = Table(
-        *(Column(name, max_width=width, overflow="fold") for name, width in widths.items()),
-        title="groups at Transformers' default configuration, norms folded where they can be",
-        caption=f"{len(families)} families, {len(report['architectures'])} classes; the stream of a bare Model is its "
-        "output, and fixed",
-        show_lines=True,
-    )
-    for (family, model_type), rows in sorted(families.items()):
-        heads = ", ".join(row["head"] for row in rows)
-        table.add_row(family, model_type, heads, _groups(rows))
-    _output.print(table, soft_wrap=False)
-
-
-def _groups(rows: list[dict]) -> str:
-    """Spaces by group, free ones first; of the heads that differ, the first in which a space is free."""
-    groups: dict[str, str] = {}
-    for row in sorted(rows, key=lambda row: row["head"] == "Model"):
-        groups |= {space: g for space, g in row["groups"].items() if groups.get(space, "fixed") == "fixed"}
-    spaces: dict[str, list[str]] = {}
-    for space, group in sorted(groups.items(), key=lambda item: item[1] == "fixed"):
-        spaces.setdefault(group, []).append(space)
-    return "\n".join(f"{', '.join(names)}: {group}" for group, names in spaces.items()) or str(rows[0]["note"])
+    output.print(table, soft_wrap=False)
 
 
 def check(report: dict) -> None:
     """The answer of `cobasin inspect --check`."""
     answer = "holds" if report["sound"] else "is wrong"
-    _output.print(f"{report['model']}: the declaration of {report['architecture']} {answer}")
+    output.print(f"{report['model']}: the declaration of {report['architecture']} {answer}")
     table = Table("a random element of", "changes the outputs (float64) by")
     table.add_row("the group of every space", _size(report["plain"]))
     if report["canonical"] is not None or not report["pieces"]:
         table.add_row("the same, norms folded and biases moved", _size(report["canonical"]))
     for name, change in report["pieces"].items():
         table.add_row(f"  {name} alone", _size(change))
-    _output.print(table, soft_wrap=False)
+    output.print(table, soft_wrap=False)
     for line in report["repairs"]:
-        _output.print(f"with this change the function would be kept: {line}")
+        output.print(f"with this change the function would be kept: {line}")
     for name in report["idle"]:
-        _output.print(f"the entry of {name} makes no difference: never read, or cancelled by a softmax (KeyBias)?")
+        output.print(f"the entry of {name} makes no difference: never read, or cancelled by a softmax (KeyBias)?")
 
 
 def _size(change: float | None) -> str:
@@ -286,4 +256,4 @@ def _size(change: float | None) -> str:
 
 def proposal(report: dict) -> None:
     """The draft of `cobasin inspect --propose`, to be written to a file."""
-    _output.print(report["declaration"], end="")
+    output.print(report["declaration"], end="")
