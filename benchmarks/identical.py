@@ -1,23 +1,22 @@
 """A trained model merged with a copy of itself that computes the same function in other weights, by every method.
 
-    python benchmarks/identical.py [--shared ../shared] [--out benchmarks/out/identical.json]
+    python benchmarks/identical.py [--dev]
 
 The copy is the model moved by a random element of its symmetry group: neurons and heads in another order, heads and
 residual stream in other bases. A merge of the two should be the model. Methods with a base get the model as the base
-and two such copies (SLERP: one) to merge. Test loss in nats a character; fixed seeds for the elements.
+and two such copies (SLERP: one) to merge. Loss in nats a character; fixed seeds for the elements.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
 from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.typed import Typed
@@ -27,9 +26,12 @@ from cobasin.fusion.registry import Method, methods
 from cobasin.merging.merge import merge
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import form_of
-from pairs import shakespeare  # type: ignore[import-not-found]
+from common.families import Family, Task
+from common.results import write
+from common.showing import parser, show
 
-MODEL = "llama-shakespeare-0"
+FAMILY = "llama-shakespeare"
+SAMPLES = 64
 HALF = {"weight": 0.5}  # of each task vector
 PARAMETERS = {
     "slerp": {"t": 0.5},
@@ -42,16 +44,14 @@ PARAMETERS = {
 
 def scrambled(checkpoint: Checkpoint, seed: int = 0) -> Checkpoint:
     """The same function in other weights."""
-    return transform(Element.sample(form_of(Typed.of(checkpoint).spec, folded=True), seed), checkpoint)
+    spec = Typed.of(checkpoint).spec
+    return transform(Element.sample(form_of(spec, folded=not spec.unties), seed), checkpoint)
 
 
-def write_text(shared: Path, folder: Path, out: Path) -> dict:
+def write_text(task: Task, out: Path) -> dict:
     """Training text as rows of character ids: what the methods with statistics read."""
-    number = {c: i for i, c in enumerate(json.loads((folder / "chars.json").read_text()))}
-    text = (shared / "data/lm/tinyshakespeare/train.txt").read_text()[: 128 * 64]
-    rows = [[number[c] for c in text[i : i + 128]] for i in range(0, len(text), 128)]
-    out.write_text("".join(json.dumps({"input_ids": row}) + "\n" for row in rows))
-    return {"data": {"path": str(out)}, "samples": 64}
+    out.write_text("".join(json.dumps(row) + "\n" for row in task.train[:SAMPLES]))
+    return {"data": {"path": str(out)}, "samples": SAMPLES}
 
 
 def merged(method: Method, symmetry: str, model: Checkpoint, copy: Checkpoint, statistics: dict) -> Checkpoint:
@@ -71,34 +71,37 @@ def change(model: Checkpoint, other: Checkpoint) -> float:
     return float((a - b).abs().max() / a.abs().max())
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shared", type=Path, default=Path("../shared"), help="folder with data/ and models/")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/out/identical.json"))
-    options = parser.parse_args()
-    folder = options.shared / "models" / MODEL
-    model, evaluate = load(folder), shakespeare(options.shared, folder)
+def main(arguments: Sequence[str] | None = None) -> None:
+    asked = parser(__doc__, seeds=False, families=False).parse_args(arguments)
+    family = Family.all(asked.shared, asked.out / "models", [FAMILY])[0]
+    folders = family.paths([0])
+    if folders is None:
+        raise SystemExit(1)
+    model, task = load(folders[0]), family.task(0, asked.dev)
     copy = scrambled(model)
-    rows: dict = {"model": evaluate(model)["loss"], "copy": evaluate(copy)["loss"], "change": change(model, copy)}
+
+    def loss(checkpoint: Checkpoint) -> float:
+        return task.score(instantiate(checkpoint, torch.float32))["loss"]
+
+    found: dict = {"model": loss(model), "copy": loss(copy), "change": change(model, copy), "merged": {}}
     with tempfile.TemporaryDirectory() as place:
-        statistics = write_text(options.shared, folder, Path(place) / "text.jsonl")
+        statistics = write_text(task, Path(place) / "text.jsonl")
         for name, method in track(methods().items(), "merging", console=Console(stderr=True)):
-            found = {symmetry: merged(method, symmetry, model, copy, statistics) for symmetry in ("none", "full")}
-            rows[name] = {
-                symmetry: {"loss": evaluate(one)["loss"], "change": change(model, one)}
-                for symmetry, one in found.items()
+            both = {symmetry: merged(method, symmetry, model, copy, statistics) for symmetry in ("none", "full")}
+            found["merged"][name] = {
+                symmetry: {"loss": loss(one), "change": change(model, one)} for symmetry, one in both.items()
             }
-    table = Table(
-        *("method", "test loss, not matched", "matched", "change of the logits, not matched", "matched"),
-        title=f"{MODEL} (test loss {rows['model']:.4f}) and a copy with the same function ({rows['copy']:.4f}), merged",
+    losses = f"(loss {found['model']:.4f}) and a copy with the same function ({found['copy']:.4f})"
+    show(
+        f"{folders[0].name} {losses}, merged",
+        ["method", "loss, not matched", "matched", "change of the logits, not matched", "matched"],
+        [
+            [name, *(f"{row[s]['loss']:.4f}" for s in row), *(f"{row[s]['change']:.1e}" for s in row)]
+            for name, row in found["merged"].items()
+        ],
+        task.data,
     )
-    for name in methods():
-        none, full = rows[name]["none"], rows[name]["full"]
-        losses = f"{none['loss']:.4f}", f"{full['loss']:.4f}"
-        table.add_row(name, *losses, f"{none['change']:.1e}", f"{full['change']:.1e}")
-    Console().print(table)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(rows, indent=2) + "\n")
+    write(asked.out / "identical.json", found)
 
 
 if __name__ == "__main__":

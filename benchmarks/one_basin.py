@@ -1,6 +1,6 @@
 """Independently trained pairs brought into one basin: raw, by weights, by activations, learned.
 
-    python benchmarks/one_basin.py [--family cifar10-vit] [--pair 0,1] [--dev]
+    python benchmarks/one_basin.py [--family cifar10-vit] [--pair 0,1] [--way paper --way weights] [--dev]
 
 Every way of matching is measured on the test set once, as it is set here; nothing is chosen there. Every pair is run,
 and the first one again with every seed of what is random (inputs that are made up, which data, their order, learning).
@@ -31,8 +31,7 @@ WAYS: Mapping[str, dict[str, Any]] = {
     "learned, made up": {"method": "learned", "symmetry": "gl", "steps": 500},  # few inputs, soon learned
     "learned, training data": LEARNED,
 }
-
-
+SHARES = ("accuracy", "removed")
 Pair = tuple[int, int]
 
 
@@ -57,19 +56,22 @@ def runs(way: Mapping[str, Any], pairs: Sequence[Pair], seeds: int) -> list[tupl
     return [(pair, seed) for pair in pairs for seed in (seeds_of(way, seeds) if pair == pairs[0] else range(1))]
 
 
-def run(bench: Bench, pairs: Sequence[Pair], seeds: int, steps: int) -> dict[str, list[dict[str, Any]]]:
-    """All ways to bring one model to another: a list of results for every way, with their ``pair``."""
+def run(
+    bench: Bench, pairs: Sequence[Pair], ways: Sequence[str], seeds: int, steps: int
+) -> dict[str, list[dict[str, Any]]]:
+    """These ways to bring one model to another: a list of results for every way, with their ``pair``."""
     found = {
         "parents": [bench.parents(pair) | {"pair": pair} for pair in pairs],
         "none": [bench.raw(pair) | {"pair": pair} for pair in pairs],
     }
-    for name, way in WAYS.items():
-        options = options_of(way, steps)
+    for name in ways:
+        options = options_of(WAYS[name], steps)
         found[name] = [
-            bench.matched(pair, options, seed) | {"pair": pair, "seed": seed} for pair, seed in runs(way, pairs, seeds)
+            bench.matched(pair, options, seed) | {"pair": pair, "seed": seed}
+            for pair, seed in runs(WAYS[name], pairs, seeds)
         ]
     raw = {row["pair"]: row["barrier"] for row in found["none"]}
-    for row in (row for name in WAYS for row in found[name]):
+    for row in (row for name in ways for row in found[name]):
         row["removed"] = 1 - row["barrier"] / raw[row["pair"]] if raw[row["pair"]] else 0.0
     return found
 
@@ -78,32 +80,32 @@ def table(bench: Bench, pair: Pair, found: Mapping[str, Sequence[Mapping[str, An
     """What every way is worth for one pair."""
     own = {name: [row for row in rows if row["pair"] == pair] for name, rows in found.items()}
     parents, ensemble = own["parents"][0]["each"], own["parents"][0]["ensemble"]
-    weights = mean(row["cpu_seconds"] for row in own["weights"])
-    columns = ("loss", "accuracy", "excess", "barrier")
+    columns = ("loss", "accuracy", "excess", "distance_files", "barrier")
     rows = [
         [f"parent {seed}", *_cells([parent], "loss", "accuracy")] for seed, parent in zip(pair, parents, strict=True)
     ]
     rows.append(["probability ensemble", *_cells([ensemble], "loss", "accuracy")])
     rows.append(["none", *_cells(own["none"], *columns)])
-    for name in WAYS:
+    cheapest = min(mean(row["cpu_seconds"] for row in own[name]) for name in _ways(found))
+    for name in _ways(found):
         kept = all(row["function_kept"] and row["loads"] for row in own[name])
-        cpu = mean(row["cpu_seconds"] for row in own[name]) / weights
+        cpu = mean(row["cpu_seconds"] for row in own[name]) / cheapest
         logits = f"{max(row['function'] for row in own[name]):.0e}{'' if kept else ' CHANGED'}"
         rows.append([name, *_cells(own[name], *columns, "removed"), f"{cpu:.1f}", logits])
     show(
         f"{bench.family.name}, midpoint of {pair[0]} and {pair[1]}, {bench.task.data}",
-        ["", "loss", "accuracy, %", "above parents", "barrier", "removed, %", "CPU", "logits"],
+        ["", "loss", "accuracy, %", "above parents", "distance", "barrier", "removed, %", "CPU", "logits"],
         rows,
         "Mean and standard deviation over seeds of the search. Loss, accuracy and loss above the mean of the parents' "
-        "on all rows; barrier over 25 points on the first of them; removed: share of the raw barrier. CPU time as a "
-        "multiple of that of weights; largest relative change of the logits in float64.",
+        "on all rows; distance of the files; barrier over 25 points on the first rows; removed: share of the raw "
+        "barrier; CPU time of the match (cheapest: 1); largest relative change of the logits in float64.",
     )
 
 
 def summary(bench: Bench, pairs: Sequence[Pair], found: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
     """How much of the raw barrier every way removes, over pairs."""
     rows = []
-    for name in WAYS:
+    for name in _ways(found):
         each = [100 * mean(row["removed"] for row in found[name] if row["pair"] == pair) for pair in pairs]
         rows.append([name, *(f"{share:.1f}" for share in each), spread(each, "{:.1f}")])
     show(
@@ -117,35 +119,42 @@ def summary(bench: Bench, pairs: Sequence[Pair], found: Mapping[str, Sequence[Ma
 def picture(bench: Bench, pair: Pair, found: Mapping[str, Sequence[Mapping[str, Any]]], out: Path) -> None:
     """The lines between the models of a pair, of every way the first seed's."""
     paths = {}
-    for name in ("none", *WAYS):
+    for name in ("none", *_ways(found)):
         path = next(row for row in found[name] if row["pair"] == pair)["path"]
         last = len(path["loss"]) - 1
         paths[name] = LossPath([i / last for i in range(last + 1)], **path)
     plot_paths(paths, out, f"{bench.family.name}, from model {pair[0]} to model {pair[1]}", "accuracy")
 
 
+def _ways(found: Mapping[str, Any]) -> list[str]:
+    return [name for name in found if name in WAYS]
+
+
 def _cells(rows: Sequence[Mapping[str, float]], *columns: str) -> list[str]:
-    form = {"accuracy": "{:.2f}", "removed": "{:.1f}"}
+    form = {"accuracy": "{:.2f}", "removed": "{:.1f}", "distance_files": "{:.2f}"}
     return [
-        spread([row[column] * (100 if column in form else 1) for row in rows], form.get(column, "{:.3f}"))
+        spread([row[column] * (100 if column in SHARES else 1) for row in rows], form.get(column, "{:.3f}"))
         for column in columns
     ]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    asked = parser(__doc__).parse_args(arguments)
+    options = parser(__doc__)
+    options.add_argument("--way", action="append", choices=list(WAYS), help="only this one (again for more)")
+    asked = options.parse_args(arguments)
+    ways = asked.way or list(WAYS)
     families = Family.all(asked.shared, asked.out / "models", asked.family)
     pairs = {family.name: family.pairs(asked.pair) for family in families}
     cost = sum(
-        minutes(way, asked.steps or family.steps) * len(runs(way, pairs[family.name], asked.seeds))
+        minutes(WAYS[way], asked.steps or family.steps) * len(runs(WAYS[way], pairs[family.name], asked.seeds))
         for family in families
-        for way in WAYS.values()
+        for way in ways
     )
     announce(cost, f"{sum(map(len, pairs.values()))} pairs; what was measured before is not measured again")
     for family in families:
         if own := pairs[family.name]:
             bench = Bench(family, asked.train, asked.dev, asked.out)
-            found = run(bench, own, asked.seeds, asked.steps or family.steps)
+            found = run(bench, own, ways, asked.seeds, asked.steps or family.steps)
             write(asked.out / f"one_basin-{family.name}.json", found)
             for pair in own:
                 table(bench, pair, found)

@@ -173,15 +173,15 @@ def test_what_was_measured_is_not_measured_again(tmp_path):
 
 
 def test_one_basin(shared, tmp_path, capsys, monkeypatch):
-    ways = import_module("one_basin").WAYS
     chosen = ("paper", "weights", "learned, training data")
-    monkeypatch.setattr("one_basin.WAYS", {name: ways[name] for name in chosen})
-    options = ("--family", VIT, "--pair", "0,1", "--pair", "0,9", "--pair", "0,7", "--seeds", 2, *few())
+    ways = [part for name in chosen for part in ("--way", name)]
+    options = ("--family", VIT, "--pair", "0,1", "--pair", "0,9", "--pair", "0,7", "--seeds", 2, *ways, *few())
     run("one_basin", shared, tmp_path, *options)
     shown = capsys.readouterr()
     assert "expected: about" in shown.err
     assert re.search(r"0,7: skipped, there is no model of seed 7; .*train.py cifar10-vit --seed 7", shown.err)
     found = written(tmp_path / f"one_basin-{VIT}.json")
+    assert found.keys() == {"parents", "none", *chosen}
     for name in chosen:
         assert name in shown.out
         for row in found[name]:
@@ -249,9 +249,14 @@ def test_equal_cost(shared, tmp_path, capsys):
     assert "without labels matching" in shown.lower()
 
 
-def test_pairs(shared, tmp_path):
-    import_module("pairs").main(["--shared", str(shared), "--out", str(tmp_path), "--dev"])
-    found = written(tmp_path / "pairs.json")
-    assert found.keys() == {VIT, GPT2, BERT}
-    assert all(found[name]["full"]["function_kept"] for name in found)
-    assert found[VIT]["full"]["loss"] != found[VIT]["none"]["loss"]
+def test_identical(shared, tmp_path, monkeypatch):
+    """Merged with its copy as they are a model is another; matched it is itself, by what does not mix neurons."""
+    identical = import_module("identical")
+    monkeypatch.setattr(identical, "FAMILY", GPT2)
+    chosen = {name: identical.methods()[name] for name in ("linear", "fisher")}
+    monkeypatch.setattr(identical, "methods", lambda: chosen)
+    identical.main(["--shared", str(shared), "--out", str(tmp_path)])
+    found = written(tmp_path / "identical.json")
+    for row in found["merged"].values():
+        assert row["full"]["change"] < 1e-4 < row["none"]["change"]
+        assert row["full"]["loss"] == pytest.approx(found["model"], rel=1e-5)

@@ -6,10 +6,13 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from transformers import GPT2Config
 
+from cobasin.architectures import declare
 from cobasin.errors import InputError
 from cobasin.symmetry.canonical import gauge_of
 from cobasin.symmetry.element import Element
+from cobasin.symmetry.form import form_of as form
 from random_states import CONFIGS, distance, form_of, random_state
 
 every_form = pytest.mark.parametrize(
@@ -188,3 +191,11 @@ def test_deviation_of_a_broken_element(layer, value):
     deviation = element.deviation()
     assert not deviation.pop("vo") < 0.05
     assert max(deviation.values()) < 1e-12
+
+
+def test_a_tied_head_must_be_untied_before_its_norm_is_folded():
+    """Folded, the head takes the final norm's gain, which the embedding must not."""
+    spec = declare(GPT2Config(n_embd=8, n_layer=1, n_head=2), "GPT2LMHeadModel")
+    with pytest.raises(ValueError, match="reads is folded"):
+        Element.sample(form(spec, folded=True))
+    assert Element.sample(form(spec)).values

@@ -54,6 +54,13 @@ class Element:
     target: Gauge | None = None
     report: dict = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if self.form.folded and self.spec.unties:
+            raise ValueError(
+                f"the norm that {', '.join(self.spec.tied)} reads is folded, which unties it: take the form of the "
+                "untied model (`Typed.untied`), or one that is not folded"
+            )
+
     @property
     def spec(self) -> Spec:
         """The type of the models it acts on."""
