@@ -96,9 +96,9 @@ def table(bench: Bench, pair: Pair, found: Mapping[str, Sequence[Mapping[str, An
         f"{bench.family.name}, midpoint of {pair[0]} and {pair[1]}, {bench.task.data}",
         ["", "loss", "accuracy, %", "above parents", "distance", "barrier", "removed, %", "CPU", "logits"],
         rows,
-        "Mean and standard deviation over seeds of the search. Loss, accuracy and loss above the mean of the parents' "
-        "on all rows; distance of the files; barrier over 25 points on the first rows; removed: share of the raw "
-        "barrier; CPU time of the match (cheapest: 1); largest relative change of the logits in float64.",
+        "Mean and standard deviation over seeds of the search. Above the mean of the parents' loss; distance of the "
+        "files; barrier over 25 points; removed: share of the raw barrier; CPU of the match (cheapest: 1); largest "
+        "relative change of the logits in float64.",
     )
 
 

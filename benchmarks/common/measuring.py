@@ -90,16 +90,16 @@ class Bench:
         """What the average is worth.
 
         Its loss and accuracy; ``excess``, the loss above the mean of the parents'; of two models the ``barrier``, and
-        the ``path`` that has it, on a part of the rows.
+        the ``path`` that has it.
         """
         ends = ends_of(matched)
-        found = self.task.score(Blend(ends).at([1 / len(ends)] * len(ends)))
+        found: dict[str, Any] = self.task.score(Blend(ends).at([1 / len(ends)] * len(ends)))
         each = [parent["loss"] for parent in self.parents(seeds)["each"]]
         found["excess"] = found["loss"] - sum(each) / len(each)
         if len(ends) == 2:
 
             def evaluate(model: Any) -> tuple[float, float]:
-                score = self.task.score(model, part=True)
+                score = self.task.score(model)
                 return score["loss"], score["accuracy"]
 
             path = loss_path(ends[0], ends[1], evaluate)
