@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cobasin.errors import InputError
 
-SLICE = 1 << 19
+SLICE = 1 << 17
 """Entries that are computed with at a time: in float32 they fit a cache, and need no memory that is mapped anew."""
 
 

@@ -150,6 +150,7 @@ def merge_recipe(
     recipe: Recipe | Mapping[str, Any] | str | Path,
     models: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
+    keep: Path | None = None,
 ) -> Merge:
     """Run a recipe.
 
@@ -157,6 +158,7 @@ def merge_recipe(
         recipe: a YAML file, its content, or a Recipe.
         models: what the names in the recipe stand for, where they are not folders or hub ids.
         progress: see `Progress`.
+        keep: a folder for what matching finds on the way; see `match_all`.
 
     Raises:
         InputError: for a recipe that cannot be read, models that do not fit it or each other, data that do not fit.
@@ -173,7 +175,7 @@ def merge_recipe(
     notes = [*recipe.notes, *repeated(names, typed, recipe.base)]
     report = progress or (lambda *_: None)
     parents = [model.checkpoint for model in typed]
-    matched = _equally_tied(_matched(recipe, names, typed, report))
+    matched = _equally_tied(_matched(recipe, names, typed, report, keep))
     statistics = statistics_of(recipe, read, matched, fused, report)
     fusion = Fusion(recipe, matched.typed, _coupled(recipe, matched, fused, statistics, report), fused, statistics)
     if recipe.method.statistics == "grams_in_turn":
@@ -194,7 +196,7 @@ def merge_recipe(
     return Merge(recipe, names, parents, checkpoints, matched, fusion.weights, fusion.statistics.report, notes, after)
 
 
-def _matched(recipe: Recipe, names: list[str], typed: list[Typed], report: Progress) -> Matched:
+def _matched(recipe: Recipe, names: list[str], typed: list[Typed], report: Progress, keep: Path | None) -> Matched:
     """The models brought together, as the recipe says."""
     match = recipe.match
     if match.symmetry == "none" or len(names) == 1:  # one model, given twice
@@ -206,6 +208,7 @@ def _matched(recipe: Recipe, names: list[str], typed: list[Typed], report: Progr
         match.anchor if match.anchor in ("medoid", "consensus") else names.index(match.anchor),
         progress=lambda done, squared: report(f"matching: round {done}, distance {squared**0.5:.6g}", done, None),
         **match.search,
+        keep=keep,
     )
 
 
