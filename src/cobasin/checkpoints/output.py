@@ -97,8 +97,8 @@ def stamp(path: Path) -> list[list[Any]]:
     return [[file.relative_to(path).as_posix(), found.st_size, found.st_mtime_ns] for file, found in stats]
 
 
-def refuse_other(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Refuse to go on from the state of another run.
+def refuse_other(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any], what: str = "run") -> None:
+    """Refuse to go on from the state of another run, or of ``what`` else it is.
 
     Raises:
         InputError: says in what they differ.
@@ -106,8 +106,8 @@ def refuse_other(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]
     wanted = json.loads(json.dumps(wanted))
     if other := [key for key in {**wanted, **found} if found.get(key) != wanted.get(key)]:
         raise InputError(
-            f"{path}: the state of a run with other {' and '.join(other)}; repeat the command that was interrupted, or "
-            "leave --resume out to start anew"
+            f"{path}: the state of a {what} with other {' and '.join(other)}; repeat the command that was interrupted, "
+            "or leave --resume out to start anew"
         )
 
 
@@ -133,6 +133,14 @@ def check_output(out: Path, overwrite: bool, inputs: Iterable[Path | None] = ())
             raise InputError(f"{out}: {parent} is a file; choose another folder")
         if not os.access(parent, os.W_OK | os.X_OK):
             raise InputError(f"{out}: {parent} cannot be written to; choose another folder")
+
+
+def out_of(path: Path) -> Path:
+    """The folder that an unfinished one, or a path in it, will become; the path itself where it is in none."""
+    for folder in (path, *path.parents):
+        if found := re.fullmatch(r"\.(.+)\.partial-\d+", folder.name):
+            return folder.with_name(found[1])
+    return path
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from cobasin.checkpoints.output import output_errors
+from cobasin.checkpoints.output import out_of, output_errors
 from cobasin.checkpoints.weight_files import one_line
 from cobasin.errors import InputError
 from cobasin.matching.units import Outcome
@@ -89,7 +89,7 @@ class Kept:
         return self.folder / f"{name}.safetensors"
 
     def _write(self, path: Path, write: Callable[[Path], object]) -> None:
-        with output_errors(path):
+        with output_errors(out_of(path)):
             self.folder.mkdir(parents=True, exist_ok=True)
             unfinished = path.with_name(f"{path.name}.unfinished")
             write(unfinished)
