@@ -83,8 +83,9 @@ class Bench:
         }
 
     def process(self, command: Sequence[str], **environment: str) -> Figures:
-        """Run a command that writes `out`, which is removed before."""
+        """Run a command that writes `out`, which is removed before; what earlier ones left to the system is written."""
         shutil.rmtree(self.out, ignore_errors=True)
+        os.sync()
         return measured(command, environment)
 
     def run(self, case: str) -> dict[str, list[Figures]]:
