@@ -23,7 +23,7 @@ import torch
 from scipy.stats import bootstrap
 
 from cobasin.checkpoints.checkpoint import Checkpoint, load
-from cobasin.checkpoints.writer import publishing
+from cobasin.checkpoints.output import publishing
 from cobasin.data import Batch, batches
 from cobasin.evaluation.agreement import kept
 from cobasin.evaluation.running import instantiate

@@ -25,7 +25,7 @@ from typing import Any, Literal
 import torch
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 
-from cobasin.checkpoints.writer import check_output, publishing
+from cobasin.checkpoints.output import check_output, publishing
 from cobasin.errors import InputError
 from cobasin.recipe.document import read_yaml
 from training.data import Data, cifar10, tinyshakespeare

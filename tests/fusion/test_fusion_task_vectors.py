@@ -5,6 +5,8 @@ import itertools
 import pytest
 import torch
 
+from cobasin.fusion import arithmetic
+from cobasin.fusion.spherical import slerp
 from cobasin.fusion.task_vectors import dare_linear, dare_ties, task_arithmetic, ties
 
 WEIGHTS = [(1.0, 1.0, 1.0), (0.5, 0.3, 0.7), (1.0, -0.4, 0.5), (1.0, -1.0, 0.0)]
@@ -174,3 +176,15 @@ def test_the_models_draw_in_turn():
     two = dare_linear(base, others[:2], seeded(), weight=(1.0, 1.0), density=(0.5, 0.5)) - base
     assert close(results[0] + results[1], two)
     assert not close(results[3], two, 0.1)
+
+
+@pytest.mark.parametrize("size", [3, 7, 1000])
+@pytest.mark.parametrize("method", [ties, task_arithmetic, lambda base, tensors, **_: slerp(base, tensors[:1], t=0.3)])
+def test_slices_change_nothing(monkeypatch, method, size):
+    base, others = models((40, 30))
+    others = [(other * 4).round() / 4 for other in others]  # of few magnitudes: many are equal
+    given = {"weight": (1.0, 0.5, 1.0)} | ({"density": (0.5, 0.03, 0.9)} if method is ties else {})
+    base = (base * 4).round() / 4
+    expected = method(base, others, **given)
+    monkeypatch.setattr(arithmetic, "SLICE", size)
+    assert close(method(base, others, **given), expected)

@@ -11,8 +11,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Tensors
+from cobasin.checkpoints.output import publishing
 from cobasin.checkpoints.weight_files import INDEX_FILE, SINGLE_FILE, Header, open_safetensors, read_json
-from cobasin.checkpoints.writer import publishing, write_beside
+from cobasin.checkpoints.writer import write_beside
 from cobasin.errors import InputError
 
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"

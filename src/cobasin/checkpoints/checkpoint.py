@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -78,6 +79,11 @@ class Checkpoint(Tensors):
         """The dtype to run the model in: float64 where it has tensors of it, else float32."""
         wide = any(header.dtype == torch.float64 for header in self.headers.values())
         return torch.float64 if wide else torch.float32
+
+    @property
+    def size(self) -> int:
+        """Bytes of all tensors."""
+        return sum(math.prod(header.shape) * header.dtype.itemsize for header in self.headers.values())
 
     def __repr__(self) -> str:
         return f"Checkpoint({self.label!r}, {self.architecture}, {len(self)} tensors)"

@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint
+from cobasin.execution import run_jobs
 
 # Keys that say where a config is from, or how it is stored; so do those that begin with an underscore.
 _NO_FUNCTION = {"architectures", "dtype", "torch_dtype", "transformers_version"}
@@ -23,15 +25,18 @@ def fingerprint(checkpoint: Checkpoint, progress: Callable[[int], None] | None =
     and bytes of every tensor.
 
     Args:
-        checkpoint: its tensors are read one by one.
+        checkpoint: its tensors are read one by one in every thread.
         progress: called after every tensor with the number of its bytes.
     """
     hashes = {}
-    for name in sorted(checkpoint):
+
+    def hash_one(name: str) -> None:
         tensor = checkpoint[name]
         hashes[name] = tensor_hash(tensor)
         if progress is not None:
             progress(tensor.nbytes)
+
+    run_jobs([partial(hash_one, name) for name in sorted(checkpoint)])
     return fingerprint_of(checkpoint, hashes)
 
 

@@ -1,31 +1,30 @@
-"""Write a checkpoint as a Hugging Face folder: streamed, one tensor in memory, and all or nothing."""
+"""Write a checkpoint as a Hugging Face folder: streamed, two tensors in memory, and all or nothing."""
 
 from __future__ import annotations
 
 import copy
-import errno
 import json
 import math
 import os
-import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor, wait
+from contextlib import suppress
+from io import BufferedWriter
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 
 from cobasin.checkpoints.checkpoint import Checkpoint
+from cobasin.checkpoints.output import publishing
 from cobasin.checkpoints.weight_files import INDEX_FILE, SAFETENSORS_DTYPES, SINGLE_FILE, Header
-from cobasin.errors import InputError
 
 _DTYPE_NAMES = {dtype: name for name, dtype in SAFETENSORS_DTYPES.items()}
 _WEIGHT_SUFFIXES = {
     *(".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".onnx_data"),
     *(".gguf", ".tflite", ".ot"),
 }
-_DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_BEHIND = 1 << 20  # bytes: what is smaller is not worth handing to another thread
 
 Progress = Callable[[int], None]
 
@@ -52,32 +51,21 @@ def save(
     tensor is not of the dtype and shape that its header says.
     """
     with publishing(out, overwrite, checkpoint.folder) as partial:
-        _write_weights(checkpoint, partial, progress or (lambda _: None))
-        write_beside(partial, checkpoint.folder, files or {})
-        # Last: without a config no loader takes the folder for a model.
-        _write_config(checkpoint, partial)
+        write(checkpoint, partial, files=files, progress=progress)
 
 
-@contextmanager
-def publishing(out: Path, overwrite: bool, source: Path | None) -> Iterator[Path]:
-    """A folder to fill, which becomes ``out`` at the end of the block; nothing is left of it if that fails.
-
-    Raises InputError where `out` is refused (see `check_output`) or cannot be written.
-    """
-    out = Path(out).resolve()
-    with _output_errors(out):
-        _clear_stale(out)
-        check_output(out, overwrite, [source])
-        out.parent.mkdir(parents=True, exist_ok=True)
-        partial = out.with_name(f".{out.name}.partial-{os.getpid()}")
-        try:
-            partial.mkdir()
-            yield partial
-            _sync(partial)
-            _publish(partial, out, overwrite)
-        except BaseException:
-            shutil.rmtree(partial, ignore_errors=True)
-            raise
+def write(
+    checkpoint: Checkpoint,
+    folder: Path,
+    *,
+    files: Mapping[str, Callable[[Path], None] | str] | None = None,
+    progress: Progress | None = None,
+) -> None:
+    """`save` into a folder that is there, and is not yet what anybody looks at; shards that it has are finished."""
+    _write_weights(checkpoint, folder, progress or (lambda _: None))
+    write_beside(folder, checkpoint.folder, files or {})
+    # Last: without a config no loader takes the folder for a model.
+    _write_config(checkpoint, folder)
 
 
 def write_beside(folder: Path, source: Path | None, files: Mapping[str, Callable[[Path], None] | str]) -> None:
@@ -88,87 +76,30 @@ def write_beside(folder: Path, source: Path | None, files: Mapping[str, Callable
         _write_file(folder / name, content)
 
 
-def check_output(out: Path, overwrite: bool, inputs: Iterable[Path | None] = ()) -> None:
-    """Refuse, before any work, an output folder that `save` would refuse after it.
-
-    Raises InputError if `out` is a file, holds files without `overwrite`, cannot be written to, or overlaps
-    with one of the folders `inputs` (None: a model without a folder).
-    """
-    target = Path(out).resolve()
-    with _output_errors(target):
-        if target.exists() and not target.is_dir():
-            raise InputError(f"{out}: is a file; give a folder for the output")
-        for source in (path.resolve() for path in inputs if path is not None):
-            if target == source or source in target.parents:
-                raise InputError(f"{out}: lies in the input folder {source}; choose a folder outside of it")
-            if target in source.parents:
-                raise InputError(f"{out}: holds the input folder {source}; choose another folder")
-        if target.is_dir() and not overwrite and any(target.iterdir()):
-            raise InputError(f"{out}: is not empty; choose another folder, or replace it with --overwrite")
-        parent = next((path for path in target.parents if path.exists()), target)
-        if not parent.is_dir():
-            raise InputError(f"{out}: {parent} is a file; choose another folder")
-        if not os.access(parent, os.W_OK | os.X_OK):
-            raise InputError(f"{out}: {parent} cannot be written to; choose another folder")
-
-
-@contextmanager
-def _output_errors(out: Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, SafetensorError) as error:
-        number = error.errno if isinstance(error, OSError) else _errno_in(error)
-        if number is None:
-            raise
-        what_to_do = (
-            "free some space, raise the limit, or choose a folder on another disk"
-            if number in _DISK_FULL
-            else "choose another folder or change its permissions"
-        )
-        raise InputError(f"{out}: cannot be written: {os.strerror(number)}; {what_to_do}") from error
-
-
-def _errno_in(error: SafetensorError) -> int | None:
-    """The number of the operating system's error, which safetensors gives only in its text."""
-    found = re.search(r"\(os error (\d+)\)", str(error))
-    return int(found[1]) if found else None
-
-
-def _clear_stale(out: Path) -> None:
-    """Remove what killed runs left beside `out`, or bring back an old `out` that one had moved aside."""
-    pattern = re.compile(rf"\.{re.escape(out.name)}\.(partial|replaced)-(\d+)")
-    for sibling in list(out.parent.iterdir()) if out.parent.is_dir() else []:
-        found = pattern.fullmatch(sibling.name)
-        if found is None or _is_running(int(found[2])):
-            continue
-        if found[1] == "replaced" and not out.exists():
-            sibling.rename(out)
-        else:
-            shutil.rmtree(sibling)
-
-
-def _is_running(pid: int) -> bool:
-    # A leftover under our own id is from an earlier process: in containers ids repeat from run to run.
-    if pid == os.getpid():
-        return False
-    try:
-        os.kill(pid, 0)
-    except PermissionError:  # another user's
-        return True
-    except (ProcessLookupError, OverflowError):
-        return False
-    return True
-
-
 def _write_weights(checkpoint: Checkpoint, folder: Path, progress: Progress) -> None:
     plan: dict[str, list[str]] = {}
     for name, header in checkpoint.headers.items():
         plan.setdefault(_safetensors_name(header.shard), []).append(name)
-    total_size = sum(_write_shard(checkpoint, names, folder / shard, progress) for shard, names in plan.items())
+    with ThreadPoolExecutor(1) as writing, ThreadPoolExecutor(1) as finishing:
+        finished = []
+        for shard, names in plan.items():
+            if (folder / shard).exists():
+                progress(sum(_size(checkpoint.headers[name]) for name in names))
+                continue
+            file = _write_shard(checkpoint, names, folder / shard, writing, progress)
+            finished.append(finishing.submit(_finish, file, folder / shard))
+        for one in finished:
+            one.result()
     if list(plan) != [SINGLE_FILE]:
         weight_map = {name: shard for shard, names in plan.items() for name in names}
+        total_size = sum(map(_size, checkpoint.headers.values()))
         index = {"metadata": {"total_size": total_size}, "weight_map": weight_map}
         _write_file(folder / INDEX_FILE, json.dumps(index, indent=2, sort_keys=True) + "\n")
+
+
+def _size(header: Header) -> int:
+    """Bytes."""
+    return math.prod(header.shape) * header.dtype.itemsize
 
 
 def _safetensors_name(shard: str) -> str:
@@ -177,15 +108,20 @@ def _safetensors_name(shard: str) -> str:
     return shard
 
 
-def _write_shard(checkpoint: Checkpoint, names: list[str], path: Path, progress: Progress) -> int:
-    """Write one safetensors file, header first, from the plan alone; returns the bytes of its tensors."""
+def _write_shard(
+    checkpoint: Checkpoint, names: list[str], path: Path, writing: Executor, progress: Progress
+) -> BufferedWriter:
+    """Write one safetensors file, header first, from the plan alone; while a tensor is written the next is computed.
+
+    Returns the file, still open, and by another name; see `_finish`.
+    """
     # Wide elements first, so that every tensor of the mapped file is aligned to its element size.
     names = sorted(names, key=lambda name: -checkpoint.headers[name].dtype.itemsize)
     entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name in names:
         header = checkpoint.headers[name]
-        start, end = end, end + math.prod(header.shape) * header.dtype.itemsize
+        start, end = end, end + _size(header)
         entries[name] = {
             "dtype": _DTYPE_NAMES[header.dtype],
             "shape": list(header.shape),
@@ -193,11 +129,39 @@ def _write_shard(checkpoint: Checkpoint, names: list[str], path: Path, progress:
         }
     head = json.dumps(entries, separators=(",", ":")).encode()
     head += b" " * (-len(head) % 8)
-    with path.open("wb") as file:
+    file, behind = _unfinished(path).open("wb"), None
+    try:
         file.write(len(head).to_bytes(8, "little") + head)
         for name in names:
-            progress(file.write(_bytes_of(checkpoint, name, checkpoint.headers[name])))
-    return end
+            content = _bytes_of(checkpoint, name, checkpoint.headers[name])
+            if behind is not None:
+                progress(behind.result())
+            behind = None
+            if content.nbytes < _BEHIND:
+                progress(file.write(content))
+            else:
+                behind = writing.submit(file.write, content)
+            del content
+        if behind is not None:
+            progress(behind.result())
+    except BaseException:
+        wait([] if behind is None else [behind])
+        with suppress(OSError):  # what was not written is of no use
+            file.close()
+        raise
+    return file
+
+
+def _finish(file: BufferedWriter, path: Path) -> None:
+    """A shard has its name once all of it is on the disk."""
+    with file:
+        file.flush()
+        os.fsync(file.fileno())
+    _unfinished(path).rename(path)
+
+
+def _unfinished(path: Path) -> Path:
+    return path.with_name(f"{path.name}.unfinished")
 
 
 def _bytes_of(checkpoint: Checkpoint, name: str, header: Header) -> memoryview:

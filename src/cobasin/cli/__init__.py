@@ -38,5 +38,6 @@ def main() -> None:
         sys.exit(2)
     except SystemExit as end:
         if end.code == INTERRUPTED:  # what typer makes of a KeyboardInterrupt
-            print("interrupted; no unfinished output was left behind", file=sys.stderr)
+            kept, left = "what is finished is kept for --resume", "no unfinished output was left behind"
+            print(f"interrupted; {kept if '--resume' in sys.argv else left}", file=sys.stderr)
         raise

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cobasin.cli.shared import OUT, SYMMETRY, Json, Out, Overwrite, SpecFile, app, declare, result
+from cobasin.cli.shared import OUT, SYMMETRY, Json, Out, Overwrite, Resume, SpecFile, app, declare, result
 from cobasin.errors import InputError
 
 
@@ -67,12 +67,7 @@ def match(
     device: Annotated[
         str, typer.Option(help="Where activations and learned run the models: auto, cpu, cuda, cuda:1, ...")
     ] = "auto",
-    resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume", help="Go on learning where the same command was interrupted; it starts anew where it was not."
-        ),
-    ] = False,
+    resume: Resume = False,
     spec: SpecFile = None,
     overwrite: Overwrite = False,
     json: Json = False,
@@ -185,6 +180,7 @@ def merge(
         bool,
         typer.Option("--dry-run", help="Check all that can be checked without reading weights, and print the plan."),
     ] = False,
+    resume: Resume = False,
     spec: SpecFile = None,
     overwrite: Overwrite = False,
     json: Json = False,
@@ -227,4 +223,4 @@ def merge(
     elif out is None:
         raise InputError("--out is missing: name the folder to write, or ask for the plan with --dry-run")
     else:
-        result(merging.merge_to_folder(recipe, out, overwrite, models), json, tables.merge_report)
+        result(merging.merge_to_folder(recipe, out, overwrite, models, resume), json, tables.merge_report)

@@ -21,6 +21,14 @@ app = typer.Typer(
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output instead of a table.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the output folder if it is not empty.")]
+Resume = Annotated[
+    bool,
+    typer.Option(
+        "--resume",
+        help="Go on where the same command was interrupted, with what it had finished (it starts anew where there is "
+        "nothing), and keep what is finished if this one is interrupted, too.",
+    ),
+]
 SpecFile = Annotated[
     Path | None,
     typer.Option(

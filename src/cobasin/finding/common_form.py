@@ -16,6 +16,7 @@ from torch import Tensor
 from cobasin.checkpoints.typed import Typed, check_pair
 from cobasin.errors import InputError
 from cobasin.finding.activations import COMPARED, Runnable, by_activations
+from cobasin.finding.kept import Kept
 from cobasin.finding.search import Prepared, Search
 from cobasin.learning.descent import Data
 from cobasin.matching.choice import Choice
@@ -80,9 +81,15 @@ class CommonForm:
         tied = {name for form in forms for name in form.spec.tied}  # repeats another tensor, if only in some models
         self.models = Models(forms, states, choice, [*self.heads, *tied])
         self._gauges: dict[int, Gauge] = {}
+        # of a pair: what was found, and the distances of its tensors before and after
+        self._found: dict[tuple[int, int], tuple[Values, dict[str, float], dict[str, float]]] = {}
 
-    def find(self, source: int, anchor: int, progress: Progress | None = None) -> tuple[Values, dict[str, Any]]:
+    def find(
+        self, source: int, anchor: int, progress: Progress | None = None, kept: Kept | None = None
+    ) -> tuple[Values, dict[str, Any]]:
         """Match one model to another: the group elements, and what the report says of the search.
+
+        What is ``kept`` of matching by weights is not searched for again.
 
         Raises:
             InputError: where the symmetry leaves nothing free; for NaN or infinite values.
@@ -95,12 +102,13 @@ class CommonForm:
                 f"symmetry {self.symmetry!r} leaves nothing free in {match.spec.architecture}"
                 + ("" if layers is None else " with these layers (the residual stream runs through all of them)")
             )
-        clock, cpu = time.perf_counter(), time.process_time()
-        ascent = ascend(match, progress)
+        clock, cpu, first = time.perf_counter(), time.process_time(), dict(match.distances)
+        ascent = ascend(match, progress, keep=None if kept is None else kept.within(f"{source}-{anchor}"))
         more, history = {}, list(ascent.history)
         if self.search is not None and self.search.search.method == "activations":
             more = self._with_activations(self.search, match, (source, anchor), progress)
             history.append(match.total)
+        self._found[source, anchor] = match.values, first, match.distances
         return match.values, {
             **more,
             "objective": [math.sqrt(value) for value in history],
@@ -144,14 +152,20 @@ class CommonForm:
             moved: the anchor's own element, and what was found for it, where it moves, too.
         """
         started = time.perf_counter()
-        match = self.models.match(source, self.models.states[anchor])
-        first, total = dict(match.distances), match.total
+        known = self._found.get((source, anchor))
+        if moved is None and known is not None and known[0] is values:
+            _, first, last = known
+            match = self.models.match(source, self.models.states[anchor], values, distances=last)
+        else:
+            match = self.models.match(source, self.models.states[anchor])
+            first = dict(match.distances)
+            if moved is not None:
+                match = self.models.match(source, self.models.moved_state(anchor, moved[1]))
+            match.set(values)
         form, ends = match.form, (self.typed[source], self.typed[anchor])
         target_state: State = ends[1]
         if moved is not None:
             target_state = moved[0].apply(ends[1])
-            match = self.models.match(source, self.models.moved_state(anchor, moved[1]))
-        match.set(values)
         own, target = self._gauge(source), dict(self._gauge(anchor))
         frames = frames_of(form, own)
         others = keep_bases(form, match.values, frames, frames_of(form, target))
@@ -183,7 +197,7 @@ class CommonForm:
                 }
                 for key in match.groups
             },
-            "objective": [math.sqrt(total), math.sqrt(match.total)],
+            "objective": [math.sqrt(sum(first.values())), math.sqrt(match.total)],
             **found,
             "seconds": found["seconds"] + time.perf_counter() - started,
             **more,

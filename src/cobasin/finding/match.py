@@ -15,6 +15,7 @@ from cobasin.checkpoints.fingerprint import fingerprint
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
 from cobasin.finding.common_form import CommonForm, Progress
+from cobasin.finding.kept import Kept
 from cobasin.finding.learning import check_movable, learned
 from cobasin.finding.search import STEPS, Search
 from cobasin.matching.many import both_ways, consensus, medoid
@@ -113,6 +114,7 @@ def match_all(
     state: Path | None = None,
     resume: bool = True,
     orders: bool = False,
+    keep: Path | None = None,
 ) -> Matched:
     """Bring any number of models together.
 
@@ -129,13 +131,15 @@ def match_all(
             models learn jointly, from where weights have brought them; a consensus is not found by ``activations``.
         move: of ``learned``: ``source``, the reference stays; ``all``, its scales and general maps move, too, and it
             has an element.
+        keep: a folder for what is found on the way. Where it has something, which must be of a search like this one,
+            the search goes on from there.
 
     Raises:
         InputError: as in `match`; for fewer than two models; for an anchor that is none of these; where ``all``
             shall move and the reference has no scales or general maps.
     """
     search = Search(method, data, samples, seed, steps, loss, move, device, state, resume, orders)
-    return _matched(models, symmetry, layers, anchor, progress, search)
+    return _matched(models, symmetry, layers, anchor, progress, search, None if keep is None else Kept(keep))
 
 
 def _matched(
@@ -145,6 +149,7 @@ def _matched(
     anchor: str | int,
     progress: Progress | None,
     search: Search,
+    kept: Kept | None = None,
 ) -> Matched:
     """See `match_all`."""
     started = time.perf_counter()
@@ -152,6 +157,9 @@ def _matched(
         raise InputError(f"matching needs two models or more, got {len(models)}")
     typed = [model if isinstance(model, Typed) else Typed.of(load(model)) for model in models]
     fixed = _fixed(anchor, len(typed))
+    if kept is not None and (ended := kept.elements()) is not None:
+        reference, elements, report = ended
+        return Matched(_as_matched(typed, elements), elements, reference, report)
     if anchor == "consensus" and search.method == "activations":
         raise InputError("anchor consensus: not found by method activations; take medoid, a model, or another method")
     common = CommonForm(typed, symmetry, layers, None if fixed is None else [fixed], search)
@@ -163,10 +171,10 @@ def _matched(
         prints = [fingerprint(model.checkpoint) for model in typed]
         order.sort(key=prints.__getitem__)
     if fixed is None:
-        reference, found, report = _from_pairs(common, order, anchor, progress)
+        reference, found, report = _from_pairs(common, order, anchor, progress, kept)
     else:
         reference, report = fixed, {}
-        found = {i: common.find(i, fixed, progress) for i in order if i != fixed}
+        found = {i: common.find(i, fixed, progress, kept) for i in order if i != fixed}
     if learns:
         found = learned(common, order, reference, found, progress)
     elements: list[Element | None] = [None] * len(typed)
@@ -177,18 +185,26 @@ def _matched(
     for i in found.keys() - {reference}:
         elements[i] = common.element(i, reference, *found[i], moved)
     report = {"anchor": anchor, "reference": reference, **report, "seconds": time.perf_counter() - started}
+    if kept is not None:
+        kept.save_elements(reference, elements, report)
     return Matched(common.typed, elements, reference, report)
 
 
+def _as_matched(typed: Sequence[Typed], elements: Sequence[Element | None]) -> list[Typed]:
+    """The models as these elements act on them: all untied, where one of them had to be."""
+    tied = set().union(*(element.spec.tied for element in elements if element is not None))
+    return [model.untied() if model.spec.tied.keys() - tied else model for model in typed]
+
+
 def _from_pairs(
-    common: CommonForm, order: list[int], anchor: str | int, progress: Progress | None
+    common: CommonForm, order: list[int], anchor: str | int, progress: Progress | None, kept: Kept | None
 ) -> tuple[int, dict[int, tuple[Values, dict]], dict]:
     """Match all pairs, and from there all models to the medoid or to their mean.
 
     Returns the reference; for every other model what brings it there, and the search for it; and a report.
     """
     started = time.perf_counter()
-    pairs = {(j, i): common.find(j, i, progress) for i, j in combinations(order, 2)}
+    pairs = {(j, i): common.find(j, i, progress, kept) for i, j in combinations(order, 2)}
     values = both_ways(common.models, {pair: values for pair, (values, _) in pairs.items()})
     distances = {pair: search["objective"][-1] for pair, (_, search) in pairs.items()}
     distances |= {(j, i): distance for (i, j), distance in distances.items()}

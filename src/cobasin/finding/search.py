@@ -74,7 +74,7 @@ class Search:
         learning = (self.loss, self.move, self.state, self.orders)
         if self.method != "learned" and learning != ("parents", "source", None, False):
             raise InputError(
-                f"method {self.method} learns nothing; loss, move, state and orders (--loss, --anchor-out, --resume, "
+                f"method {self.method} learns nothing; loss, move, state and orders (--loss, --anchor-out, "
                 "--orders) go with method learned"
             )
         if self.loss == "labels" and self.data is None:

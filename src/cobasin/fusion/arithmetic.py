@@ -1,8 +1,8 @@
-"""What merge methods compute with: one dtype, accurate inner products, weights that can be divided by."""
+"""What merge methods compute with: one dtype, slices that fit a cache, accurate inner products, sums of weights."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 
 import torch
@@ -10,19 +10,56 @@ from torch import Tensor
 
 from cobasin.errors import InputError
 
+SLICE = 1 << 17
+"""Entries that are computed with at a time: in float32 they fit a cache, and need no memory that is mapped anew."""
+
+
+def common_dtype(*tensors: Tensor) -> torch.dtype:
+    """What the tensors are computed with in: their common dtype, float32 or better."""
+    return reduce(torch.promote_types, (tensor.dtype for tensor in tensors), torch.float32)
+
 
 def widened(*tensors: Tensor) -> list[Tensor]:
     """The tensors in their common dtype, float32 or better."""
-    dtype = reduce(torch.promote_types, (tensor.dtype for tensor in tensors), torch.float32)
+    dtype = common_dtype(*tensors)
     return [tensor.to(dtype) for tensor in tensors]
 
 
-def inner(x: Tensor, y: Tensor) -> float:
-    """The inner product of all entries.
+def sliced(*tensors: Tensor) -> Iterator[tuple[int, list[Tensor]]]:
+    """Tensors of one shape, flattened, in slices, widened: the position of the first entry, and the slices."""
+    flat = [tensor.reshape(-1) for tensor in tensors]
+    for start in range(0, flat[0].numel(), SLICE):
+        yield start, widened(*(one[start : start + SLICE] for one in flat))
+
+
+def by_slices(
+    compute: Callable[[int, list[Tensor]], Tensor], *tensors: Tensor, dtype: torch.dtype | None = None
+) -> Tensor:
+    """What ``compute`` makes of each of the slices (see `sliced`), in one tensor of their shape.
+
+    Args:
+        compute: entry by entry.
+        tensors: of one shape and on one device.
+        dtype: of the result; by default their common one, float32 or better.
+    """
+    result = torch.empty(tensors[0].shape, dtype=dtype or common_dtype(*tensors), device=tensors[0].device)
+    flat = result.view(-1)
+    for start, parts in sliced(*tensors):
+        flat[start : start + SLICE] = compute(start, parts)
+    return result
+
+
+def inner_products(tensors: Sequence[Tensor]) -> Tensor:
+    """The inner products of all pairs, float64 ``[n, n]``.
 
     ``sum`` adds pairwise; ``torch.dot`` and ``Tensor.norm`` do not, and lost up to 1 % on 1e8 float32 entries.
     """
-    return float((x * y).sum())
+    products = torch.zeros(len(tensors), len(tensors), dtype=torch.float64)
+    for _, parts in sliced(*tensors):
+        for i, x in enumerate(parts):
+            for j, y in enumerate(parts[: i + 1]):
+                products[i, j] += float((x * y).sum())
+    return products.tril() + products.tril(-1).T
 
 
 def weight_sum(weight: Sequence[float]) -> float:

@@ -2,7 +2,7 @@
 
 Its positional parameters say what it is given, by name:
 
-    tensors     one tensor a model, the base model's left out where there is a ``base``
+    tensors     one tensor a model, in its file's dtype or wider; the base model's left out where there is a ``base``
     base        the base model's tensor
     fishers     the diagonal Fisher information of every tensor
     grams       the `InputGram` of every tensor; only tensors that have one reach the method
@@ -83,6 +83,8 @@ class Method:
         reference: the paper it is from.
         statistics: what has to be collected on data first: fisher, grams, grams_in_turn or activations; None.
         couple: what brings the models together first; see the module's docstring.
+        elementwise: whether an entry of the result depends on the same entries of ``tensors`` and ``base`` alone, so
+            that a tensor may be fused slice by slice.
     """
 
     name: str
@@ -94,6 +96,7 @@ class Method:
     reference: str
     statistics: str | None
     couple: Callable[..., list[State]] | None = None
+    elementwise: bool = False
 
     @property
     def summary(self) -> str:
@@ -162,6 +165,7 @@ def method(
     most: int | None = None,
     statistics: str | None = None,
     couple: Callable[..., list[State]] | None = None,
+    elementwise: bool = False,
 ) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
     """Make a function a merge method of this name."""
 
@@ -172,7 +176,9 @@ def method(
         if unknown := [one for one in inputs if one not in INPUTS]:
             raise ValueError(f"{name}: {unknown[0]!r} is none of {', '.join(INPUTS)}")
         parameters = _parameters(function) | (_parameters(couple, whole=True) if couple else {})
-        _METHODS[name] = Method(name, function, tuple(inputs), parameters, fewest, most, reference, statistics, couple)
+        _METHODS[name] = Method(
+            name, function, tuple(inputs), parameters, fewest, most, reference, statistics, couple, elementwise
+        )
         return function
 
     return register

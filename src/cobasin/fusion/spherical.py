@@ -10,7 +10,7 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor
 
-from cobasin.fusion.arithmetic import inner, weight_sum, widened
+from cobasin.fusion.arithmetic import by_slices, inner_products, weight_sum
 from cobasin.fusion.average import linear
 from cobasin.fusion.registry import method
 
@@ -36,15 +36,16 @@ def slerp(base: Tensor, tensors: Sequence[Tensor], *, t: Annotated[float, Ge(0),
         tensors: the other one, of that shape.
         t: how far from ``base``.
     """
-    x, y = widened(base, tensors[0])
-    lengths = math.sqrt(inner(x, x) * inner(y, y))
-    cosine = inner(x, y) / lengths if lengths else 1.0
+    ends = base, tensors[0]
+    ((own, shared), (_, other)) = inner_products(ends).tolist()
+    lengths = math.sqrt(own * other)
+    cosine = shared / lengths if lengths else 1.0
     if abs(cosine) > PARALLEL:
         shares = 1 - t, t
     else:
         angle = math.acos(cosine)
         shares = math.sin((1 - t) * angle) / math.sin(angle), math.sin(t * angle) / math.sin(angle)
-    return linear([x, y], weight=shares, normalize=False)
+    return _combined(ends, shares)
 
 
 @method("karcher", reference="Karcher, Riemannian center of mass and mollifier smoothing, CPAM 1977")
@@ -68,8 +69,7 @@ def karcher(
         max_iter: how many steps at most.
         tol: the step, in radians, at which to stop.
     """
-    tensors = widened(*tensors)
-    products = torch.tensor([[inner(x, y) for y in tensors] for x in tensors], dtype=torch.float64)
+    products = inner_products(tensors)
     norms = products.diagonal().sqrt()
     directed = norms > 0
     scales = torch.where(directed, 1 / norms, 0)
@@ -82,7 +82,7 @@ def karcher(
     weights = weights / weight_sum(weights.tolist())
     shares = weights * directed / (weights * directed).sum().clamp_min(torch.finfo(torch.float64).tiny)
     if length(shares) < NO_DIRECTION:
-        return linear(tensors, weight=tuple(weights.tolist()))
+        return _combined(tensors, (weights / weights.sum()).tolist())
     mean = shares / length(shares)
     for _ in range(max_iter):
         cosine = (cosines @ mean).clamp(-1, 1)
@@ -96,4 +96,8 @@ def karcher(
             break
         mean = math.cos(size) * mean + math.sin(size) / size * step
         mean = mean / length(mean)
-    return linear(tensors, weight=tuple((mean * scales * (weights @ norms)).tolist()), normalize=False)
+    return _combined(tensors, (mean * scales * (weights @ norms)).tolist())
+
+
+def _combined(tensors: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
+    return by_slices(lambda _, parts: linear(parts, weight=tuple(shares), normalize=False), *tensors)

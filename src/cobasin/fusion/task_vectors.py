@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated
 
-import numpy as np
 import torch
 from annotated_types import Gt, Le
 from torch import Tensor
 
-from cobasin.fusion.arithmetic import widened
+from cobasin.fusion.arithmetic import by_slices, sliced, widened
 from cobasin.fusion.average import linear
 from cobasin.fusion.registry import method
 
@@ -20,7 +20,7 @@ NO_WEIGHT = 1e-8
 """Weights whose sum is smaller are not divided by it."""
 
 
-@method("task_arithmetic", reference="Ilharco et al., Editing models with task arithmetic, ICLR 2023")
+@method("task_arithmetic", reference="Ilharco et al., Editing models with task arithmetic, ICLR 2023", elementwise=True)
 def task_arithmetic(
     base: Tensor,
     tensors: Sequence[Tensor],
@@ -65,9 +65,16 @@ def ties(
         normalize: whether an entry is divided by the weights of the models that count for it: a mean, not a sum.
         lambda_: scales the merged task vector.
     """
-    base, deltas = _task_vectors(base, tensors)
-    deltas = [_largest(delta, part) for delta, part in zip(deltas, density, strict=True)]
-    return base + lambda_ * _agreed_sum(deltas, weight, normalize)
+    if any(tensor.dtype != base.dtype for tensor in tensors):  # magnitudes are compared in one dtype
+        base, *tensors = widened(base, *tensors)
+    cuts = [_cut(base, tensor, part) for tensor, part in zip(tensors, density, strict=True)]
+
+    def merged(start: int, parts: list[Tensor]) -> Tensor:
+        base, deltas = _task_vectors(parts[0], parts[1:])
+        kept = [cut.kept(delta, start) for cut, delta in zip(cuts, deltas, strict=True)]
+        return base + lambda_ * _agreed_sum(kept, weight, normalize)
+
+    return by_slices(merged, base, *tensors)
 
 
 @method("dare_linear", reference="Yu et al., Language models are Super Mario, ICML 2024")
@@ -132,10 +139,9 @@ def _sum(deltas: Sequence[Tensor], weight: Sequence[float], normalize: bool) -> 
 
 def _agreed_sum(deltas: Sequence[Tensor], weight: Sequence[float], normalize: bool) -> Tensor:
     """The weighted sum over the models that have the majority's sign, entry by entry; an entry of 0 has none."""
-    from peft.utils.merge_utils import calculate_majority_sign_mask
-
     weighted = torch.stack([delta * share for delta, share in zip(deltas, weight, strict=True)])
-    agree = calculate_majority_sign_mask(weighted)
+    majority = torch.where(weighted.sum(0) >= 0, 1.0, -1.0)
+    agree = weighted.sign() == majority
     merged = (weighted * agree).sum(0)
     if normalize:
         counted = torch.tensordot(weighted.new_tensor(weight), agree.to(weighted.dtype), dims=1)
@@ -143,21 +149,45 @@ def _agreed_sum(deltas: Sequence[Tensor], weight: Sequence[float], normalize: bo
     return merged
 
 
-def _largest(delta: Tensor, density: float) -> Tensor:
-    """The ``int(density n)`` largest magnitudes, at least one, the first of equal ones; 0 elsewhere.
+@dataclass(frozen=True)
+class _Cut:
+    """Which entries of a task vector are its largest: magnitudes above ``least``, and equal ones up to ``last``."""
 
-    numpy's selection takes a fraction of the time of the sort in peft's ``prune``.
+    least: float
+    last: int
+
+    def kept(self, delta: Tensor, start: int) -> Tensor:
+        """A slice of the task vector that begins at ``start``; 0 where an entry is dropped."""
+        magnitude = delta.abs()
+        if self.last < start:
+            return delta * (magnitude > self.least)
+        keep = magnitude >= self.least
+        if self.last < start + delta.numel():
+            keep[self.last - start + 1 :] = magnitude[self.last - start + 1 :] > self.least
+        return delta * keep
+
+
+def _cut(base: Tensor, tensor: Tensor, density: float) -> _Cut:
+    """Where to cut so that ``int(density n)`` magnitudes are kept, at least one, the first of equal ones.
+
+    numpy's selection takes a fraction of the time of a sort.
     """
-    count = max(int(density * delta.numel()), 1)
-    if count >= delta.numel():
-        return delta
-    magnitude = delta.abs().flatten()
-    last = delta.numel() - count
-    threshold = float(np.partition(magnitude.cpu().numpy(), last)[last])
-    keep = magnitude > threshold
-    equal = (magnitude == threshold).nonzero().flatten()
-    keep[equal[: count - int(keep.sum())]] = True
-    return delta * keep.view_as(delta)
+    count = max(int(density * base.numel()), 1)
+    if count >= base.numel():
+        return _Cut(0.0, base.numel())
+    magnitude = by_slices(lambda _, parts: (parts[1] - parts[0]).abs_(), base, tensor).cpu().numpy().reshape(-1)
+    first = len(magnitude) - count
+    magnitude.partition(first)
+    least = magnitude[first]
+    equal = count - int((magnitude[first:] > least).sum())
+    if equal == int((magnitude == least).sum()):
+        return _Cut(float(least), base.numel())
+    for start, parts in sliced(base, tensor):
+        found = ((parts[1] - parts[0]).abs_() == least).nonzero().flatten()
+        if len(found) >= equal:
+            return _Cut(float(least), start + int(found[equal - 1]))
+        equal -= len(found)
+    raise AssertionError("fewer entries equal the cut than were counted")
 
 
 def _thinned(

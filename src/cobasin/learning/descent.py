@@ -19,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from cobasin.checkpoints.output import refuse_other
 from cobasin.checkpoints.weight_files import one_line
 from cobasin.data import Batch, Batches
 from cobasin.errors import InputError
@@ -182,12 +183,7 @@ class _Run:
             with safe_open(path, framework="pt") as file:
                 metadata = {name: json.loads(value) for name, value in file.metadata().items()}
                 tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - not a dict
-            found, wanted = metadata["of"], json.loads(json.dumps(self.of))
-            if other := [key for key in {**wanted, **found} if found.get(key) != wanted.get(key)]:
-                raise InputError(
-                    f"{path}: the state of a search with other {' and '.join(other)}; repeat the command that was "
-                    "interrupted, or leave --resume out to start anew"
-                )
+            refuse_other(path, metadata["of"], self.of, "search")
             moments: dict[int, dict[str, Tensor]] = {}
             with torch.no_grad():
                 for i, parameter in enumerate(self.parameters):

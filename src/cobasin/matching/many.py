@@ -22,7 +22,7 @@ from cobasin.matching.weights import EXACT, ascend
 from cobasin.symmetry.action import Values, act
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import Form
-from cobasin.symmetry.state import Lazy, State, squared_distance
+from cobasin.symmetry.state import Lazy, State, squared_distance, wide
 
 MAX_SWEEPS = 50
 SETTLED = 1e-5  # relative fall of the sum in a sweep over all models
@@ -52,10 +52,17 @@ class Models:
         """Those that count."""
         return compared(self.forms[0], self.excluded)
 
-    def match(self, source: int, anchor: State, values: Values | None = None, rigid: bool = False) -> Match:
-        """A match of one of them to ``anchor``; of a ``rigid`` one without scales."""
+    def match(
+        self,
+        source: int,
+        anchor: State,
+        values: Values | None = None,
+        rigid: bool = False,
+        distances: Mapping[str, float] | None = None,
+    ) -> Match:
+        """A match of one of them to ``anchor``; of a ``rigid`` one without scales; for the rest see `Match`."""
         choice = replace(self.choice, parts=self.choice.parts - {"scale"}) if rigid else self.choice
-        return Match(self.forms[source], choice, self.states[source], anchor, self.excluded, values)
+        return Match(self.forms[source], choice, self.states[source], anchor, self.excluded, values, distances)
 
     def moved(self, source: int, values: Values, name: str) -> Tensor:
         """A tensor of one of them, moved."""
@@ -172,7 +179,7 @@ def _settle(
 
 
 def _mean(tensors: Iterable[Tensor]) -> Tensor:
-    first, *others = tensors
+    first, *others = map(wide, tensors)
     return sum(others, start=first) / (1 + len(others))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
 
+import torch
 from torch import Tensor
 
 from cobasin.matching.choice import Choice, without_scale
@@ -45,7 +46,8 @@ def identity(form: Form, groups: Mapping[Key, Group]) -> Values:
 class Match:
     """The state of a match of ``source`` to ``anchor``, both in canonical form and by spec name.
 
-    It starts from ``values``, or else from the identity.
+    It starts from ``values``, or else from the identity. To read all tensors for the ``distances`` there takes a while:
+    whoever knows them gives them.
 
     Attributes:
         values: the current group element of every free key.
@@ -62,6 +64,7 @@ class Match:
         anchor: State,
         excluded: Iterable[str] = (),
         values: Mapping[Key, Value] | None = None,
+        distances: Mapping[str, float] | None = None,
     ):
         self.form, self.spec, self.choice = form, form.spec, choice
         self.tensors = compared(form, excluded)
@@ -76,7 +79,7 @@ class Match:
         for key in self.groups:
             for name in self.tensors_of([key]):
                 self._keys_of.setdefault(name, []).append(key)
-        self.distances = {name: self.distance(name) for name in self.tensors}
+        self.distances = dict(distances or {name: self.distance(name) for name in self.tensors})
 
     @classmethod
     def of(cls, form: Form, choice: Choice, source: State, anchor: State, excluded: Iterable[str] = ()) -> Match:
@@ -105,6 +108,13 @@ class Match:
         """A source tensor moved by the current element, some keys left out."""
         values = {key: self.values[key] for key in self._keys_of.get(name, ()) if key not in without}
         return act(self.spec, values, self.form.group, name, self.source[name])
+
+    def in_bfloat16(self, key: Key) -> bool:
+        """Whether all that a key touches is in bfloat16 in both models, and moved by no other key."""
+        names = self.tensors_of([key])
+        return all(self._keys_of[name] == [key] for name in names) and all(
+            end[name].dtype == torch.bfloat16 for name in names for end in (self.source, self.anchor)
+        )
 
     def distance(self, name: str) -> float:
         """Squared distance of one tensor."""

@@ -8,12 +8,14 @@ stream the two alternate. A step is taken only if it does not raise the distance
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
+from typing import Any
 
-from cobasin.execution import run_jobs
+from cobasin.execution import bfloat16_products, run_jobs
 from cobasin.matching.order import inner_order, propose_order
 from cobasin.matching.state import Match
+from cobasin.matching.units import Keep, Units
 from cobasin.symmetry.action import in_new_order, in_old_order
 from cobasin.symmetry.spec import Key, Site
 
@@ -36,76 +38,105 @@ class Progress:
 
 @dataclass
 class Sweep:
-    """What a round changed: which orders, and whether a stream moved."""
+    """What a round changed: whether orders did, and whether a stream moved."""
 
-    orders: list[Key] = field(default_factory=list)
+    orders_changed: bool = False
     streams_moved: bool = False
 
 
-def ascend(match: Match, report: Callable[[int, float], None] | None = None, warm: bool = False) -> Progress:
+def ascend(
+    match: Match,
+    report: Callable[[int, float], None] | None = None,
+    warm: bool = False,
+    keep: Keep | None = None,
+) -> Progress:
     """Run the coordinate ascent to a fixed point.
 
     Args:
         match: the state; its values and distances are updated.
         report: called after every round with the number of the round and the squared distance.
         warm: the values come from an earlier ascent: go on from there, and from no other start.
+        keep: where to keep what is found on the way; from what it has the ascent goes on.
     """
-    progress = Progress([match.total])
+    progress, units = Progress([match.total]), Units(match, keep)
     streams = [key for key in match.groups if match.spec.spaces[str(key[0])].part == "residual"]
     families = _families(match, streams)
     # A scale balances the norms of what does not agree yet. While a stream is still turning, that costs: the
     # scales wait until the rest has settled.
     match.hold_scales = bool(streams) and "scale" in match.choice.parts and not warm
     reorder = True
-    sweep = _round(match, streams, families, reorder) if warm else _first_round(match, streams, families)
-    while True:
+    if (kept := units.last_round()) is not None:
+        progress.history, reorder, match.hold_scales = kept["history"], kept["reorder"], kept["hold_scales"]
+        sweep = Sweep(**kept["sweep"])
+    else:
+        first = partial(_round, reorder=reorder, name="1") if warm else _first_round
+        sweep = first(units, streams, families)
         progress.history.append(match.total)
+    while True:
+        said = {"history": progress.history, "reorder": reorder, "hold_scales": match.hold_scales}
+        units.end_round(said | {"sweep": asdict(sweep)})
         if report:
             report(progress.rounds, match.total)
         before, after = progress.history[-2:]
         settled = after >= before * (1 - SETTLED) or after <= EXACT * progress.history[0]
         if settled and reorder and not match.hold_scales:
-            return progress
+            break
         if settled and reorder:
             match.hold_scales = False
         # a space that shares no tensor with another one, and has no scale, is at its optimum until a stream moves
         due = [f for f in families if sweep.streams_moved or len(f) > 1 or match.groups[f[0]].scaled]
         if progress.rounds == MAX_ROUNDS or not (due or sweep.streams_moved):
-            return progress
+            break
         # Nested assignments and joint optima are the dear part: only while they still change an order, and when
         # all has settled. In between every key takes one exact step, which the next round repeats anyway.
-        reorder = bool(sweep.orders) or settled or not streams
-        sweep = _round(match, streams, due, reorder)
+        reorder = sweep.orders_changed or settled or not streams
+        sweep = _round(units, streams, due, reorder, str(progress.rounds + 1))
+        progress.history.append(match.total)
+    units.end_round(said | {"sweep": asdict(sweep)}, last=True)
+    return progress
 
 
-def _first_round(match: Match, streams: list[Key], families: list[list[Key]]) -> Sweep:
+def _first_round(units: Units, streams: list[Key], families: list[list[Key]]) -> Sweep:
     """The first round from the better of two starts: the identity, and the streams as the model's ends say.
 
     Independent models need the second: from the identity they end in a bad optimum, although a stream turned
     towards its ends can at first be further away than before. Near copies need the first.
     """
+    match = units.match
     starts = [match.snapshot()]
-    if _turn_to_ends(match, streams):
+    if units.run("1-ends", streams, lambda: {"turned": _turn_to_ends(match, streams)})["turned"]:
         starts.append(match.snapshot())
     outcomes = []
-    for start in starts:
+    for i, start in enumerate(starts):
         match.restore(start)
-        sweep = _round(match, streams, families, reorder=True)
+        sweep = _round(units, streams, families, reorder=True, name=f"1-{i}")
         outcomes.append((match.total, match.snapshot(), sweep))
     _, best, sweep = min(outcomes, key=lambda outcome: outcome[0])
     match.restore(best)
     return sweep
 
 
-def _round(match: Match, streams: list[Key], families: list[list[Key]], reorder: bool) -> Sweep:
-    """One sweep over these families, then over the streams."""
-    sweep = Sweep()
-    run_jobs([partial(_update_family, match, family, reorder, sweep) for family in families])
-    for key in streams:
+def _round(units: Units, streams: list[Key], families: list[list[Key]], reorder: bool, name: str) -> Sweep:
+    """One sweep over these families, then over the streams; ``name`` is that of its units."""
+    match, said = units.match, list[dict[str, Any]]()
+
+    def update_family(i: int, family: list[Key]) -> None:
+        said.append(units.run(f"{name}-family-{i}", family, partial(_update_family, match, family, reorder)))
+
+    def update_stream(key: Key) -> dict[str, Any]:
         old = match.values[key]
         _update(match, key, exactly=True)
-        sweep.streams_moved |= any(not part.equal(match.values[key][name]) for name, part in old.items())
-    return sweep
+        return {"moved": any(not part.equal(match.values[key][name]) for name, part in old.items())}
+
+    jobs = [partial(update_family, i, family) for i, family in enumerate(families)]
+    quick = [_from_bfloat16(match, family) for family in families]
+    with bfloat16_products():
+        run_jobs([job for job, is_quick in zip(jobs, quick, strict=True) if is_quick])
+    run_jobs([job for job, is_quick in zip(jobs, quick, strict=True) if not is_quick])
+    moved = [
+        units.run(f"{name}-stream-{i}", [key], partial(update_stream, key))["moved"] for i, key in enumerate(streams)
+    ]
+    return Sweep(any(one["orders_changed"] for one in said), any(moved))
 
 
 def _turn_to_ends(match: Match, streams: list[Key]) -> bool:
@@ -146,9 +177,15 @@ def _update(match: Match, key: Key, exactly: bool) -> None:
     match.step({key: in_old_order(match.spec, match.values, key, value)})
 
 
-def _update_family(match: Match, family: list[Key], reorder: bool, sweep: Sweep) -> None:
+def _from_bfloat16(match: Match, family: list[Key]) -> bool:
+    """Whether all that is multiplied for a family are tensors of bfloat16 files as they are."""
+    (first, *others) = family
+    return not others and not match.groups[first].continuous and match.in_bfloat16(first)
+
+
+def _update_family(match: Match, family: list[Key], reorder: bool) -> dict[str, Any]:
     """One sweep over keys that share tensors: orders with all that varies over them, then each on its own."""
-    done: set[Key] = set()
+    done, changed = set[Key](), False
     for base in family:
         fibres = match.fibres(base)
         if reorder and fibres:
@@ -157,11 +194,11 @@ def _update_family(match: Match, family: list[Key], reorder: bool, sweep: Sweep)
                 # exact, but for an order within the order: there every key still takes a step of its own
                 if inner_order(match, base) is None:
                     done |= {base, *fibres}
-                if not old.equal(match.values[base]["perm"]):
-                    sweep.orders.append(base)
+                changed |= not old.equal(match.values[base]["perm"])
     for key in family:
         if key not in done:
             _update(match, key, exactly=reorder)
+    return {"orders_changed": changed}
 
 
 def _families(match: Match, streams: list[Key]) -> list[list[Key]]:

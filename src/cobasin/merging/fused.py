@@ -11,12 +11,13 @@ from torch import Tensor
 
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
-from cobasin.fusion.registry import find
+from cobasin.fusion.arithmetic import by_slices
+from cobasin.fusion.registry import Method, find
 from cobasin.recipe import Recipe
 from cobasin.statistics.grams import InputGram
 from cobasin.statistics.of_models import Statistics
 from cobasin.symmetry.spec import is_layer, layer_of
-from cobasin.symmetry.state import State, wide
+from cobasin.symmetry.state import State
 
 NO_WEIGHT = 1e-8  # what is left of weights that cancel, as a part of them
 LARGEST = torch.finfo(torch.float32).max
@@ -92,25 +93,25 @@ class Fusion:
         after = self._first_layered is not None and self._order[name] > self._first_layered
         return self.recipe.parameters_of(self.on_disk(part), layer_of(index), layers, after_layers=after)
 
-    def tensor(self, name: str) -> Tensor:
-        """One merged tensor, in float32 or better."""
+    def tensor(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
+        """One merged tensor, in float32 or better; in ``dtype``, if given, where it is fused slice by slice."""
         name = self.spec.tied.get(name, name)
-        return self.from_tensors(name, self.statistics.grams.get(name))
+        return self.from_tensors(name, self.statistics.grams.get(name), dtype)
 
-    def from_tensors(self, name: str, grams: list[InputGram] | None) -> Tensor:
+    def from_tensors(self, name: str, grams: list[InputGram] | None, dtype: torch.dtype | None = None) -> Tensor:
         """One merged tensor, given the Grams of its inputs (None: it has none)."""
         given = {
-            "tensors": [wide(self.states[i][name]) for i in self.fused],
-            "base": None if self.base is None else wide(self.states[self.base][name]),
+            "tensors": [self.states[i][name] for i in self.fused],
+            "base": None if self.base is None else self.states[self.base][name],
             "fishers": self.statistics.fishers.get(name),
             "grams": grams,
         }
         stack = self.spec.entries[name].stack
         if not stack:
-            return self._fused(name, given)
-        return torch.stack([self._fused(part, _within(given, i)) for i, part in enumerate(stack)])
+            return self._fused(name, given, dtype)
+        return torch.stack([self._fused(part, _within(given, i), dtype) for i, part in enumerate(stack)])
 
-    def _fused(self, part: str, given: dict[str, Any]) -> Tensor:
+    def _fused(self, part: str, given: dict[str, Any], dtype: torch.dtype | None) -> Tensor:
         method, parameters = self.method, self.parameters(part)
         if any(given[kind] is None for kind in ("grams", "fishers") if kind in method.inputs):
             method, parameters = find("linear"), {"weight": parameters["weight"], "normalize": True}
@@ -118,7 +119,9 @@ class Fusion:
             seed = hashlib.sha256(f"{self.recipe.seed} {part}".encode()).digest()
             given["generator"] = torch.Generator().manual_seed(int.from_bytes(seed[:8], "big", signed=True))
         try:
-            return method.fuse(given, parameters)
+            return (
+                _by_slices(method, given, parameters, dtype) if method.elementwise else method.fuse(given, parameters)
+            )
         except InputError as error:
             raise InputError(f"{self.on_disk(part)}: {error}") from None
 
@@ -129,6 +132,14 @@ class Fusion:
     def _averages(self, parameters: dict[str, Any]) -> bool:
         """Whether the method divides by the sum of the weights."""
         return "weight" in parameters and self.base is None and parameters.get("normalize", True)
+
+
+def _by_slices(method: Method, given: dict[str, Any], parameters: dict[str, Any], dtype: torch.dtype | None) -> Tensor:
+    tensors = given["tensors"] + ([given["base"]] if method.takes_base else [])
+    count = len(given["tensors"])
+    return by_slices(
+        lambda _, parts: method.fuse({"tensors": parts[:count], "base": parts[-1]}, parameters), *tensors, dtype=dtype
+    )
 
 
 def _within(given: Mapping[str, Any], i: int) -> dict[str, Any]:

@@ -150,6 +150,7 @@ def merge_recipe(
     recipe: Recipe | Mapping[str, Any] | str | Path,
     models: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
+    keep: Path | None = None,
 ) -> Merge:
     """Run a recipe.
 
@@ -157,6 +158,7 @@ def merge_recipe(
         recipe: a YAML file, its content, or a Recipe.
         models: what the names in the recipe stand for, where they are not folders or hub ids.
         progress: see `Progress`.
+        keep: a folder for what matching finds on the way; see `match_all`.
 
     Raises:
         InputError: for a recipe that cannot be read, models that do not fit it or each other, data that do not fit.
@@ -173,7 +175,7 @@ def merge_recipe(
     notes = [*recipe.notes, *repeated(names, typed, recipe.base)]
     report = progress or (lambda *_: None)
     parents = [model.checkpoint for model in typed]
-    matched = _equally_tied(_matched(recipe, names, typed, report))
+    matched = _equally_tied(_matched(recipe, names, typed, report, keep))
     statistics = statistics_of(recipe, read, matched, fused, report)
     fusion = Fusion(recipe, matched.typed, _coupled(recipe, matched, fused, statistics, report), fused, statistics)
     if recipe.method.statistics == "grams_in_turn":
@@ -184,7 +186,9 @@ def merge_recipe(
 
         fusion.statistics = in_turn(recipe, read, matched, fused, fuse, report)
     notes += fusion.notes
-    merged, after = [_state(fusion, one, own_head=head is not None) for one in owning], None
+    # what follows a merge needs more digits than its file
+    merged = [_state(fusion, one, own_head=head is not None, narrow=afterwards is None) for one in owning]
+    after = None
     if afterwards is not None:
         merged[0], after = afterwards.run(fusion, matched, merged[0], report)
         notes += worse(after)
@@ -192,7 +196,7 @@ def merge_recipe(
     return Merge(recipe, names, parents, checkpoints, matched, fusion.weights, fusion.statistics.report, notes, after)
 
 
-def _matched(recipe: Recipe, names: list[str], typed: list[Typed], report: Progress) -> Matched:
+def _matched(recipe: Recipe, names: list[str], typed: list[Typed], report: Progress, keep: Path | None) -> Matched:
     """The models brought together, as the recipe says."""
     match = recipe.match
     if match.symmetry == "none" or len(names) == 1:  # one model, given twice
@@ -204,6 +208,7 @@ def _matched(recipe: Recipe, names: list[str], typed: list[Typed], report: Progr
         match.anchor if match.anchor in ("medoid", "consensus") else names.index(match.anchor),
         progress=lambda done, squared: report(f"matching: round {done}, distance {squared**0.5:.6g}", done, None),
         **match.search,
+        keep=keep,
     )
 
 
@@ -238,16 +243,36 @@ def owners(recipe: Recipe) -> list[int]:
 
 def result(recipe: Recipe, typed: Typed, state: State) -> Checkpoint:
     """A result in the place of one of its parents: its tensors are taken from ``state`` as they are asked for."""
-    dtype, place = recipe.out_dtype or recipe.dtype, copy.copy(typed.checkpoint)
+    place = copy.copy(typed.checkpoint)
     place.label = "the merged model"
-    return replace(typed, checkpoint=place).derived(state, None if dtype is None else getattr(torch, dtype))
+    return replace(typed, checkpoint=place).derived(state, _dtype(recipe))
 
 
-def _state(fusion: Fusion, owner: int, own_head: bool) -> State:
-    """The merged tensors in the place of one of the parents, with that one's task head or the merged one."""
+def _state(fusion: Fusion, owner: int, own_head: bool, narrow: bool) -> State:
+    """The merged tensors in the place of one of the parents, with that one's task head or the merged one.
+
+    They are in float32 or better; ``narrow`` ones are in the dtype of the result where they are fused slice by slice.
+    """
     typed = fusion.typed[owner]
     heads = set(typed.task_heads) if own_head else set()
-    return Lazy(typed, lambda name: fusion.states[owner][name] if name in heads else fusion.tensor(name))
+    dtypes: dict[str, set[torch.dtype]] = {}
+    for part, disk in typed.disk_names.items() if narrow else ():
+        name, _ = typed.spec.file_entries[part]
+        dtypes.setdefault(name, set()).add(_dtype(fusion.recipe) or typed.checkpoint.headers[disk].dtype)
+
+    def tensor(name: str) -> Tensor:
+        if name in heads:
+            return fusion.states[owner][name]
+        found = dtypes.get(name, ())
+        return fusion.tensor(name, *found) if len(found) == 1 else fusion.tensor(name)
+
+    return Lazy(typed, tensor)
+
+
+def _dtype(recipe: Recipe) -> torch.dtype | None:
+    """The dtype that all tensors of the result have, where the recipe names one."""
+    name = recipe.out_dtype or recipe.dtype
+    return None if name is None else getattr(torch, name)
 
 
 def _equally_tied(matched: Matched) -> Matched:

@@ -7,7 +7,6 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.typed import Typed
 from cobasin.finding.search import Search
 from cobasin.matching.choice import Choice
@@ -53,8 +52,8 @@ def plan(recipe: Recipe, models: Mapping[str, Any]) -> dict[str, Any]:
         "folders": len(results) if head == "keep" else None,
         "tensors": len(results[0].headers),
         "parameters": sum(math.prod(header.shape) for header in results[0].headers.values()),
-        "bytes_read": sum(_size(model.checkpoint) for model in typed),
-        "bytes_written": sum(map(_size, results)),
+        "bytes_read": sum(model.checkpoint.size for model in typed),
+        "bytes_written": sum(result.size for result in results),
         "memory": _memory(recipe, typed),
         "groups": list(groups.values()),
         "statistics": None,
@@ -94,10 +93,6 @@ def _ends(recipe: Recipe, typed: list[Typed]) -> list[Typed]:
     if folds and any(model.spec.unties for model in typed):
         return [model.untied() for model in typed]
     return equally_tied(typed)
-
-
-def _size(checkpoint: Checkpoint) -> int:
-    return sum(math.prod(header.shape) * header.dtype.itemsize for header in checkpoint.headers.values())
 
 
 def _memory(recipe: Recipe, typed: list[Typed]) -> dict[str, int]:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from cobasin.symmetry.groups import Group, Value
 from cobasin.symmetry.spec import Entry, Key, Spec
+from cobasin.symmetry.state import wide
 from cobasin.symmetry.types import Axis, Block
 
 Values = dict[Key, Value]
@@ -27,7 +28,7 @@ class Action(Protocol):
 def act(spec: Spec, values: Mapping[Key, Value], group: Callable[[Key], Group], name: str, tensor: Tensor) -> Tensor:
     """``tensor`` (named ``name`` in the spec) moved by all elements in ``values`` that touch it.
 
-    Keys that ``values`` lacks act as the identity. Computed in the tensor's dtype; the input is not changed.
+    Keys that ``values`` lacks act as the identity. What is moved is in float32 or better; the input is not changed.
     """
 
     def action(key: Key) -> Action | None:
@@ -55,6 +56,7 @@ def move_entry(spec: Spec, action: Callable[[Key], Action | None], entry: Entry,
     ]
     if not any(acting):
         return tensor
+    tensor = wide(tensor)
     parts = [
         _move_block(spec, block, steps, block.view(tensor))
         for block, steps in zip(entry.layout.blocks, acting, strict=True)

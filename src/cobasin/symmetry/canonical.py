@@ -38,7 +38,7 @@ IMPOSSIBLE_OFFSET = 1e-8  # below it none can
 
 
 def canonical(form: Form, state: State) -> State:
-    """A model's tensors in canonical form."""
+    """A model's tensors in canonical form: in float32 or better, but for those that are as the file has them."""
     folded = Folded(form, state)
     return in_frames(form, folded, balancing_frames(form, folded)) if form.balanced else folded
 
@@ -82,7 +82,10 @@ class Folded(_Changed):
     """A model's tensors with norms, scales and free biases folded."""
 
     def __getitem__(self, name: str) -> Tensor:
-        form, tensor = self.form, self.before_biases(name)
+        form = self.form
+        if name not in form.changed:
+            return self.state[name]
+        tensor = self.before_biases(name)
         if name in form.value_biases:
             gauge = form.value_biases[name]
             tensor = tensor + form.through_output(
@@ -177,7 +180,7 @@ class Unfolded(_Changed):
         return tensor
 
     def _read(self, name: str) -> Tensor:
-        return self.state[name]
+        return wide(self.state[name])
 
     def _gauge(self, name: str, like: Tensor) -> Tensor:
         return self.gauge[name].to(like.dtype)

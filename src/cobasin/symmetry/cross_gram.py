@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -49,7 +50,7 @@ def cross_gram(
                 p, q = select[axis.space]
                 a, b = a.narrow(i, p, 1), b.narrow(i, q, 1)
         # An isometry is only as good as its Gram; an assignment bears float32.
-        dtype = torch.float64 if group.continuous else torch.promote_types(a.dtype, b.dtype)
+        dtype = torch.float64 if group.continuous else reduce(torch.promote_types, (a.dtype, b.dtype), torch.float32)
         a, b = a.to(dtype), b.to(dtype)
         if normalise:
             weight = a.norm() * b.norm()
@@ -58,7 +59,8 @@ def cross_gram(
             b = b / weight
         batch = [over for over in spec.batch_axes(space) if over not in pairs]
         terms = _terms(a, b, block.axes, site.axis, pairs, batch, with_norms=group.scaled)
-        gram.add(block.axes[site.axis].charge if group.charged else 0, *terms)
+        charge = block.axes[site.axis].charge if group.charged else 0
+        gram.add(charge if group.scaled else abs(charge), *terms)  # a sign is its own inverse
     return gram
 
 
@@ -81,7 +83,10 @@ def _terms(
     paired = [(left[names.index(s)], right[names.index(s)]) if s in names else None for s in pairs]
     shared = [left[names.index(s)] for s in batch]
     out = [letter for pair in paired if pair for letter in pair] + shared
-    cross = torch.einsum(f"{''.join(left)},{''.join(right)}->{''.join([*out, left[axis], right[axis]])}", a, b)
+    if len(axes) == 2 and not paired and not shared:  # einsum makes a batch of one of it, which costs and is slower
+        cross = a @ b.mT if axis == 0 else a.mT @ b
+    else:
+        cross = torch.einsum(f"{''.join(left)},{''.join(right)}->{''.join([*out, left[axis], right[axis]])}", a, b)
     for i, pair in enumerate(paired):
         if pair is None:
             cross = cross.unsqueeze(2 * i).unsqueeze(2 * i)

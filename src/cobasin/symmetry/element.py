@@ -27,7 +27,7 @@ from cobasin.symmetry.canonical import (
 from cobasin.symmetry.form import Form
 from cobasin.symmetry.groups import Value
 from cobasin.symmetry.serial import dump, parse
-from cobasin.symmetry.spec import Key, Spec, key_text, worst_by_space
+from cobasin.symmetry.spec import Key, Spec, key_of, key_text, worst_by_space
 from cobasin.symmetry.state import Lazy, State
 
 FORMAT = "1"  # of the file
@@ -156,7 +156,7 @@ class Element:
                 kind, rest = name.split("/", 1)
                 if kind == "value":
                     key, part = rest.rsplit("/", 1)
-                    values.setdefault(_key(key), {})[part] = tensor
+                    values.setdefault(key_of(key), {})[part] = tensor
                 else:
                     gauges[kind][rest] = tensor
             for key, value in values.items():
@@ -181,11 +181,6 @@ class Element:
             if form.acts(key) and part in (None, space.part):
                 values[key] = form.group(key).sample(form.spec.batch(str(key[0])), space.size, generator)
         return cls(form, values)
-
-
-def _key(text: str) -> Key:
-    space, *index = text.split(".")
-    return (space, *(int(i) for i in index))
 
 
 def _check_value(form: Form, key: Key, value: Value) -> None:

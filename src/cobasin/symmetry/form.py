@@ -97,6 +97,21 @@ class Form:
         return {gauge.out_bias: gauge for gauge in self.biases if isinstance(gauge, ValueBias)}
 
     @cached_property
+    def changed(self) -> frozenset[str]:
+        """Tensors that are not in canonical form as the file has them."""
+        biases = (gauge.weight if isinstance(gauge, SoftmaxShift) else gauge.bias for gauge in self.biases)
+        return frozenset(biases).union(
+            self.norm_parameters,
+            self.scale_parameters,
+            self.readers,
+            self.reader_biases,
+            self.scaled_writers,
+            self.centred_writers,
+            self.value_biases,
+            self.plus_one,
+        )
+
+    @cached_property
     def plus_one(self) -> frozenset[str]:
         """Gains that the file stores minus one."""
         return frozenset(name for template in self.spec.plus_one for name, _ in self.spec.expand(template))

@@ -23,6 +23,16 @@ def key_text(key: Key) -> str:
     return ".".join(str(part) for part in key)
 
 
+def key_of(text: str) -> Key:
+    """The inverse of `key_text`.
+
+    Raises:
+        ValueError: it is no key.
+    """
+    space, *index = text.split(".")
+    return (space, *(int(i) for i in index))
+
+
 def worst_by_space(figures: Iterable[tuple[Key, float]]) -> dict[str, float]:
     """The largest figure of every space."""
     worst: dict[str, float] = {}

@@ -8,7 +8,7 @@ from typing import Any
 
 from cobasin import __version__
 from cobasin.checkpoints.checkpoint import load
-from cobasin.checkpoints.writer import check_output, publishing
+from cobasin.checkpoints.output import check_output, publishing
 from cobasin.evaluation.compare import compare
 from cobasin.evaluation.plots import plot_comparison
 from cobasin.presenting import tables

@@ -17,8 +17,9 @@ from cobasin.adapters.merged import merged as base_and_adapter
 from cobasin.adapters.move import move_adapter
 from cobasin.checkpoints import card
 from cobasin.checkpoints.checkpoint import Checkpoint, load
+from cobasin.checkpoints.output import FOUND, check_output, output_errors, stamp, working
 from cobasin.checkpoints.typed import Typed
-from cobasin.checkpoints.writer import check_output, save
+from cobasin.checkpoints.writer import save, write
 from cobasin.errors import InputError
 from cobasin.finding.applying import transform, typed_for
 from cobasin.finding.match import match_all
@@ -55,18 +56,17 @@ def match_to_folder(
         overwrite: whether folders may be replaced.
         method: as in `cobasin.match`.
         data: a data set, or a YAML file that describes one.
-        resume: go on learning where a run of the same command was interrupted. What is needed for that is kept in a
-            hidden file beside ``out`` until that is written.
+        resume: go on where a run of the same command was interrupted. What is needed for that is kept in a hidden
+            folder beside ``out`` (of learning: in a hidden file) until that is written.
         anchor_out: where to write the anchor, which then moves, too.
         search: further arguments of `cobasin.match_all`.
     """
     learns = method == "learned"
-    if not learns and (resume or anchor_out is not None):
-        given = "--resume" if resume else "--anchor-out"
-        raise InputError(f"{given} goes with --method learned; --method {method} learns nothing")
+    if not learns and anchor_out is not None:
+        raise InputError(f"--anchor-out goes with --method learned; --method {method} learns nothing")
     if is_adapter(source) or is_adapter(anchor):
-        if method != "weights" or data is not None:
-            raise InputError("adapters of one base are matched by their weights: no other --method, no --data")
+        if method != "weights" or data is not None or resume:
+            raise InputError("adapters of one base are matched by their weights: no other --method, --data, --resume")
         return _match_adapters(source, anchor, out, symmetry, layers, overwrite)
     models, rows = (load(source), load(anchor)), None if data is None else data_config(data)
     folders = [model.folder for model in models]
@@ -74,21 +74,36 @@ def match_to_folder(
     if anchor_out is not None:
         _check_apart(out, anchor_out)
         check_output(anchor_out, overwrite, folders)
-    move, state = "source" if anchor_out is None else "all", _state_beside(out) if learns else None
-    search |= {"method": method, "data": rows, "move": move, "state": state, "resume": resume}
-    with tables.rounds(f"matching {source} to {anchor}") as progress:
-        ours, theirs = match_all(models, symmetry, layers, 1, progress, **search).elements
-    assert ours is not None
-    report = {"cobasin": __version__, "source": source, "anchor": anchor, "out": str(out), **ours.report}
-    report |= evidence_of(ours, models[0])
+    search |= {"method": method, "data": rows}
+
+    def found(**more: Any) -> tuple[Element, Element | None, dict]:
+        with tables.rounds(f"matching {source} to {anchor}") as progress:
+            ours, theirs = match_all(models, symmetry, layers, 1, progress, **search, **more).elements
+        assert ours is not None
+        report = {"cobasin": __version__, "source": source, "anchor": anchor, "out": str(out), **ours.report}
+        return ours, theirs, report | evidence_of(ours, models[0])
+
+    if not learns:
+        run = {"command": "match", "cobasin": __version__, "symmetry": symmetry, "layers": layers}
+        run |= {key: str(value) for key, value in search.items()}
+        run |= {
+            f"model {name}": stamp(folder) for name, folder in zip((source, anchor), folders, strict=True) if folder
+        }
+        if data is not None and rows is not None:
+            run |= {f"file {path}": stamp(Path(path)) for path in (data, rows.path) if Path(path).exists()}
+        with working(out, overwrite, folders, run, resume) as folder:
+            ours, _, report = found(keep=folder / FOUND)
+            write_with_bar(transform(ours, models[0]), folder, out, _beside(ours, report, card.matched(report)))
+        return report
+    state = _state_beside(out)
+    ours, theirs, report = found(move="source" if anchor_out is None else "all", state=state, resume=resume)
     if theirs is not None and anchor_out is not None:
         report["anchor_out"] = str(anchor_out)
         report["anchor_report"] = theirs.report | evidence_of(theirs, models[1])
         report["notes"] = [*report["notes"], f"the anchor moved, too: average this with {anchor_out}, not {anchor}"]
         save_with_bar(transform(theirs, models[1]), anchor_out, overwrite, _beside(theirs, report, card.anchor(report)))
     save_with_bar(transform(ours, models[0]), out, overwrite, _beside(ours, report, card.matched(report)))
-    if state is not None:
-        forget(state)
+    forget(state)
     return report
 
 
@@ -225,6 +240,11 @@ def evidence_of(element: Element, source: Checkpoint) -> dict:
 
 def save_with_bar(checkpoint: Checkpoint, out: Path, overwrite: bool, files: dict) -> None:
     """`save` with a progress bar."""
-    size = sum(math.prod(header.shape) * header.dtype.itemsize for header in checkpoint.headers.values())
-    with tables.bar(f"writing {out}", size) as progress:
+    with tables.bar(f"writing {out}", checkpoint.size) as progress:
         save(checkpoint, out, files=files, overwrite=overwrite, progress=progress)
+
+
+def write_with_bar(checkpoint: Checkpoint, folder: Path, out: Path, files: dict) -> None:
+    """`write` with a progress bar; ``folder`` becomes ``out``."""
+    with tables.bar(f"writing {out}", checkpoint.size) as progress, output_errors(out.resolve()):
+        write(checkpoint, folder, files=files, progress=progress)

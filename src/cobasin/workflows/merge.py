@@ -16,8 +16,8 @@ from cobasin import __version__
 from cobasin.checkpoints import card
 from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.fingerprint import fingerprint
+from cobasin.checkpoints.output import FOUND, check_output, stamp, working
 from cobasin.checkpoints.typed import Typed
-from cobasin.checkpoints.writer import check_output, publishing
 from cobasin.errors import InputError
 from cobasin.fusion.registry import find
 from cobasin.merging.merge import Merge, merge_recipe, shares
@@ -25,7 +25,7 @@ from cobasin.merging.plan import plan
 from cobasin.presenting import tables
 from cobasin.recipe import Recipe
 from cobasin.recipe.data_file import data_config
-from cobasin.workflows.match import evidence_of, save_with_bar
+from cobasin.workflows.match import evidence_of, save_with_bar, write_with_bar
 
 _IN_RECIPE = {"weights": "parameters", "set": "parameters", "merge_method": "merge_method", "base_model": "base_model"}
 _IN_RECIPE |= {"repair": "repair", "heal": "heal", "data": "repair or heal"}
@@ -137,7 +137,9 @@ def plan_of(recipe: Recipe) -> dict[str, Any]:
     return {"cobasin": __version__, **plan(recipe, {})}
 
 
-def merge_to_folder(recipe: Recipe, out: Path, overwrite: bool, arguments: Sequence[str] = ()) -> dict[str, Any]:
+def merge_to_folder(
+    recipe: Recipe, out: Path, overwrite: bool, arguments: Sequence[str] = (), resume: bool = False
+) -> dict[str, Any]:
     """Merge and write: one folder, or one for every task whose head is kept; returns the report.
 
     Args:
@@ -145,29 +147,40 @@ def merge_to_folder(recipe: Recipe, out: Path, overwrite: bool, arguments: Seque
         out: the folder to write.
         overwrite: whether it may be replaced.
         arguments: of the command line, among them the recipe's file, which ``out`` must not replace.
+        resume: go on where a run of the same command was interrupted, from the elements and shards that are finished.
     """
+    if resume and recipe.after is not None:
+        raise InputError("--resume: repair and heal start anew; leave it out, or merge without them")
     loaded = {name: load(name) for name in recipe.referenced}
-    check_output(out, overwrite, [model.folder for model in loaded.values()])
-    _check_beside(out, recipe, arguments)
-    with tables.steps() as progress:
-        merged = merge_recipe(recipe, loaded, progress)
-    report = _report(merged, out)
-    files: dict[str, Callable[[Path], None] | str] = {
-        f"cobasin-{i}.safetensors": element.save for i, element in enumerate(merged.elements) if element is not None
-    }
-    for path in merged.tokenizer:
-        files[path.name] = _copy_of(path)
-    if recipe.head != "keep":
+    folders = [model.folder for model in loaded.values()]
+    check_output(out, overwrite, folders)
+    read = _read_beside(recipe, arguments)
+    _check_beside(out, read, recipe)
+    run: dict[str, Any] | None = None
+    if recipe.after is None:
+        run = {"command": "merge", "cobasin": __version__, "recipe": recipe.text()}
+        run |= {f"model {name}": stamp(model.folder) for name, model in loaded.items() if model.folder is not None}
+        run |= {f"file {path}": stamp(Path(path).expanduser()) for path in read}
+    with working(out, overwrite, folders, run, resume) as folder:
+        with tables.steps() as progress:
+            merged = merge_recipe(recipe, loaded, progress, folder / FOUND)
+        report = _report(merged, out)
+        files: dict[str, Callable[[Path], None] | str] = {
+            f"cobasin-{i}.safetensors": element.save for i, element in enumerate(merged.elements) if element is not None
+        }
+        for path in merged.tokenizer:
+            files[path.name] = _copy_of(path)
+        if recipe.head == "keep":
+            report["heads"] = dict(zip(_folder_names(recipe.inputs), recipe.inputs, strict=True))
         files |= {"cobasin.json": json.dumps(report, indent=2), "README.md": card.merged(report)}
-        save_with_bar(merged.checkpoint, out, overwrite, files)
-        return report
-    report["heads"] = dict(zip(_folder_names(recipe.inputs), recipe.inputs, strict=True))
-    files |= {"cobasin.json": json.dumps(report, indent=2), "README.md": card.merged(report)}
-    with publishing(out, overwrite, None) as folder:
+        if recipe.head != "keep":
+            write_with_bar(merged.checkpoint, folder, out, files)
+            return report
         written = None
         for name, checkpoint in zip(report["heads"], merged.checkpoints, strict=True):
-            one = checkpoint if written is None else _on_body(checkpoint, written)
-            save_with_bar(one, folder / name, False, files)
+            if not (folder / name).exists():
+                one = checkpoint if written is None else _on_body(checkpoint, written)
+                save_with_bar(one, folder / name, False, files)
             written = written or load(folder / name)
     return report
 
@@ -195,13 +208,18 @@ def _on_body(checkpoint: Checkpoint, written: Checkpoint) -> Checkpoint:
     return made
 
 
-def _check_beside(out: Path, recipe: Recipe, arguments: Sequence[str]) -> None:
-    """Refuse an output folder that holds the recipe, the data, or the files of statistics."""
+def _read_beside(recipe: Recipe, arguments: Sequence[str]) -> list[str]:
+    """What is read beside the models: the recipe, the data."""
     given = recipe.statistics
     data = [] if given is None or given.data is None else given.data if isinstance(given.data, list) else [given.data]
     after = None if recipe.after is None else recipe.after.data
     data = [*data, *(one for one in (recipe.match.data, after) if one is not None)]
-    read = [path for path in (*arguments, *(one.path for one in data)) if Path(path).expanduser().exists()]
+    return [path for path in (*arguments, *(one.path for one in data)) if Path(path).expanduser().exists()]
+
+
+def _check_beside(out: Path, read: Sequence[str], recipe: Recipe) -> None:
+    """Refuse an output folder that holds the recipe, the data, or the files of statistics."""
+    given = recipe.statistics
     for path in [*read, *([given.cache] if given is not None and given.cache is not None else [])]:
         place = Path(path).expanduser().resolve()
         if out.resolve() in (place, *place.parents):

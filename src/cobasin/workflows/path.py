@@ -12,8 +12,8 @@ import torch
 
 from cobasin import __version__
 from cobasin.checkpoints.checkpoint import Checkpoint, load
+from cobasin.checkpoints.output import check_output, publishing
 from cobasin.checkpoints.typed import Typed, check_pair
-from cobasin.checkpoints.writer import check_output, publishing
 from cobasin.data import Batch, batches, task_of
 from cobasin.errors import InputError
 from cobasin.evaluation.page import Table, page

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 
@@ -22,7 +21,10 @@ def assign(gain: Tensor) -> Tensor:
     perm = gain.argmax(-2)
     flat_perm, flat_gain = perm.reshape(-1, perm.shape[-1]), gain.reshape(-1, *gain.shape[-2:])
     every_source = torch.arange(gain.shape[-1], device=gain.device)
-    for k in (flat_perm.sort(-1).values != every_source).any(-1).nonzero().flatten().tolist():
+    unsolved = (flat_perm.sort(-1).values != every_source).any(-1).nonzero().flatten().tolist()
+    if unsolved:
+        from scipy.optimize import linear_sum_assignment  # dear to import, and models that are near never need it
+    for k in unsolved:
         # contiguous float64, so that the solver makes no copy of its own
         cost = flat_gain[k].to(torch.float64, copy=True, memory_format=torch.contiguous_format).neg_()
         sources, targets = linear_sum_assignment(cost.cpu().numpy())

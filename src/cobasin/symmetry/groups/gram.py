@@ -40,7 +40,10 @@ class Gram:
     def total(self, *charges: int) -> Tensor:
         """Sum of the cross terms with these charges (all, if none are named), ``[..., n, n]``; 0 without terms."""
         terms = [term for charge, term in self.cross.items() if not charges or charge in charges]
-        return sum(terms[1:], start=terms[0]) if terms else torch.zeros_like(next(iter(self.cross.values())))
+        if terms:
+            return sum(terms[1:], start=terms[0])
+        like = next(iter(self.cross.values()))
+        return like.new_zeros(()).expand(like.shape)  # takes no memory
 
     def norms(self, charge: int) -> tuple[Tensor, Tensor]:
         """Squared column norms (source, target) of the terms with this charge, ``[..., n]``; 0 without terms."""

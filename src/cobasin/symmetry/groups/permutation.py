@@ -51,7 +51,12 @@ class Permutation(Group):
     def act(self, value: Value, x: Tensor, charge: int = 1) -> Tensor:
         perm = value["perm"]
         # one permutation for all rows is an index, not a gather of every entry
-        moved = x.index_select(-1, perm) if perm.ndim == 1 else x.gather(-1, perm[..., None, :].expand(x.shape))
+        if perm.ndim > 1:
+            moved = x.gather(-1, perm[..., None, :].expand(x.shape))
+        elif x.ndim > 1 and x.stride(-2) == 1:  # columns lie in one piece: copy them so
+            moved = x.mT.index_select(-2, perm).mT
+        else:
+            moved = x.index_select(-1, perm)
         if "scores" in value:
             nothing = value["scores"] - value["scores"].detach()  # but for its gradient
             if "ratio" in value and charge:

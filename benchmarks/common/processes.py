@@ -1,0 +1,74 @@
+"""Commands in processes of their own, measured: seconds of wall and CPU, and the peak of anonymous memory."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+_LOOK = 0.01  # seconds between two looks at the memory
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a process took; mapped files can be dropped by the system at any time and do not count as memory."""
+
+    wall_s: float
+    cpu_s: float
+    anonymous_mb: float
+
+
+def measured(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Figures:
+    """Run a command.
+
+    Raises:
+        RuntimeError: it failed; with the end of what it printed.
+    """
+    with tempfile.TemporaryFile() as output:
+        started = time.perf_counter()
+        process = subprocess.Popen(
+            command, stdout=output, stderr=subprocess.STDOUT, env=os.environ | dict(environment or {})
+        )
+        peak, ended = [0.0], threading.Event()
+        watcher = threading.Thread(target=_watch, args=(process.pid, peak, ended))
+        watcher.start()
+        _, status, usage = os.wait4(process.pid, 0)
+        wall = time.perf_counter() - started
+        process.returncode = os.waitstatus_to_exitcode(status)
+        ended.set()
+        watcher.join()
+        if process.returncode:
+            output.seek(0)
+            said = output.read().decode(errors="replace")
+            raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}: {said[-2000:]}")
+    return Figures(wall, usage.ru_utime + usage.ru_stime, peak[0])
+
+
+def _watch(process: int, peak: list[float], ended: threading.Event) -> None:
+    while not ended.wait(_LOOK):
+        try:
+            lines = Path(f"/proc/{process}/status").read_text().splitlines()
+        except OSError:
+            return
+        peak[0] = max([peak[0], *(int(line.split()[1]) / 1024 for line in lines if line.startswith("RssAnon"))])
+
+
+def in_turn(contenders: Mapping[str, Callable[[], Figures]], runs: int) -> dict[str, list[Figures]]:
+    """Run every contender so many times, in rounds; each round begins with another one."""
+    names, found = list(contenders), {name: list[Figures]() for name in contenders}
+    for turn in range(runs):
+        at = turn % len(names)
+        for name in names[at:] + names[:at]:
+            found[name].append(contenders[name]())
+    return found
+
+
+def ratio(of: Sequence[Figures], to: Sequence[Figures], what: str) -> float:
+    """The median, over the rounds, of a figure over another contender's in the same round."""
+    return median(getattr(a, what) / getattr(b, what) for a, b in zip(of, to, strict=True))

@@ -1,0 +1,239 @@
+"""Large checkpoints on one machine: time and memory of averaging, fusing and matching, next to mergekit and to floors.
+
+    python3 -m venv mergekit-env && mergekit-env/bin/pip install torch==2.13.0 mergekit==0.1.5
+    python benchmarks/scale.py --mergekit mergekit-env/bin/mergekit-yaml            # 1.1B, about 50 GB of disk
+    python benchmarks/scale.py --size 7b --runs 1 --only average,match-related      # for its memory
+
+Random bfloat16 checkpoints of Llama's geometry, in shards of 1 GB: a model, two copies of it with 5 % noise (related),
+one of another seed (unrelated). All that is compared runs in turn, in rounds that begin with another contender each;
+figures are medians over the rounds, ratios medians of the ratios within a round. Every command is a process of its own,
+its imports included. The floors (`common/floors.py`) are a numpy stream that averages, and the bare arithmetic of
+matching; cobasin and the numpy stream bring what they write to the disk (fsync), mergekit leaves that to the system.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+import yaml
+from rich.console import Console
+from rich.table import Table
+from safetensors import safe_open
+
+from common.processes import Figures, in_turn, measured, ratio
+from common.synthetic import Geometry, make
+
+FLOORS = Path(__file__).parent / "common" / "floors.py"
+SIZES = {
+    "1.1b": Geometry(2048, 5632, 22, 32, 4, 32000),
+    "7b": Geometry(4096, 11008, 32, 32, 32, 32000),
+    "tiny": Geometry(32, 48, 2, 4, 2, 64),
+}
+# 18,000 small matrices, the shape of files with a tensor for each expert
+EXPERTS = {"1.1b": Geometry(64, 32, 24, 4, 4, 1000, 250), "tiny": Geometry(16, 8, 2, 2, 2, 32, 5)}
+EXPERTS["7b"] = EXPERTS["1.1b"]
+COBASIN = [sys.executable, "-c", "from cobasin.cli import main; main()"]
+METHODS = ("average", "slerp", "ties", "dare_linear")
+CASES = (*METHODS, "match-related", "match-unrelated", "experts", "layers", "workers", "start")
+RANDOM = {"dare_linear"}
+
+
+def recipe(case: str, models: Mapping[str, Path]) -> dict[str, Any]:
+    """What is asked of both tools; matching is cobasin's alone."""
+    a, b, c = (str(models[name]) for name in ("anchor", "related", "related-2"))
+    if case == "slerp":
+        content = {"merge_method": "slerp", "models": _list(a, b), "base_model": a, "parameters": {"t": 0.5}}
+    elif case in ("ties", "dare_linear"):
+        parameters = {"weight": 0.5, "density": 0.5}
+        content = {"merge_method": case, "models": _list(b, c), "base_model": a, "parameters": parameters}
+    else:
+        other = str(models["unrelated"]) if case == "match-unrelated" else b
+        content = {"merge_method": "linear", "models": _list(a, other), "parameters": {"weight": 0.5}}
+    return content | {"dtype": "bfloat16"}
+
+
+def _list(*models: str) -> list[dict[str, str]]:
+    return [{"model": model} for model in models]
+
+
+class Bench:
+    """The runs of one size, in a folder."""
+
+    def __init__(self, options: argparse.Namespace, geometry: Geometry, folder: Path):
+        self.options, self.geometry, self.folder, self.out = options, geometry, folder, folder / "out"
+
+    def models(self, *names: str) -> dict[str, Path]:
+        """The models of these names, made where they are missing."""
+        seeds = {"anchor": (0, None), "related": (0, 1), "related-2": (0, 2), "unrelated": (1, None)}
+        return {
+            name: make(self.geometry, self.folder / name, *seeds[name]) if name in names else self.folder / name
+            for name in seeds
+        }
+
+    def process(self, command: Sequence[str], **environment: str) -> Figures:
+        """Run a command that writes `out`, which is removed before; what earlier ones left to the system is written."""
+        shutil.rmtree(self.out, ignore_errors=True)
+        os.sync()
+        return measured(command, environment)
+
+    def run(self, case: str) -> dict[str, list[Figures]]:
+        """All contenders of a case."""
+        needed = {"ties": ("related", "related-2"), "dare_linear": ("related", "related-2")}
+        other = "unrelated" if case == "match-unrelated" else "related"
+        models = self.models("anchor", *needed.get(case, (other,)))
+        content = recipe(case, models)
+        peer, own = self.folder / f"{case}-peer.yaml", self.folder / f"{case}.yaml"
+        peer.write_text(yaml.safe_dump(content))
+        match = {"match": {"symmetry": "ffn,attention"}} if case.startswith("match") else {}
+        own.write_text(yaml.safe_dump(content | match))
+        contenders: dict[str, Callable[[], Figures]] = {}
+        if case in ("average", "match-related", "match-unrelated", "experts"):
+            floor = [sys.executable, str(FLOORS), "average", str(models["anchor"]), str(models[other]), str(self.out)]
+            contenders["numpy stream"] = partial(self.process, floor)
+        if case.startswith("match"):
+            bare = [sys.executable, str(FLOORS), "gram", str(models["anchor"]), str(models[other])]
+            contenders["grams and assignments"] = partial(self.process, bare)
+        if self.options.mergekit is not None:
+            command = [str(self.options.mergekit), str(peer), str(self.out), "--no-copy-tokenizer"]
+            contenders["mergekit"] = partial(self.process, command)
+        contenders["cobasin"] = partial(self.process, [*COBASIN, "merge", str(own), "--out", str(self.out)])
+        return in_turn(contenders, self.options.runs)
+
+    def difference(self, case: str) -> float | None:
+        """The largest difference of an entry between the two tools, in units of the last place of bfloat16."""
+        if self.options.mergekit is None or case in RANDOM:
+            return None
+        kept = self.folder / "peer-out"
+        shutil.rmtree(kept, ignore_errors=True)
+        measured([str(self.options.mergekit), str(self.folder / f"{case}-peer.yaml"), str(kept), "--no-copy-tokenizer"])
+        self.process([*COBASIN, "merge", str(self.folder / f"{case}.yaml"), "--out", str(self.out)])
+        theirs, ours = _reader(kept), _reader(self.out)
+        found = max(_last_places(theirs[name](name), read(name)) for name, read in ours.items())
+        shutil.rmtree(kept)
+        return found
+
+
+def _reader(folder: Path) -> dict[str, Callable[[str], torch.Tensor]]:
+    files = [safe_open(path, framework="pt") for path in sorted(folder.glob("model*.safetensors"))]
+    return {name: file.get_tensor for file in files for name in file.keys()}  # noqa: SIM118 - not a dict
+
+
+def _last_places(x: torch.Tensor, y: torch.Tensor) -> float:
+    """Largest difference of two bfloat16 tensors over the spacing of bfloat16 at the larger of the two."""
+    x, y = x.float(), y.float()
+    spacing = torch.exp2(torch.maximum(x.abs(), y.abs()).clamp_min(2.0**-126).log2().floor() - 7)
+    return float(((x - y).abs() / spacing).max())
+
+
+def sweep(options: argparse.Namespace, what: str) -> list[dict[str, Any]]:
+    """Averaging and matching against the number of layers, or of workers."""
+    rows, whole = [], SIZES[options.size]
+    counts = sorted({max(1, whole.layers * i // 4) for i in (1, 2, 3, 4)}) if what == "layers" else [1, 2]
+    for count in counts:
+        sizes = asdict(whole) | ({"layers": count} if what == "layers" else {})
+        bench = Bench(options, Geometry(**sizes), options.folder / f"{options.size}-{sizes['layers']}-layers")
+        models = bench.models("anchor", "related")
+        for case in ("average", "match-related"):
+            path = bench.folder / f"{case}.yaml"
+            match = {"match": {"symmetry": "ffn,attention"}} if case.startswith("match") else {}
+            path.write_text(yaml.safe_dump(recipe(case, models) | match))
+            command = [*COBASIN, "merge", str(path), "--out", str(bench.out)]
+            if what == "workers":
+                limited = f"import os; os.cpu_count = lambda: {count}; {COBASIN[2]}"
+                command = [sys.executable, "-c", limited, *command[3:]]
+            threads = {"OMP_NUM_THREADS": str(count)} if what == "workers" else {}
+            figures = [bench.process(command, **threads) for _ in range(options.runs)]
+            rows.append({what: count, "case": case, **_medians(figures)})
+        if what == "layers" and count != whole.layers:
+            shutil.rmtree(bench.folder)
+    return rows
+
+
+def start(runs: int) -> dict[str, list[Figures]]:
+    """Importing, and the help of the command line."""
+    programs = {
+        "import torch": "import torch",
+        "import torch, cobasin": "import torch, cobasin",
+        "import cobasin": "import cobasin",
+        "cobasin --help": "import sys; sys.argv = ['cobasin', '--help']; from cobasin.cli import main; main()",
+    }
+    return in_turn({name: partial(measured, [sys.executable, "-c", code]) for name, code in programs.items()}, runs)
+
+
+def _medians(figures: Sequence[Figures]) -> dict[str, float]:
+    return {name: median(getattr(one, name) for one in figures) for name in asdict(figures[0])}
+
+
+def table(case: str, found: Mapping[str, Sequence[Figures]], note: str | None) -> Table:
+    """A case: medians, and how they compare with cobasin's."""
+    shown = Table("", "wall s", "CPU s", "anonymous MB", "cobasin's wall", "cobasin's CPU", title=case, caption=note)
+    for name, figures in found.items():
+        row = [name, *(f"{value:.2f}" for value in _medians(figures).values())]
+        if "cobasin" in found and name != "cobasin":
+            row += [f"{ratio(found['cobasin'], figures, what):.2f} x" for what in ("wall_s", "cpu_s")]
+        shown.add_row(*row)
+    return shown
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", choices=SIZES, default="1.1b")
+    parser.add_argument("--runs", type=int, default=5, help="rounds")
+    parser.add_argument("--only", default=",".join(CASES), help=f"cases out of {', '.join(CASES)}")
+    parser.add_argument("--mergekit", type=Path, help="mergekit-yaml in an environment of its own; left out without")
+    parser.add_argument("--folder", type=Path, default=Path("benchmarks/out/scale"))
+    options = parser.parse_args(arguments)
+    if unknown := set(options.only.split(",")) - set(CASES):
+        parser.error(f"unknown: {', '.join(sorted(unknown))}")
+    if options.mergekit is not None:
+        options.mergekit = options.mergekit.absolute()
+    console, before = Console(), os.getloadavg()[0]
+    results: dict[str, Any] = {
+        "machine": {"processor": platform.processor(), "cores": os.cpu_count(), "load_before": before},
+        "torch": torch.__version__,
+        "size": options.size,
+        "runs": options.runs,
+        "cases": {},
+    }
+    if before > 0.5:
+        console.print(f"the machine is not quiet: its load is {before:.1f}")
+    for case in options.only.split(","):
+        note = None
+        if case in ("layers", "workers"):
+            results["cases"][case] = rows = sweep(options, case)
+            shown = Table(*rows[0], title=case)
+            for row in rows:
+                shown.add_row(*(f"{value:.2f}" if isinstance(value, float) else str(value) for value in row.values()))
+            console.print(shown)
+            continue
+        if case == "start":
+            found = start(options.runs)
+        else:
+            sizes = EXPERTS if case == "experts" else SIZES
+            name = "experts" if case == "experts" else f"{sizes[options.size].layers}-layers"
+            bench = Bench(options, sizes[options.size], options.folder / f"{options.size}-{name}")
+            found = bench.run(case)
+            if case in METHODS and (difference := bench.difference(case)) is not None:
+                note = f"largest difference to mergekit's file: {difference:.3g} units of bfloat16's last place"
+                results["cases"][f"{case}-difference"] = difference
+            shutil.rmtree(bench.out, ignore_errors=True)
+        results["cases"][case] = {name: [asdict(one) for one in figures] for name, figures in found.items()}
+        console.print(table(case, found, note))
+    options.folder.mkdir(parents=True, exist_ok=True)
+    (options.folder / f"scale-{options.size}.json").write_text(json.dumps(results, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,230 @@
+"""The folder that a command writes: there when it is complete, and not before.
+
+What is not complete is in a hidden sibling, which a killed run leaves behind. It says what run it is of (`RUN`), and
+the same run may go on from what is finished there; any other starts anew.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+
+from cobasin.errors import InputError
+
+RUN = ".run.json"
+"""In an unfinished folder: what the run is of, as JSON."""
+FOUND = ".found"
+"""In an unfinished folder: a folder for what is found on the way, which the finished one does not have."""
+
+_DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+@contextmanager
+def publishing(out: Path, overwrite: bool, source: Path | None) -> Iterator[Path]:
+    """A folder to fill, which becomes ``out`` at the end of the block; nothing is left of it if that fails.
+
+    Raises InputError where `out` is refused (see `check_output`) or cannot be written.
+    """
+    with working(out, overwrite, [source]) as partial, output_errors(Path(out).resolve()):
+        yield partial
+
+
+@contextmanager
+def working(
+    out: Path,
+    overwrite: bool,
+    inputs: Iterable[Path | None] = (),
+    run: Mapping[str, Any] | None = None,
+    resume: bool = False,
+) -> Iterator[Path]:
+    """`publishing` for a long run: a block that computes, too, so that not all its errors are about ``out``.
+
+    Args:
+        out, overwrite, inputs: see `check_output`.
+        run: what decides the result, as JSON: a killed run leaves the folder with this in it. None: it does not.
+        resume: go on with the folder that a killed run has left, if there is one, and leave it if this one fails, too.
+
+    Raises InputError as `publishing` does; where ``resume`` finds what another run has left.
+    """
+    out = Path(out).resolve()
+    with output_errors(out):
+        left = _left(out)
+        kept = left.pop() if resume and left else None
+        for path in left:
+            shutil.rmtree(path)
+        check_output(out, overwrite, inputs)
+        if kept is not None:
+            _check_run(kept, run)
+        made = [path for path in out.parents if not path.exists()]
+        out.parent.mkdir(parents=True, exist_ok=True)
+        partial = out.with_name(f".{out.name}.partial-{os.getpid()}")
+    try:
+        with output_errors(out):
+            if kept is not None:
+                kept.rename(partial)
+            else:
+                partial.mkdir()
+                if run is not None:
+                    (partial / RUN).write_text(json.dumps(run, indent=2, sort_keys=True))
+        yield partial
+        with output_errors(out):
+            (partial / RUN).unlink(missing_ok=True)
+            shutil.rmtree(partial / FOUND, ignore_errors=True)
+            _sync(partial)
+            _publish(partial, out, overwrite)
+    except BaseException:
+        if not (resume and any(path.name != RUN for path in partial.iterdir())):
+            shutil.rmtree(partial, ignore_errors=True)
+            for path in made:
+                with suppress(OSError):
+                    path.rmdir()
+        raise
+
+
+def stamp(path: Path) -> list[list[Any]]:
+    """What tells a file, or the files of a folder, from others without reading them: names, sizes, times of change."""
+    files = sorted(path.rglob("*")) if path.is_dir() else [path]
+    stats = [(file, file.stat()) for file in files if file.is_file()]
+    return [[file.relative_to(path).as_posix(), found.st_size, found.st_mtime_ns] for file, found in stats]
+
+
+def refuse_other(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any], what: str = "run") -> None:
+    """Refuse to go on from the state of another run, or of ``what`` else it is.
+
+    Raises:
+        InputError: says in what they differ.
+    """
+    wanted = json.loads(json.dumps(wanted))
+    if other := [key for key in {**wanted, **found} if found.get(key) != wanted.get(key)]:
+        raise InputError(
+            f"{path}: the state of a {what} with other {' and '.join(other)}; repeat the command that was interrupted, "
+            "or leave --resume out to start anew"
+        )
+
+
+def check_output(out: Path, overwrite: bool, inputs: Iterable[Path | None] = ()) -> None:
+    """Refuse, before any work, an output folder that `save` would refuse after it.
+
+    Raises InputError if `out` is a file, holds files without `overwrite`, cannot be written to, or overlaps
+    with one of the folders `inputs` (None: a model without a folder).
+    """
+    target = Path(out).resolve()
+    with output_errors(target):
+        if target.exists() and not target.is_dir():
+            raise InputError(f"{out}: is a file; give a folder for the output")
+        for source in (path.resolve() for path in inputs if path is not None):
+            if target == source or source in target.parents:
+                raise InputError(f"{out}: lies in the input folder {source}; choose a folder outside of it")
+            if target in source.parents:
+                raise InputError(f"{out}: holds the input folder {source}; choose another folder")
+        if target.is_dir() and not overwrite and any(target.iterdir()):
+            raise InputError(f"{out}: is not empty; choose another folder, or replace it with --overwrite")
+        parent = next((path for path in target.parents if path.exists()), target)
+        if not parent.is_dir():
+            raise InputError(f"{out}: {parent} is a file; choose another folder")
+        if not os.access(parent, os.W_OK | os.X_OK):
+            raise InputError(f"{out}: {parent} cannot be written to; choose another folder")
+
+
+def out_of(path: Path) -> Path:
+    """The folder that an unfinished one, or a path in it, will become; the path itself where it is in none."""
+    for folder in (path, *path.parents):
+        if found := re.fullmatch(r"\.(.+)\.partial-\d+", folder.name):
+            return folder.with_name(found[1])
+    return path
+
+
+@contextmanager
+def output_errors(out: Path) -> Iterator[None]:
+    """Errors of the system while ``out`` is written, as InputError."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        number = error.errno if isinstance(error, OSError) else _errno_in(error)
+        if number is None:
+            raise
+        what_to_do = (
+            "free some space, raise the limit, or choose a folder on another disk"
+            if number in _DISK_FULL
+            else "choose another folder or change its permissions"
+        )
+        raise InputError(f"{out}: cannot be written: {os.strerror(number)}; {what_to_do}") from error
+
+
+def _errno_in(error: SafetensorError) -> int | None:
+    """The number of the operating system's error, which safetensors gives only in its text."""
+    found = re.search(r"\(os error (\d+)\)", str(error))
+    return int(found[1]) if found else None
+
+
+def _left(out: Path) -> list[Path]:
+    """What killed runs left beside `out`, the newest last; an old `out` that one had moved aside is brought back."""
+    pattern = re.compile(rf"\.{re.escape(out.name)}\.(partial|replaced)-(\d+)")
+    left = []
+    for sibling in list(out.parent.iterdir()) if out.parent.is_dir() else []:
+        found = pattern.fullmatch(sibling.name)
+        if found is None or _is_running(int(found[2])):
+            continue
+        if found[1] == "replaced" and not out.exists():
+            sibling.rename(out)
+        elif found[1] == "replaced":
+            shutil.rmtree(sibling)
+        else:
+            left.append(sibling)
+    return sorted(left, key=lambda path: ((path / RUN).exists(), path.stat().st_mtime))
+
+
+def _check_run(left: Path, run: Mapping[str, Any] | None) -> None:
+    """Refuse what another run has left."""
+    try:
+        found = json.loads((left / RUN).read_text())
+    except (OSError, ValueError) as error:
+        raise InputError(f"{left}: does not say what run it is of; leave --resume out to start anew") from error
+    refuse_other(left, found, run or {})
+
+
+def _is_running(pid: int) -> bool:
+    # A leftover under our own id is from an earlier process: in containers ids repeat from run to run.
+    if pid == os.getpid():
+        return False
+    try:
+        os.kill(pid, 0)
+    except PermissionError:  # another user's
+        return True
+    except (ProcessLookupError, OverflowError):
+        return False
+    return True
+
+
+def _sync(folder: Path) -> None:
+    """Bring everything to the disk, so that the rename cannot outlive the data in a power cut."""
+    for path in [*folder.rglob("*"), folder]:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _publish(partial: Path, out: Path, overwrite: bool) -> None:
+    if not (overwrite and out.exists()):
+        # Fails if a concurrent run has filled `out` in the meantime; an empty folder is replaced.
+        partial.rename(out)
+        return
+    replaced = out.with_name(f".{out.name}.replaced-{os.getpid()}")
+    out.rename(replaced)
+    try:
+        partial.rename(out)
+    except BaseException:
+        replaced.rename(out)
+        raise
+    shutil.rmtree(replaced, ignore_errors=True)

@@ -1,0 +1,100 @@
+"""What a search for elements has found, in files, so that a search that was killed goes on from there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from cobasin.checkpoints.output import out_of, output_errors
+from cobasin.checkpoints.weight_files import one_line
+from cobasin.errors import InputError
+from cobasin.matching.units import Outcome
+from cobasin.symmetry.element import Element
+from cobasin.symmetry.spec import key_of, key_text
+
+_ELEMENTS = "elements.json"
+
+
+class Kept:
+    """A folder of what was found; it appears with the first thing that is kept.
+
+    Raises InputError from every method where a file is damaged or cannot be written.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def within(self, name: str) -> Kept:
+        """A folder in this one."""
+        return Kept(self.folder / name)
+
+    def load(self, name: str) -> Outcome | None:
+        """The outcome of that name, where there is one."""
+        path = self._path(name)
+        if not path.exists():
+            return None
+        try:
+            with safe_open(path, framework="pt") as file:
+                said = {name: json.loads(text) for name, text in (file.metadata() or {}).items()}
+                values = {}
+                for entry in file.keys():  # noqa: SIM118 - not a dict
+                    key, part = entry.rsplit("/", 1)
+                    values.setdefault(key_of(key), {})[part] = file.get_tensor(entry).clone()
+            return Outcome(values, said["distances"], said["says"])
+        except (OSError, SafetensorError, ValueError, KeyError) as error:
+            raise _damaged(path, error) from error
+
+    def save(self, name: str, outcome: Outcome) -> None:
+        """Keep an outcome; it is there whole or not at all."""
+        tensors = {
+            f"{key_text(key)}/{part}": tensor.contiguous()
+            for key, value in outcome.values.items()
+            for part, tensor in value.items()
+        }
+        metadata = {"distances": json.dumps(outcome.distances), "says": json.dumps(outcome.says)}
+        self._write(self._path(name), lambda path: save_file(tensors, path, metadata))
+
+    def drop_others(self, name: str) -> None:
+        """Forget all outcomes but that one."""
+        for path in self.folder.glob("*.safetensors"):
+            if path != self._path(name):
+                path.unlink()
+
+    def elements(self) -> tuple[int, list[Element | None], dict] | None:
+        """The reference, the element of every model, and the report of a search that ended."""
+        path = self.folder / _ELEMENTS
+        if not path.exists():
+            return None
+        try:
+            content = json.loads(path.read_text())
+            elements = [Element.load(self.folder / name) if name else None for name in content["elements"]]
+            return content["reference"], elements, content["report"]
+        except (OSError, ValueError, KeyError) as error:
+            raise _damaged(path, error) from error
+
+    def save_elements(self, reference: int, elements: Sequence[Element | None], report: dict) -> None:
+        """Keep what a search has ended with."""
+        names = [f"element-{i}" if element else None for i, element in enumerate(elements)]
+        for name, element in zip(names, elements, strict=True):
+            if name and element:
+                self._write(self.folder / name, element.save)
+        content = json.dumps({"reference": reference, "elements": names, "report": report})
+        self._write(self.folder / _ELEMENTS, lambda path: path.write_text(content))
+
+    def _path(self, name: str) -> Path:
+        return self.folder / f"{name}.safetensors"
+
+    def _write(self, path: Path, write: Callable[[Path], object]) -> None:
+        with output_errors(out_of(path)):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            unfinished = path.with_name(f"{path.name}.unfinished")
+            write(unfinished)
+            unfinished.replace(path)
+
+
+def _damaged(path: Path, error: Exception) -> InputError:
+    return InputError(f"{path}: is damaged ({one_line(error)}); leave --resume out to start anew")

@@ -1,0 +1,84 @@
+"""The benchmark of scale, run on tiny checkpoints: what it times does what it says."""
+
+import json
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import torch
+
+from cobasin.checkpoints.checkpoint import load
+from cobasin.checkpoints.typed import Typed
+from cobasin.merging.merge import merge
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+floors, processes, synthetic = (import_module(f"common.{name}") for name in ("floors", "processes", "synthetic"))
+scale = import_module("scale")
+Figures = processes.Figures
+
+
+@pytest.mark.parametrize("sizes", [scale.SIZES, scale.EXPERTS])
+def test_checkpoints_are_models_of_their_geometry(tmp_path, sizes):
+    geometry = sizes["tiny"]
+    folder = synthetic.make(geometry, tmp_path / "a", 0, shard_bytes=4000)
+    made = load(folder)
+    Typed.of(made)
+    assert len(list(folder.glob("*.safetensors"))) > 1
+    assert {name: header.shape for name, header in made.headers.items()} == dict(geometry.shapes())
+    assert {header.dtype for header in made.headers.values()} == {torch.bfloat16}
+    related = load(synthetic.make(geometry, tmp_path / "b", 0, 1, shard_bytes=4000))
+    name = "model.layers.0.self_attn.q_proj.weight"
+    distance = float((related[name].float() - made[name].float()).norm() / made[name].float().norm())
+    assert distance == pytest.approx(0.05, rel=0.2)
+
+
+def test_experts_are_as_many_tensors_as_announced():
+    assert sum("experts" in name for name, _ in scale.EXPERTS["1.1b"].shapes()) == 18_000
+
+
+def test_the_floor_writes_the_average(tmp_path):
+    a, b = (synthetic.make(scale.SIZES["tiny"], tmp_path / str(seed), seed, shard_bytes=9000) for seed in (0, 1))
+    floors.average(a, b, tmp_path / "out")
+    expected, found = merge([str(a), str(b)], symmetry="none").checkpoint, load(tmp_path / "out")
+    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+    floors.gram(a, b)
+
+
+def test_ratios_are_within_a_round():
+    one = [Figures(2.0, 1.0, 1.0), Figures(9.0, 1.0, 1.0), Figures(4.0, 1.0, 1.0)]
+    other = [Figures(1.0, 2.0, 1.0), Figures(3.0, 2.0, 1.0), Figures(1.0, 2.0, 1.0)]
+    assert processes.ratio(one, other, "wall_s") == 3.0
+    order = []
+    contenders = {name: (lambda name=name: order.append(name) or other[0]) for name in "abc"}
+    found = processes.in_turn(contenders, 2)
+    assert order == ["a", "b", "c", "b", "c", "a"]
+    assert {name: len(figures) for name, figures in found.items()} == {"a": 2, "b": 2, "c": 2}
+
+
+def test_a_process_is_measured_and_its_failure_is_shown():
+    program = "x = bytearray(60_000_000); import time; time.sleep(0.5)"
+    assert 60 < processes.measured([sys.executable, "-c", program]).anonymous_mb < 200
+    with pytest.raises(RuntimeError, match="ended with 3: what was wrong"):
+        processes.measured([sys.executable, "-c", "print('what was wrong'); raise SystemExit(3)"])
+
+
+def test_differences_are_in_last_places():
+    x = torch.tensor([1.0, -3.0, 0.0, 1e-3], dtype=torch.bfloat16)
+    assert scale._last_places(x, x) == 0.0
+    assert scale._last_places(x, (x.view(torch.int16) + 1).view(torch.bfloat16)) == 1.0
+
+
+def test_a_tiny_run(tmp_path):
+    scale.main(["--size", "tiny", "--runs", "1", "--only", "match-unrelated,start", "--folder", str(tmp_path)])
+    cases = json.loads((tmp_path / "scale-tiny.json").read_text())["cases"]
+    assert list(cases["match-unrelated"]) == ["numpy stream", "grams and assignments", "cobasin"]
+    assert all(figure > 0 for figures in cases["match-unrelated"].values() for figure in figures[0].values())
+    assert list(cases["start"]) == ["import torch", "import torch, cobasin", "import cobasin", "cobasin --help"]
+    assert not list((tmp_path / "tiny-2-layers").glob("out"))
+
+
+def test_unknown_cases_are_refused(capsys):
+    with pytest.raises(SystemExit):
+        scale.main(["--only", "nonsense"])
+    assert "unknown: nonsense" in capsys.readouterr().err

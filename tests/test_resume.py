@@ -1,0 +1,185 @@
+"""A run that is killed goes on with --resume from what it had finished, to the files of one that was not."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import BertForMaskedLM
+
+from cobasin.matching import units, weights
+from command_line import pair, refused, run, snapshot
+from merge_cases import saved
+
+CASE = "bert/BertForMaskedLM"
+# Runs command lines, each in a process of its own that is killed once it has finished so many things of a kind.
+KILLED = """
+import json, os, signal, sys
+from pathlib import Path
+from cobasin import cli
+from cobasin.checkpoints.output import FOUND
+from cobasin.matching import units
+from cobasin.workflows import match, merge
+from transformers import BertConfig
+
+units.WORTH = 0.0
+
+def kind_of(path):
+    if FOUND in path.parts:
+        return "elements" if path.name == "elements.json" else "unit"
+    return "shard" if path.suffix == ".safetensors" else "other"
+
+def kill_after(kind, number):
+    seen = []
+    for name in ("rename", "replace"):
+        def moved(self, target, move=getattr(Path, name)):
+            result = move(self, target)
+            if kind_of(Path(target)) == kind:
+                seen.append(target)
+                if len(seen) >= number:  # several threads finish things
+                    os.kill(os.getpid(), signal.SIGKILL)
+            return result
+        setattr(Path, name, moved)
+
+for arguments, kind, number in json.loads(sys.argv[1]):
+    child = os.fork()
+    if not child:
+        kill_after(kind, number)
+        sys.argv = ["cobasin", *arguments]
+        try:
+            cli.main()
+        finally:
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL, (arguments, kind, number)
+"""
+
+
+def killed(*runs):
+    """Run command lines that are killed after ``number`` things of ``kind``; returns what they leave beside --out."""
+    command = [sys.executable, "-c", KILLED, json.dumps(runs)]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr
+
+
+def left(out):
+    """The folder that a killed run has left; it does not look like a model."""
+    (folder,) = out.parent.glob(f".{out.name}.partial-*")
+    assert not out.exists()
+    assert "has no config.json" in refused(out.parent, "inspect", folder)
+    with pytest.raises(OSError, match="no file named"):
+        BertForMaskedLM.from_pretrained(folder)
+    return folder
+
+
+def assert_same_files(out, whole):
+    """The same weights, config and index, byte by byte; the elements tensor by tensor: their reports have the time."""
+    assert sorted(path.name for path in out.iterdir()) == sorted(path.name for path in whole.iterdir())
+    for path in whole.glob("model*"):
+        assert (out / path.name).read_bytes() == path.read_bytes(), path.name
+    assert (out / "config.json").read_bytes() == (whole / "config.json").read_bytes()
+    for path in whole.glob("cobasin*.safetensors"):
+        found, expected = load_file(out / path.name), load_file(path)
+        assert found.keys() == expected.keys()
+        assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+
+
+def test_match(tmp_path, monkeypatch):
+    source, anchor = pair(tmp_path, CASE, shard="20KB")
+    start = ["match", str(source), str(anchor), "--out"]
+    calls, update = [], weights._update_family
+    monkeypatch.setattr(weights, "_update_family", lambda *given: calls.append(given) or update(*given))
+    assert run(*start, tmp_path / "whole").code == 0
+    whole = len(calls)
+    points = [("unit", 1), ("unit", 4), ("unit", 9), ("elements", 1), ("shard", 1), ("shard", 2)]
+    outs = [tmp_path / f"{kind}-{number}" for kind, number in points]
+    killed(*([[*start, str(out)], *point] for out, point in zip(outs, points, strict=True)))
+    saved_by = []
+    for out in outs:
+        folder = left(out)
+        shards = {path.name: path.stat().st_ino for path in folder.glob("model-*.safetensors")}
+        calls.clear()
+        monkeypatch.setattr(units, "WORTH", 0.0)
+        assert run(*start, out, "--resume").code == 0
+        assert_same_files(out, tmp_path / "whole")
+        assert not list(tmp_path.glob(f".{out.name}.*"))
+        assert shards.items() <= {path.name: path.stat().st_ino for path in out.iterdir()}.items()
+        saved_by.append(whole - len(calls))
+    assert all(saved_by[1:3])  # the first unit is that of the streams
+    assert saved_by[3:] == [whole] * 3  # nothing is matched again
+
+
+def test_merge_of_three(tmp_path):
+    models = saved(tmp_path, CASE, 3)
+    start = ["merge", *map(str, models), "--match", "ffn,attention", "--out"]
+    assert run(*start, tmp_path / "whole").code == 0
+    points = [("unit", 3), ("unit", 8), ("elements", 1)]
+    outs = [tmp_path / f"{kind}-{number}" for kind, number in points]
+    killed(*([[*start, str(out)], *point] for out, point in zip(outs, points, strict=True)))
+    for out in outs:
+        left(out)
+        assert run(*start, out, "--resume").code == 0
+        assert_same_files(out, tmp_path / "whole")
+
+
+def test_a_run_of_something_else_is_refused_and_one_without_resume_starts_anew(tmp_path):
+    source, anchor = pair(tmp_path, CASE, shard="20KB")
+    out, start = tmp_path / "out", ["merge", str(anchor), str(source), "--match", "none", "--out"]
+    killed([[*start, str(out)], "shard", 2])
+    folder = left(out)
+    for more, other in (
+        (["--method", "karcher"], "recipe"),
+        (["--match", "ffn"], "recipe"),
+        (["--weights", "0.1,0.9"], "recipe"),
+    ):
+        line = refused(tmp_path, *start, out, *more, "--resume")
+        assert f"{folder}: the state of a run with other {other}; repeat the command" in line
+    assert "other command and" in refused(tmp_path, "match", source, anchor, "--out", out, "--resume")
+    times = (source / "config.json").stat()
+    os.utime(source / "config.json", ns=(times.st_atime_ns, times.st_mtime_ns + 1))
+    assert f"with other model {source}" in refused(tmp_path, *start, out, "--resume")
+    (folder / ".run.json").write_text("{")
+    assert f"{folder}: does not say what run it is of" in refused(tmp_path, *start, out, "--resume")
+    assert run(*start, out).code == 0
+    assert not list(tmp_path.glob(".out.*"))
+
+
+def test_damaged_state(tmp_path):
+    source, anchor = pair(tmp_path, CASE)
+    out, start = tmp_path / "out", ["match", str(source), str(anchor), "--symmetry", "ffn", "--out"]
+    killed([[*start, str(out)], "unit", 1])
+    (state,) = left(out).glob(".found/*/*.safetensors")
+    state.write_bytes(b"cut off")
+    finished = run(*start, out, "--resume")
+    assert (finished.code, finished.out) == (2, "")
+    (line,) = finished.err.splitlines()
+    assert f"{state.name}: is damaged" in line
+    assert "leave --resume out to start anew" in line
+    left(out)
+
+
+def test_an_interrupted_run_is_kept_where_that_is_asked_for(tmp_path):
+    source, anchor = pair(tmp_path, CASE)
+    program = "import os, signal; from cobasin.presenting import tables; from cobasin import cli\n"
+    program += "tables.bar = lambda *_: os.kill(os.getpid(), signal.SIGINT)\ncli.main()"
+    start = ["match", str(source), str(anchor), "--symmetry", "ffn", "--out", str(tmp_path / "out")]
+    stopped = subprocess.run([sys.executable, "-c", program, *start, "--resume"], capture_output=True, text=True)
+    assert stopped.returncode == 130
+    assert stopped.stderr == "interrupted; what is finished is kept for --resume\n"
+    assert (left(tmp_path / "out") / ".found" / "elements.json").exists()
+    assert run(*start, "--resume").code == 0
+
+
+def test_nothing_to_go_on_from(tmp_path):
+    source, anchor = pair(tmp_path, CASE)
+    before = snapshot(tmp_path)
+    wrong = ["merge", str(anchor), str(source), "--head-from", "nobody", "--out", str(tmp_path / "a" / "b")]
+    refused(tmp_path, *wrong, "--resume")
+    assert snapshot(tmp_path) == before
+    assert "--resume: repair and heal start anew" in refused(
+        tmp_path, "merge", anchor, source, "--repair", "--out", tmp_path / "out", "--resume"
+    )
+    assert run("merge", anchor, source, "--match", "none", "--out", tmp_path / "a" / "b", "--resume").code == 0
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["b"]

@@ -1,0 +1,23 @@
+"""What takes seconds to import is not imported before it is needed."""
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = {"torch", "transformers", "numpy", "scipy", "peft", "ot", "matplotlib"}
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import cobasin",
+        "sys.argv = ['cobasin', '--help']; from cobasin.cli import main; main()",
+        "sys.argv = ['cobasin', 'merge', '--help']; from cobasin.cli import main; main()",
+    ],
+)
+def test_imported(program):
+    code = f"import atexit, sys; atexit.register(lambda: print('imported:', *{HEAVY} & set(sys.modules))); {program}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "imported:"
