@@ -25,7 +25,11 @@ from training.data import DEVIATION, MEAN
 
 DEV_IMAGES = 5000  # the last training images; the smaller models were trained on them, too
 PAIRS = ((0, 1), (0, 2), (1, 2))  # seeds of anchor and source
-STEPS = {"cifar10": 2500, "tinyshakespeare": 2000}  # of learning; on dev data more were better, for as long as we tried
+STEPS = {
+    "cifar10": 2500,
+    "tinyshakespeare": 2000,
+    "texts": 2000,
+}  # of learning; on dev data more were better, for as long as we tried
 SIZE = {"image": 250, "causal_lm": 64, "masked_lm": 256}  # rows that are evaluated at once
 PART = {"image": 4, "causal_lm": 2, "masked_lm": 8}  # batches that the line between two models is measured on
 
