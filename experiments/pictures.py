@@ -109,6 +109,7 @@ def _axes(title: str, size: tuple[float, float], count: int = 1) -> tuple[Any, l
     figure.suptitle(title, fontsize=13)
     panels = list(figure.subplots(1, count, squeeze=False)[0])
     for axes in panels:
+        axes.set_axisbelow(True)
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
     return figure, panels
