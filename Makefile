@@ -3,18 +3,22 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types
+.PHONY: demo test lint types paper-small
 
 demo: $(VENV)/ready
 	$(BIN)/cobasin demo --out demo-out --overwrite
+
+# The paper's experiments, reduced, each with its expected time; see docs/paper.md.
+paper-small: $(VENV)/ready
+	HF_HUB_OFFLINE=1 $(BIN)/python experiments/run.py all --small
 
 # One thread a worker: tests run side by side on tiny tensors.
 test: $(VENV)/ready
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2
 
 lint: $(VENV)/ready
-	$(BIN)/ruff check src tests benchmarks docs examples
-	$(BIN)/ruff format --check src tests benchmarks docs examples
+	$(BIN)/ruff check src tests benchmarks experiments docs examples
+	$(BIN)/ruff format --check src tests benchmarks experiments docs examples
 
 types: $(VENV)/ready
 	$(BIN)/pyright --pythonpath $(BIN)/python

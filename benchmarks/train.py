@@ -29,6 +29,7 @@ from cobasin.checkpoints.output import check_output, publishing
 from cobasin.errors import InputError
 from cobasin.recipe.document import read_yaml
 from training.data import Data, cifar10, tinyshakespeare
+from training.texts import texts
 
 FAMILIES = Path(__file__).parent / "training"
 RECORD = "training.json"
@@ -41,7 +42,8 @@ class Family(BaseModel):
         folder: the name of a model's folder without the seed.
         architecture: a class of Transformers.
         config: its config, ``model_type`` included; the vocabulary's size is that of the data.
-        data: text is read by characters, in windows as long as the model's positions.
+        data: text is read in windows as long as the model's positions: of tiny Shakespeare by characters, of all
+            training texts together (``texts``) by pieces of words, for a masked language model.
         held_out: the last training images, which become dev data; 0: the last 5,000 are dev data, but trained on.
         padding: black pixels on every side of an image before it is cut at random.
         training: arguments of ``transformers.TrainingArguments``; ``max_steps`` must be among them.
@@ -52,7 +54,7 @@ class Family(BaseModel):
     folder: str
     architecture: str
     config: dict[str, Any]
-    data: Literal["cifar10", "tinyshakespeare"]
+    data: Literal["cifar10", "tinyshakespeare", "texts"]
     held_out: NonNegativeInt = 0
     padding: NonNegativeInt = 0
     training: dict[str, Any]
@@ -86,7 +88,10 @@ class Family(BaseModel):
         """Training and dev data; of text, the config learns how many tokens there are."""
         if self.data == "cifar10":
             return cifar10(shared, config.image_size, self.padding, self.held_out)
-        data = tinyshakespeare(shared, config.max_position_embeddings, self.architecture.endswith("ForMaskedLM"))
+        if self.data == "texts":
+            data = texts(shared, config.max_position_embeddings)
+        else:
+            data = tinyshakespeare(shared, config.max_position_embeddings, self.architecture.endswith("ForMaskedLM"))
         config.vocab_size = data.vocabulary
         return data
 

@@ -94,6 +94,21 @@ def test_macro_f1_is_that_of_scikit_learn():
     assert found != pytest.approx(f1_score(labels.numpy(), (logits > 0).numpy(), average="micro"))
 
 
+def test_other_metrics_of_classes():
+    """Three of class 0, of which two are found; two of class 1, of which one is found; class 2 is predicted once."""
+    logits = torch.eye(3)[[0, 0, 2, 1, 0]].tolist()
+    data = given((logits[:3], [0, 0, 0]), (logits[3:], [1, 1]))
+    found = evaluate(Given(*"abc"), data, "classification", "macro F1")
+    assert found == Score(found.loss, pytest.approx((2 * 2 / 6 + 2 * 1 / 3 + 0) / 3), "macro F1")
+    assert evaluate(Given(*"abc"), data, "classification", "accuracy").metric == pytest.approx(3 / 5)
+    two = given((torch.eye(2)[[0, 0, 1, 1]].tolist(), [0, 1, 1, 1]))
+    found = evaluate(Given(*"ab"), two, "image", "Matthews correlation")
+    # true positives 2, true negatives 1, false negatives 1
+    assert found.metric == pytest.approx(2 * 1 / np.sqrt(2 * 3 * 1 * 2))
+    constant = given(([[1.0, 0.0], [1.0, 0.0]], [0, 1]))
+    assert evaluate(Given(*"ab"), constant, "classification", "Matthews correlation").metric == 0.0
+
+
 def test_regression():
     predicted, labels = [0.0, 1.0, 4.0, 2.0], [1.0, 0.0, 3.0, 3.5]
     data = given(([[x] for x in predicted[:3]], labels[:3]), ([[predicted[3]]], labels[3:]))
@@ -186,5 +201,12 @@ def test_refusals(monkeypatch):
     assert "no label that counts" in refusal(Given("a", "b"), nothing, "classification")
     assert "no label that counts" in refusal(Given("a", "b"), [], "classification")
     assert "label 'LABEL_1' is not in IOB2" in refusal(Given("O", "LABEL_1"), data, "tokens")
+    assert "no Pearson r of classification; expected accuracy, or of classes one of macro F1," in refusal(
+        Given("a", "b"), data, "classification", "Pearson r"
+    )
+    assert "no macro F1 of regression; expected Pearson r" in refusal(Given("a"), data, "regression", "macro F1")
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "sklearn", None)
+        assert "needs scikit-learn" in refusal(Given("a", "b"), data, "classification", "macro F1")
     monkeypatch.setitem(sys.modules, "seqeval.metrics", None)
     assert "pip install 'cobasin[evaluation]'" in refusal(Given("O", "B-X"), data, "tokens")

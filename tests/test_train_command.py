@@ -14,7 +14,7 @@ from command_line import snapshot, stock
 from real_models import shared
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
-train, data = (import_module(name) for name in ("train", "training.data"))
+train, data, texts = (import_module(name) for name in ("train", "training.data", "training.texts"))
 
 SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
 TRAINING = {"max_steps": 2, "per_device_train_batch_size": 4, "learning_rate": 1e-2}
@@ -100,6 +100,36 @@ def test_seed_makes_the_model(world, kind, file, capsys):
     assert json.dumps(record["dev"]) in printed
 
 
+def test_all_texts_by_pieces_of_words(world, monkeypatch):
+    """Emotions, pairs, sentences and plays; nothing of a test set. Two seeds read the same tokens."""
+    emotion, ner, glue = (world / "data" / name for name in ("emotion/a", "ner/b", "glue/c"))
+    for folder in (emotion, ner, glue):
+        folder.mkdir(parents=True)
+    for split in ("train", "dev", "test"):
+        word = "zebra" if split == "test" else "question"
+        (emotion / f"{split}.jsonl").write_text(json.dumps({"text": f"the {word} of joy", "labels": ["joy"]}) + "\n")
+        (glue / f"{split}.jsonl").write_text(json.dumps({"text": f"a {word}", "text_b": "an answer"}) + "\n")
+        (ner / f"{split}.conll").write_text(f"Paris\tB-LOC\n{word}\tO\n\n")
+    found = texts.texts(world, 8)
+    tokenizer = found.train.tokenizer
+    assert tokenizer.decode(found.train.windows[0]) == "the question of joy a question"
+    pieces = tokenizer.get_vocab()
+    assert sorted(pieces.values()) == list(range(found.vocabulary))
+    assert {"question", "answer", "paris"} <= pieces.keys()
+    assert "zebra" not in pieces
+    with monkeypatch.context() as patched:
+        patched.setattr(texts, "VOCABULARY", 0)  # then there are characters
+        fewer = texts.texts(world, 8).train.tokenizer.get_vocab()
+    assert {"q", "##q", "[MASK]"} <= fewer.keys()
+    assert "question" not in fewer
+    write(world, "words", FAMILIES["masked"], data="texts")
+    for seed in (0, 1):
+        assert run(world, world / "words.yaml", seed) == 0
+    first, other = (world / f"out/words-{seed}" for seed in (0, 1))
+    assert stock(first).config.vocab_size == len(pieces)
+    assert (first / "tokenizer.json").read_text() == (other / "tokenizer.json").read_text()
+
+
 def untrained(family, seed, folder):
     config = family.made_config()
     family.read_data(config, folder)
@@ -146,7 +176,7 @@ def test_what_cannot_be_trained_is_refused_in_one_line(world, capsys):
     assert "--seed -1" in refused(world, capsys, world / "causal.yaml", -1)
     for name, changes, text in (
         ("key", {"colour": "red"}, "colour: Extra inputs"),
-        ("data", {"data": "mnist"}, "data: Input should be 'cifar10' or 'tinyshakespeare'"),
+        ("data", {"data": "mnist"}, "data: Input should be 'cifar10', 'tinyshakespeare' or 'texts'"),
         ("steps", {"training": {}}, "max_steps is missing"),
         ("argument", {"training": {"max_steps": 2, "rate": 1}}, "training: "),
         ("class", {"architecture": "GPT5LMHeadModel"}, "GPT5LMHeadModel: cannot be made"),
@@ -162,6 +192,9 @@ def test_what_cannot_be_trained_is_refused_in_one_line(world, capsys):
     (world / "data/lm/tinyshakespeare/dev.txt").unlink()
     assert "dev.txt: no such file" in refused(world, capsys, world / "causal.yaml", 1)
     (world / "data/vision/cifar10_jpeg.npz").unlink()
+    write(world, "words", FAMILIES["masked"], data="texts")
+    (world / "data/lm/tinyshakespeare/train.txt").unlink()
+    assert "no texts in it" in refused(world, capsys, world / "words.yaml")
     assert "cifar10_jpeg.npz: no such file" in refused(world, capsys, world / "images.yaml")
 
 

@@ -25,7 +25,8 @@ from training.data import DEVIATION, MEAN
 
 DEV_IMAGES = 5000  # the last training images; the smaller models were trained on them, too
 PAIRS = ((0, 1), (0, 2), (1, 2))  # seeds of anchor and source
-STEPS = {"cifar10": 2500, "tinyshakespeare": 1500}  # of learning; on dev data more were better, for as long as we tried
+# of learning; on dev data more were better, for as long as we tried
+STEPS = {"cifar10": 2500, "tinyshakespeare": 1500, "texts": 1500}
 SIZE = {"image": 250, "causal_lm": 64, "masked_lm": 256}  # rows that are evaluated at once
 
 

@@ -102,6 +102,44 @@ def test_conll_of_blanks_with_comments_and_documents(tmp_path):
     assert "no column 3 (there are: 0, 1, 2)" in refusal(lambda: rows(path, columns={"tags": 3})[0])
 
 
+def test_conll_2003_of_four_columns_and_ontonotes_with_the_domain_last(tmp_path):
+    path = write(tmp_path / "eng.train", "-DOCSTART- -X- -X- O\n\nEU NNP B-NP B-ORG\nrejects VBZ B-VP O\n")
+    assert list(rows(path, format="conll")) == [{"tokens": ["EU", "rejects"], "tags": ["B-ORG", "O"]}]
+    path = write(tmp_path / "onto.train.bc.ner", "Paris\tB-GPE\tbc\n,\tO\tbc\n\nYes\tO\tbc\n")
+    found = rows(path, format="conll", columns={"tags": 1})
+    assert list(found) == [{"tokens": ["Paris", ","], "tags": ["B-GPE", "O"]}, {"tokens": ["Yes"], "tags": ["O"]}]
+
+
+def test_csv_without_a_header_has_columns_by_place(tmp_path):
+    path = write(tmp_path / "cola.tsv", 'gj04\t1\t\tOur friends won\'t "buy" this.\ngj04\t0\t*\tThey drank the pub.\n')
+    found = rows(path, columns={"text": 3, "label": 1})
+    assert list(found) == [
+        {"text": 'Our friends won\'t "buy" this.', "label": "1"},
+        {"text": "They drank the pub.", "label": "0"},
+    ]
+    assert found.where(0) == f"{path}: line 1"
+    assert "no column 4 (there are: 0, 1, 2, 3)" in refusal(lambda: rows(path, columns={"text": 4})[0])
+
+
+def test_only_the_rows_that_have_a_value(tmp_path):
+    """As of a corpus in the unified file of corpora, or of a data set in one table."""
+    records = [
+        {"source": "isear", "split": "train", "text": "one", "emotions": {"joy": 1, "noemo": None}},
+        {"source": "tec", "split": "train", "text": "two", "emotions": {"joy": 0, "noemo": None}},
+        {"source": "isear", "split": "test", "text": "three", "emotions": {"joy": 0, "noemo": None}},
+    ]
+    path = jsonl(tmp_path / "unified.jsonl", *records)
+    options = {"columns": {"labels": "emotions"}, "where": {"source": "isear", "split": "test"}}
+    found = rows(path, **options)
+    assert list(found) == [{"text": "three", "labels": {"joy": 0, "noemo": None}}]
+    assert found.where(0) == f"{path}: line 3"
+    assert found.digest != rows(path, columns={"labels": "emotions"}).digest
+    assert "no column 'corpus' (there are: source, " in refusal(rows, path, where={"corpus": "isear"})
+    table = write(tmp_path / "a.csv", "text,year\nx,1996\ny,1997\n")
+    assert list(rows(table, where={"year": 1997})) == [{"text": "y"}]
+    assert len(rows(table, where={"year": 1998})) == 0
+
+
 def test_conll_of_tabs_keeps_tokens_of_any_character(tmp_path):
     path = write(tmp_path / "a.conll", "# id 7\n#\tO\r\n\xa0x\u2028y\tB-LOC\r\n\r\nz\tO")
     assert list(rows(path)) == [
@@ -241,6 +279,7 @@ def test_without_datasets_or_network(monkeypatch):
     [
         ("a.csv", "text,label\nx,1\ny\n", {}, "line 3 has 1 fields, the header 2 (text, label)"),
         ("a.csv", "text,label\nx,1,2\n", {}, "line 2 has 3 fields"),
+        ("a.csv", "x,1\ny\n", {"columns": {"text": 0}}, "line 2 has 1 fields, the header 2 (0, 1)"),
         ("a.csv", "text,text\nx,1\n", {}, "the header names a column twice"),
         ("a.csv", 'text\n"x\n', {}, "line 2 cannot be read as CSV"),
         ("a.csv", b"text\n\xff\n", {}, "line 2 is not text in UTF-8"),
@@ -277,6 +316,7 @@ def test_settings_are_checked():
         {"mean": [0.5]},
         {"mean": [0.5], "std": [0.0]},
         {"block": 1},
+        {"threshold": float("nan")},
     ):
         with pytest.raises(ValidationError):
             DataConfig(path="x", **options)

@@ -80,9 +80,33 @@ def test_indicators():
     assert vector(["rage", "hate"]) == [0, 1, 0]
     assert vector([1.0, math.nan, 0.0]) == [1, "nan", 0]
     assert vector(["joy"], {0, 2}) == [1, "nan", 0]
-    for bad in (None, 1.0, {"joy": 1}, [1.0, 0.0], [0.5, 0.0, 1.0], [1, 1, 0], ["joy", "joy"], [3], ["love"]):
+    for bad in (
+        None,
+        1.0,
+        {"joy": "?"},
+        {"love": 1},
+        [1.0, 0.0],
+        [0.5, 0.0, 1.0],
+        [1, 1, 0],
+        ["joy", "joy"],
+        [3],
+        ["love"],
+    ):
         refusal(labels.indicators, bad, "x", None)
     assert refusal(labels.indicators, ["anger"], "x", {0, 2}) == "x: has label anger, which is not under 'annotated'"
+
+
+def test_indicators_of_scores():
+    labels = Labels.of(bert(**EMOTIONS), {"rage": "anger", "hate": "anger"}, 0.1)
+
+    def vector(value, annotated=None):
+        return ["nan" if math.isnan(one) else one for one in labels.indicators(value, "x", annotated)]
+
+    assert vector({"joy": 1, "anger": 0, "fear": None}) == [1, 0, "nan"]
+    assert vector({"joy": 0.1, "fear": 0.2, "love": None}) == [0, "nan", 1]
+    assert vector({"rage": 1, "hate": 0}) == vector({"hate": 0, "rage": 1}) == ["nan", 1, "nan"]
+    assert vector({"joy": 1, "anger": 0}, {0}) == [1, "nan", "nan"]
+    assert refusal(labels.indicators, {"joy": "?"}, "x", None) == "x, joy: label '?' is not a finite number"
 
 
 def test_scores():

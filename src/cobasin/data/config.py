@@ -24,12 +24,15 @@ class DataConfig(BaseModel):
             folder of an image folder's classes.
         columns: role to column, by default the column of the role's own name; null leaves a role out. Roles:
             text, text_b (second of a pair), label (class, score, or target text), labels (of a multi-label model:
-            a list of labels, or a vector of 0.0 and 1.0), tokens and tags (of equal length), image, input_ids
-            and attention_mask. For ``conll`` the column's place, by default first and last; for ``npz`` the
-            array's name.
+            a list of labels, a vector of 0.0 and 1.0, or a map from label to score), tokens and tags (of equal
+            length), image, input_ids and attention_mask. For ``conll`` the column's place, by default first and
+            last; for ``npz`` the array's name; for ``csv`` without a header the places of all that are used.
+        where: column to value: only the rows that have them, such as those of one corpus or split of a file.
         labels: the data's label to the model's (name or index); labels that are not in it stay as they are. An
             entry for ``person`` also renames ``B-person`` and ``I-person``.
-        annotated: of a multi-label model, the labels that the data set annotates at all; the others are NaN.
+        annotated: of a multi-label model, the labels that the data set annotates at all; the others are NaN. Where
+            labels are scores, a label without one (or with null) is NaN anyway.
+        threshold: the score above which a label is on.
         max_length: tokens that a text is cut to; the model's limit by default (512 where it has none).
         block: tokens of the blocks that the documents of a language model are cut into; by default ``max_length``,
             or up to 512.
@@ -45,8 +48,10 @@ class DataConfig(BaseModel):
     name: str | None = None
     split: str | None = None
     columns: dict[Role, str | int | None] = {}
+    where: dict[str, str | int] = {}
     labels: dict[str | int, str | int] = {}
     annotated: list[str | int] | None = None
+    threshold: Annotated[float, Field(allow_inf_nan=False)] = 0.0
     max_length: Annotated[int, Field(ge=2)] | None = None
     block: Annotated[int, Field(ge=2)] | None = None
     mean: tuple[float, ...] | None = None

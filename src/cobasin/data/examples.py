@@ -55,7 +55,7 @@ class Examples:
         self.vocabulary = reads.get("input_ids", {}).get("vocab_size", 0)
         self.channels = reads.get("pixel_values", {}).get("num_channels")
         self.decodes = "decoder_input_ids" in reads
-        self.labels = Labels.of(checkpoint, data.labels)
+        self.labels = Labels.of(checkpoint, data.labels, data.threshold)
         self.annotated = None
         if data.annotated is not None:
             self.annotated = {self.labels.index(name, "'annotated'") for name in data.annotated}

@@ -21,7 +21,7 @@ class DatasetRows(Rows):
         super().__init__(data.path, data.columns)
         dataset = _open(data)
         self.all_names: list[str] = dataset.column_names
-        wanted = {self.columns.get(role, role) for role in ROLES}
+        wanted = {self.columns.get(role, role) for role in ROLES} | data.where.keys()
         # columns that nobody asked for may need libraries to decode
         self.dataset = dataset.select_columns([name for name in self.all_names if name in wanted])
         self._convert = {name: _converter(feature) for name, feature in self.dataset.features.items()}

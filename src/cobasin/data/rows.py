@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -100,6 +101,32 @@ class MemoryRows(Rows):
         if not isinstance(record, Mapping):
             raise InputError(f"{self.where(index)}: is {shown(record)}; expected a mapping of columns to values")
         return record
+
+
+class ChosenRows(Rows):
+    """The rows of another data set that have certain values in certain columns."""
+
+    def __init__(self, rows: Rows, where: Mapping[str, str | int]):
+        super().__init__(rows.label, rows.columns)
+        self.rows, self.places = rows, array("Q")
+        for index in range(len(rows)):
+            record = rows.record(index)
+            if missing := [column for column in where if column not in record]:
+                raise rows.missing(index, missing[0])
+            if all(str(record[column]) == str(value) for column, value in where.items()):
+                self.places.append(index)
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def where(self, index: int) -> str:  # noqa: D102
+        return self.rows.where(self.places[index])
+
+    def names(self, index: int) -> list[Any]:  # noqa: D102
+        return self.rows.names(self.places[index])
+
+    def record(self, index: int) -> Mapping[Any, Any]:  # noqa: D102
+        return self.rows.record(self.places[index])
 
 
 def feed(sha: Any, value: Any) -> None:

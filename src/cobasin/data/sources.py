@@ -9,7 +9,7 @@ from cobasin.checkpoints.weight_files import one_line
 from cobasin.data.arrays import ImageFolderRows, NpzRows, images_in
 from cobasin.data.config import DataConfig, Format
 from cobasin.data.hub import SAVED, DatasetRows
-from cobasin.data.rows import Rows
+from cobasin.data.rows import ChosenRows, Rows
 from cobasin.data.text_files import ConllRows, CsvRows, JsonlRows, TextRows, json_rows
 from cobasin.errors import InputError
 
@@ -42,13 +42,18 @@ def rows_of(data: DataConfig) -> Rows:
         kind, path = _found(data, path)
         if data.name is not None and kind != "datasets":
             raise InputError(f"{data.path}: 'name' is for data sets of the hub, this one is read as {kind}")
-        if kind == "datasets":
-            return DatasetRows(data)
-        if kind == "images":
-            return ImageFolderRows(path, data.columns)
-        return READERS[kind](path, data.columns)
+        rows = _read(data, kind, path)
+        return ChosenRows(rows, data.where) if data.where else rows
     except OSError as error:
         raise InputError(f"{data.path}: cannot be read: {one_line(error)}") from error
+
+
+def _read(data: DataConfig, kind: Format, path: Path) -> Rows:
+    if kind == "datasets":
+        return DatasetRows(data)
+    if kind == "images":
+        return ImageFolderRows(path, data.columns)
+    return READERS[kind](path, data.columns)
 
 
 def _found(data: DataConfig, path: Path) -> tuple[Format, Path]:

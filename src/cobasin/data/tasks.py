@@ -70,18 +70,20 @@ class Labels:
         ids: label to class index.
         count: number of classes.
         renamed: what the data set says to what the model says (name or index).
+        threshold: the score above which a label is on.
     """
 
     ids: Mapping[str, int]
     count: int
     renamed: Mapping[str, str | int]
+    threshold: float = 0.0
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint, renamed: Mapping[str | int, str | int]) -> Labels:
+    def of(cls, checkpoint: Checkpoint, renamed: Mapping[str | int, str | int], threshold: float = 0.0) -> Labels:
         """The labels that a config names."""
         config = checkpoint.config
         ids = {str(name): int(index) for name, index in (config.label2id or {}).items()}
-        return cls(ids, config.num_labels or 0, {str(old): new for old, new in renamed.items()})
+        return cls(ids, config.num_labels or 0, {str(old): new for old, new in renamed.items()}, threshold)
 
     def index(self, value: Any, where: str) -> int:
         """The class index of a label: a name (as it is written), an index, or what ``renamed`` makes one.
@@ -109,15 +111,18 @@ class Labels:
     def indicators(self, value: Any, where: str, annotated: set[int] | None) -> list[float]:
         """1 for every label that is in a list, 0 for the others, NaN for those that are not annotated.
 
-        A boolean or floating vector with an entry a label is taken as it is.
+        A boolean or floating vector with an entry a label is taken as it is. Of a map from label to score, those
+        above the threshold are on, and those without a score not annotated.
         """
         if isinstance(value, (str, int, np.integer)):
             value = [value]
         if isinstance(value, np.ndarray):
             value = value.tolist()
-        if not isinstance(value, (list, tuple)):
-            raise InputError(f"{where}: labels are {shown(value)}; expected a list of labels")
-        if value and all(isinstance(one, (float, bool)) for one in value):
+        if not isinstance(value, (list, tuple, Mapping)):
+            raise InputError(f"{where}: labels are {shown(value)}; expected a list of labels, or their scores")
+        if isinstance(value, Mapping):
+            vector = self._scored(value, where)
+        elif value and all(isinstance(one, (float, bool)) for one in value):
             if len(value) != self.count or not all(one in (0, 1) or math.isnan(one) for one in value):
                 raise InputError(f"{where}: labels are {shown(value)}; expected {self.count} of 0, 1 and NaN")
             vector = [float(one) for one in value]
@@ -132,6 +137,15 @@ class Labels:
             name = next((name for name, index in self.ids.items() if index == extra[0]), extra[0])
             raise InputError(f"{where}: has label {name}, which is not under 'annotated'")
         return [one if index in annotated else math.nan for index, one in enumerate(vector)]
+
+    def _scored(self, scores: Mapping[Any, Any], where: str) -> list[float]:
+        """From scores by label; two names of one label turn it on if either does."""
+        vector = [math.nan] * self.count
+        for label, value in scores.items():
+            if value is not None:
+                index, on = self.index(label, where), float(score(value, f"{where}, {label}") > self.threshold)
+                vector[index] = on if math.isnan(vector[index]) else max(on, vector[index])
+        return vector
 
 
 def score(value: Any, where: str) -> float:

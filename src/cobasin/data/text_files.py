@@ -87,14 +87,18 @@ def json_rows(path: Path, columns: Columns) -> Rows:
 
 
 class CsvRows(FileRows):
-    """A header and a record a line; quoted fields may hold line breaks (comma) or there is no quoting (tab)."""
+    """A header and a record a line; quoted fields may hold line breaks (comma) or there is no quoting (tab).
+
+    Where columns are called by their places, there is no header.
+    """
 
     def spans(self, file: BinaryIO) -> Iterator[Span]:  # noqa: D102
         self.dialect: dict[str, Any] = {"strict": True}
         if b"\t" in file.readline():
             self.dialect = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
         file.seek(0)
-        self.header: list[str] = []
+        self.header: list[Any] = []
+        places = bool(self.columns) and all(isinstance(column, int) for column in self.columns.values())
         start, end, line = 0, 0, 0
 
         def lines() -> Iterator[str]:
@@ -106,6 +110,8 @@ class CsvRows(FileRows):
         reader = csv.reader(lines(), **self.dialect)
         try:
             for fields in reader:  # which takes the lines of this record, no more
+                if places and fields and not self.header:
+                    self.header = list(range(len(fields)))
                 if self.header and fields:
                     self._check(fields, line + 1)
                     yield start, end, line + 1
@@ -121,7 +127,7 @@ class CsvRows(FileRows):
         if len(fields) != len(self.header):
             raise InputError(
                 f"{self.path}: line {line} has {len(fields)} fields, the header {len(self.header)} "
-                f"({', '.join(self.header)})"
+                f"({', '.join(map(str, self.header))})"
             )
 
     def parse(self, text: str, where: str) -> Mapping[Any, Any]:  # noqa: D102

@@ -27,6 +27,8 @@ METRICS = {
     "masked_lm": "token accuracy",
     "seq2seq_lm": "token accuracy",
 }
+# what a classifier can be measured by besides
+CLASS_METRICS = ("macro F1", "Matthews correlation")
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Score:
     Attributes:
         loss: the mean that Transformers minimises: cross-entropy in nats of an example or a token, of a multi-label
             model of an annotated label; of a regression the squared error.
-        metric: from 0 (Pearson r: -1) to 1.
+        metric: from 0 (Pearson r, Matthews correlation: -1) to 1.
         metric_name: what it is.
     """
 
@@ -46,12 +48,12 @@ class Score:
 
 
 @torch.no_grad()
-def evaluate(model: PreTrainedModel, batches: Iterable[Batch], task: str) -> Score:
+def evaluate(model: PreTrainedModel, batches: Iterable[Batch], task: str, metric: str | None = None) -> Score:
     """Run a model on a data set, where the model is (`model.to(device)`).
 
     Padding, labels of -100 and labels of NaN (not annotated) never count.
 
-    - classification, image: accuracy
+    - classification, image: accuracy; if asked for, macro F1 or Matthews correlation, by scikit-learn
     - multi-label: macro F1 at probability 1/2, over the labels that are annotated at all; a label that neither
       occurs nor is predicted counts 0, as in scikit-learn
     - regression: Pearson r, 0 where all predictions or all labels are the same
@@ -62,11 +64,13 @@ def evaluate(model: PreTrainedModel, batches: Iterable[Batch], task: str) -> Sco
         model: in evaluation mode.
         batches: rows with labels, such as `cobasin.data.batches` makes.
         task: as `cobasin.data.task_of` says.
+        metric: for classes, one of `CLASS_METRICS` in place of the accuracy.
 
     Raises:
-        InputError: the task has no loss, the rows have no labels, none of which counts, or seqeval is missing.
+        InputError: the task has no loss or another metric, the rows have no labels, none of which counts, or seqeval
+            or scikit-learn is missing.
     """
-    check_metric(model.config, task)
+    check_metric(model.config, task, metric)
     loss, count = 0.0, 0
     predictions: list[Tensor] = []
     labels: list[Tensor] = []
@@ -90,10 +94,11 @@ def evaluate(model: PreTrainedModel, batches: Iterable[Batch], task: str) -> Sco
         raise InputError("the rows have no label that counts, so there is no loss")
     if task == "regression":  # half of it is the likelihood
         loss *= 2
-    return Score(loss / count, _metric(model.config, task)(predictions, labels), METRICS[task])
+    name = metric or METRICS[task]
+    return Score(loss / count, _metric(model.config, task, name)(predictions, labels), name)
 
 
-def check_metric(config: PreTrainedConfig, task: str) -> None:
+def check_metric(config: PreTrainedConfig, task: str, metric: str | None = None) -> None:
     """Refuse, before a model is run, a task without a loss, or whose metric cannot be computed.
 
     Raises:
@@ -101,6 +106,12 @@ def check_metric(config: PreTrainedConfig, task: str) -> None:
     """
     if task not in METRICS:
         raise InputError(f"a {config.model_type} without a task head has no loss; name a model with one")
+    if metric not in (None, METRICS[task]):
+        if task not in ("classification", "image") or metric not in CLASS_METRICS:
+            raise InputError(
+                f"no {metric} of {task}; expected {METRICS[task]}, or of classes one of {', '.join(CLASS_METRICS)}"
+            )
+        _sklearn()
     if task == "tokens":
         _seqeval()
         for label in _tags(config):
@@ -136,10 +147,12 @@ def _counts(labels: Tensor) -> Tensor:
     return ~labels.isnan() if labels.is_floating_point() else labels != IGNORED
 
 
-def _metric(config: PreTrainedConfig, task: str) -> Callable[[Sequence[Tensor], Sequence[Tensor]], float]:
+def _metric(config: PreTrainedConfig, task: str, name: str) -> Callable[[Sequence[Tensor], Sequence[Tensor]], float]:
     if task == "tokens":
         return lambda predicted, labels: _span_f1(predicted, labels, _tags(config))
     metric = {"multilabel": _macro_f1, "regression": _pearson}.get(task, _accuracy)
+    if metric is _accuracy and name in CLASS_METRICS:
+        metric = _macro_f1_of_classes if name == "macro F1" else _matthews
     return lambda predicted, labels: metric(torch.cat(list(predicted)), torch.cat(list(labels)))
 
 
@@ -153,6 +166,14 @@ def _macro_f1(predicted: Tensor, labels: Tensor) -> float:
     hits = (predicted * labels).nan_to_num().sum(0)
     marked = (predicted * known).sum(0) + labels.nan_to_num().sum(0)
     return float((2 * hits / marked.clamp_min(1))[known.any(0)].double().mean())
+
+
+def _macro_f1_of_classes(predicted: Tensor, labels: Tensor) -> float:
+    return float(_sklearn().f1_score(labels.numpy(), predicted.numpy(), average="macro", zero_division=0.0))
+
+
+def _matthews(predicted: Tensor, labels: Tensor) -> float:
+    return float(_sklearn().matthews_corrcoef(labels.numpy(), predicted.numpy()))
 
 
 def _pearson(predicted: Tensor, labels: Tensor) -> float:
@@ -184,3 +205,11 @@ def _seqeval() -> Callable[..., Any]:
     except ImportError as error:
         raise InputError("span F1 needs seqeval: pip install 'cobasin[evaluation]'") from error
     return f1_score
+
+
+def _sklearn() -> Any:
+    try:
+        from sklearn import metrics
+    except ImportError as error:
+        raise InputError("this metric needs scikit-learn: pip install 'cobasin[evaluation]'") from error
+    return metrics

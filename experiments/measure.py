@@ -1,0 +1,247 @@
+"""From end models to rows of results: match, merge, evaluate. What was measured before is not measured again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from statistics import mean
+from typing import Any
+
+import torch
+
+from cobasin.checkpoints.checkpoint import load
+from cobasin.checkpoints.typed import Typed
+from cobasin.data import Batches, batches, rows_of, task_of
+from cobasin.evaluation.path import loss_path
+from cobasin.evaluation.running import instantiate
+from cobasin.evaluation.tasks import evaluate
+from cobasin.finding.match import Matched
+from cobasin.fusion.registry import find
+from cobasin.merging.merge import Merge, merge_recipe
+from cobasin.verification import verify
+from common.measuring import distances
+from common.results import Results
+from experiment import DataSet, Experiment, Split, chosen, sweep
+from models import End, end_models, rows_digest
+from running import Ensemble, models_of, with_head
+from world import World
+
+BATCH = 64  # rows that are evaluated at once
+Row = dict[str, Any]
+
+
+class Measuring:
+    """One experiment.
+
+    Args:
+        results: what was measured before, and where it is kept.
+    """
+
+    def __init__(self, experiment: Experiment, world: World, results: Results):
+        self.experiment, self.world, self.results = experiment, world, results
+        self.device = "cuda" if torch.cuda.is_available() else "cpu"
+        self._tests: dict[tuple[End, str, Split], Batches] = {}
+
+    @cached_property
+    def data(self) -> dict[str, DataSet]:
+        """The data sets that are used."""
+        return self.experiment.used()
+
+    def run(self) -> Iterator[Row]:
+        """Everything, row by row."""
+        measures = {"scores": self.scores, "paths": self.paths, "distances": self.distances, "seconds": self.seconds}
+        measure = measures[self.experiment.measure]
+        for setting in self.experiment.models:
+            for seed in self.experiment.seeds:
+                ends = end_models(self.experiment, setting, seed, self.world)
+                known = {end.name: end for end in ends}
+                for names in self.experiment.grouped(list(known)):
+                    for row in measure([known[name] for name in names], seed):
+                        yield {"models": setting, "group": names, "seed": seed, **row}
+
+    def scores(self, group: list[End], seed: int) -> Iterator[Row]:
+        """Of the parents, of their ensemble, and of what they are merged to."""
+        for end in group:
+            for test in self.experiment.unseen or [end.data]:
+                yield {"way": "parents", "parent": end.name, "test": test, **self._of_parents([end], test)}
+        if len({self._labels(end) for end in group}) == 1:
+            for test in self._tests_of(group):
+                yield {"way": "ensemble", "test": test, **self._of_parents(group, test)}
+        for method in self.experiment.methods:
+            random = find(self.experiment.methods[method]["merge_method"]).statistics is not None
+            if random or self.experiment.training is not None or seed == self.experiment.seeds[0]:
+                for matching in self.experiment.matchings:
+                    yield from self._merged(group, seed, method, matching)
+
+    def _merged(self, group: list[End], seed: int, method: str, matching: str) -> Iterator[Row]:
+        match = self.experiment.matchings[matching]
+        entries = sweep(match, load(group[0].folder).config.num_hidden_layers)
+        said = {"way": method, "matching": matching}
+        if chosen(match):
+            tried = []
+            for layers, one in entries:
+                scores = self._score(group, seed, method, one, "dev")
+                tried.append((mean(found["metric"] for found in scores.values()), layers, one))
+                for test, found in scores.items():
+                    yield {**said, "layers": layers, "split": "dev", "test": test, **found}
+            _, layers, one = max(tried, key=lambda entry: entry[0])
+            entries = [(layers, one)]
+        for layers, one in entries:
+            for test, found in self._score(group, seed, method, one, "test").items():
+                yield {**said, **({"layers": layers} if layers else {}), "test": test, **found}
+
+    def _score(self, group: list[End], seed: int, method: str, match: Any, split: Split) -> dict[str, Row]:
+        """Of a merge, loss and metric on every test."""
+        recipe = self._recipe(group, seed, self.experiment.methods[method], match)
+
+        def measure() -> Row:
+            started = time.perf_counter()
+            merged, found = merge_recipe(recipe), {}
+            for place, model in models_of(merged):
+                model.to(self.device)
+                for test in self._tests_of(group if place is None else [group[place]]):
+                    end = group[place or 0]
+                    found[test] = self._evaluated(model, end, test, split)
+            return {"scores": found, "seconds": time.perf_counter() - started}
+
+        of = {"merge": self._known(recipe, group), "split": split, "tests": self._digests(group, split)}
+        return self.results.get(of, measure)["scores"]
+
+    def paths(self, group: list[End], seed: int) -> Iterator[Row]:
+        """The loss on the line between two models, with the head of either task."""
+        for matching, match in self.experiment.matchings.items():
+            recipe = self._recipe(group, seed, {"merge_method": "linear"}, match)
+            for place, test in enumerate(self._tests_of(group)):
+
+                def measure(recipe: Row = recipe, place: int = place, test: str = test) -> Row:
+                    matched, end = merge_recipe(recipe).matched, group[place]
+                    ends = with_head(matched, place if self.experiment.heads == "keep" else None)
+
+                    def evaluated(model: Any) -> tuple[float, float]:
+                        found = self._evaluated(model, end, test, "test")
+                        return found["loss"], found["metric"]
+
+                    return loss_path(ends[0], ends[1], evaluated, self.experiment.points, self.device).to_dict()
+
+                of = {"path": self._known(recipe, group), "points": self.experiment.points, "head": place}
+                found = self.results.get(of | {"tests": self._digests(group, "test")}, measure)
+                path = {key: found[key] for key in ("alphas", "loss", "metric", "barrier", "midpoint")}
+                yield {"matching": matching, "test": test, **path}
+
+    def distances(self, group: list[End], seed: int) -> Iterator[Row]:
+        """How far the second model is from the first, once it is matched or coupled, and whether it is still itself."""
+        ways = {name: ({"merge_method": "linear"}, match) for name, match in self.experiment.matchings.items()}
+        ways |= {name: (method, "none") for name, method in self.experiment.methods.items() if _couples(method)}
+        for name, (method, match) in ways.items():
+            recipe = self._recipe(group, seed, method, match)
+            # a weight of nothing for the anchor: what is left is the other model, as it was moved
+            recipe["models"] = [
+                {"model": str(end.folder), "parameters": {"weight": weight}}
+                for end, weight in zip(group, (0.0, 1.0), strict=True)
+            ]
+            recipe["dtype"] = "float64"
+
+            def measure(recipe: Row = recipe) -> Row:
+                moved = merge_recipe(recipe).checkpoints[-1]
+                anchor, source = (load(end.folder) for end in group)
+                pair = Matched([Typed.of(anchor), Typed.of(moved)], [None, None], 0, {})
+                verdict, test = verify(source, moved), group[1].data
+                model = instantiate(moved, torch.float32).to(self.device)
+                kept = {"change": verdict.relative_float64, "kept": verdict.same}
+                return distances(pair) | kept | self._evaluated(model, group[1], test, "test")
+
+            of = {"distance": self._known(recipe, group), "tests": self._digests(group[1:], "test")}
+            found = self.results.get(of, measure)
+            yield {"matching": name, **{key: value for key, value in found.items() if key != "of"}}
+
+    def seconds(self, group: list[End], seed: int) -> Iterator[Row]:
+        """Of fine-tuning a model, of matching, and of merging with all that it needs but matching."""
+        if self.experiment.training is not None:
+            for end in group:
+                yield {"step": "fine-tuning", "way": end.name, "seconds": end.seconds}
+        for matching, match in self.experiment.matchings.items():
+            if match != "none":
+                recipe = self._recipe(group, seed, {"merge_method": "linear"}, match)
+                found = self._timed("matching", recipe, group, lambda merged: merged.matched.report["seconds"])
+                yield {"step": "matching", "way": matching, "seconds": found}
+        for name, method in self.experiment.methods.items():
+            recipe = self._recipe(group, seed, method, "none", cached=False)
+            yield {"step": "merging", "way": name, "seconds": self._timed("merging", recipe, group)}
+
+    def _timed(self, step: str, recipe: Row, group: list[End], own: Callable[[Merge], float] | None = None) -> float:
+        def measure() -> Row:
+            started = time.perf_counter()
+            merged = merge_recipe(recipe)
+            if own is not None:
+                return {"seconds": own(merged)}
+            for _ in merged.checkpoint.values():  # computed as it is read
+                pass
+            return {"seconds": time.perf_counter() - started, "device": self.device}
+
+        return self.results.get({step: self._known(recipe, group)}, measure)["seconds"]
+
+    def _recipe(self, group: list[End], seed: int, method: Mapping[str, Any], match: Any, cached: bool = True) -> Row:
+        """What `merge_recipe` runs."""
+        names = [str(end.folder) for end in group]
+        recipe: Row = {"models": [{"model": name} for name in names], **method, "match": self.world.fill(match)}
+        if self.experiment.heads == "keep":
+            recipe["head"] = "keep"
+        if find(method["merge_method"]).statistics is not None:
+            data = [self.data[end.data].config("train", self.world) for end in group]
+            if len({end.data for end in group}) == 1:
+                data = data[:1]  # some methods compare the models on the same inputs
+            recipe["statistics"] = {"batch_size": 16, **self.experiment.statistics, "seed": seed}
+            recipe["statistics"]["data"] = data if len(data) > 1 else data[0]
+            if cached:
+                recipe["statistics"]["cache"] = str(self.world.out / "statistics")
+        return recipe
+
+    def _known(self, recipe: Row, group: list[End]) -> Row:
+        """A recipe by the content of its models and data, whatever their names are."""
+        names = {str(end.folder): end.content for end in group}
+        known = {**recipe, "models": [{**model, "model": names[model["model"]]} for model in recipe["models"]]}
+        if "statistics" in recipe:
+            settings = {key: value for key, value in recipe["statistics"].items() if key not in ("cache", "data")}
+            read = [[self.data[end.data].read, self._digest(end.data, "train")] for end in group]
+            known["statistics"] = {**settings, "data": read}
+        return known
+
+    def _of_parents(self, group: list[End], test: str) -> Row:
+        def measure() -> Row:
+            models = [instantiate(load(end.folder), torch.float32).to(self.device) for end in group]
+            model = models[0] if len(group) == 1 else Ensemble(models, task_of(load(group[0].folder)))
+            return {"score": self._evaluated(model, group[0], test, "test")}
+
+        of = {"parents": [end.content for end in group], "tests": {test: self._test_digest(test, "test")}}
+        return self.results.get(of, measure)["score"]
+
+    def _evaluated(self, model: Any, end: End, test: str, split: Split) -> Row:
+        """Loss and metric of a model that reads what this end model reads."""
+        key = (end, test, split)
+        if key not in self._tests:
+            config, limit = self.data[test].config(split, self.world), self.experiment.rows.get(split)
+            samples = None if limit is None or limit >= len(rows_of(config)) else limit
+            self._tests[key] = batches(load(end.folder), config, samples=samples, batch_size=BATCH, seed=0)
+        found = evaluate(model, self._tests[key], task_of(load(end.folder)), self.data[test].metric)
+        return {"loss": found.loss, "metric": found.metric, "metric_name": found.metric_name}
+
+    def _tests_of(self, group: list[End]) -> list[str]:
+        return self.experiment.unseen or list(dict.fromkeys(end.data for end in group))
+
+    def _digests(self, group: list[End], split: Split) -> Row:
+        return {test: self._test_digest(test, split) for test in self._tests_of(group)}
+
+    def _test_digest(self, test: str, split: Split) -> list[Any]:
+        data = self.data[test]
+        return [data.read, data.metric, self._digest(test, split), self.experiment.rows.get(split)]
+
+    def _digest(self, name: str, split: Split) -> str:
+        return rows_digest(self.data[name].config(split, self.world).model_dump_json())
+
+    def _labels(self, end: End) -> tuple[str, ...]:
+        return tuple(str(label) for _, label in sorted((load(end.folder).config.id2label or {}).items()))
+
+
+def _couples(method: Mapping[str, Any]) -> bool:
+    return find(method["merge_method"]).couple is not None

@@ -1,0 +1,248 @@
+"""The end models of an experiment: made where they are not there yet, each in a folder named by all that comes from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import time
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from cobasin.checkpoints.checkpoint import Checkpoint, load
+from cobasin.checkpoints.fingerprint import fingerprint
+from cobasin.checkpoints.writer import publishing
+from cobasin.data import DataConfig, batches, rows_of
+from cobasin.errors import InputError
+from common.results import write
+from experiment import DataSet, Experiment, Start
+from train import Family, train
+from world import World
+
+RECORD = "training.json"
+PROBLEMS = {
+    "classification": "single_label_classification",
+    "multilabel": "multi_label_classification",
+    "regression": "regression",
+}
+
+
+@dataclass(frozen=True)
+class End:
+    """A model that is merged.
+
+    Attributes:
+        name: of its data set, or of the start that it is.
+        data: the data set that it is for.
+    """
+
+    name: str
+    folder: Path
+    data: str
+
+    @property
+    def content(self) -> str:
+        """What the model is, whatever it is called."""
+        return content(self.folder)
+
+    @property
+    def seconds(self) -> float:
+        """That its fine-tuning took."""
+        return json.loads((self.folder / RECORD).read_text("utf-8"))["seconds"]
+
+
+@cache
+def content(folder: Path) -> str:
+    """The fingerprint of a model."""
+    return fingerprint(load(folder))[:16]
+
+
+@cache
+def rows_digest(config_text: str) -> str:
+    """The digest of a data set's rows; of its config as JSON, so that it is read once."""
+    return rows_of(DataConfig.model_validate_json(config_text)).digest[:16]
+
+
+def end_models(experiment: Experiment, setting: str, seed: int, world: World) -> list[End]:
+    """The end models of a setting, in the order of the file.
+
+    Raises:
+        InputError: a model or data set cannot be read, or does not fit.
+    """
+    used, starts = experiment.used(), experiment.models[setting]
+    if experiment.training is None:
+        (data,) = [name for name in used if name not in experiment.unseen][:1]
+        folders = [folder_of(start, world) for start in starts]
+        return [End(folder.name, folder, data) for folder in folders]
+    learned = [name for name in used if name not in experiment.unseen]
+    ends = []
+    for place, name in enumerate(learned):
+        start = folder_of(starts[place % len(starts)], world)
+        limit = experiment.rows.get("train")
+        ends.append(End(name, fine_tuned(start, name, used[name], experiment.training, limit, seed, world), name))
+    return ends
+
+
+def folder_of(start: Start, world: World) -> Path:
+    """The model that an end model starts from, made where it has to be."""
+    if start.path is not None:
+        folder = Path(world.fill(start.path)).expanduser()
+        return folder if folder.is_dir() else _downloaded(start.path)
+    if start.family is not None:
+        return _of_family(start, world)
+    return _random(start, world)
+
+
+def _downloaded(name: str) -> Path:
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=["*.json", "*.txt", "*.model", "*.safetensors"]))
+    except Exception as error:  # the hub client, its HTTP client and the file system raise their own kinds
+        raise InputError(f"{name}: is no folder, and cannot be downloaded: {' '.join(str(error).split())}") from None
+
+
+def _of_family(start: Start, world: World) -> Path:
+    assert start.family is not None
+    family = Family.read(start.family)
+    if start.max_steps is not None:
+        training = {**family.training, "max_steps": start.max_steps, "warmup_steps": start.max_steps // 10}
+        family = family.model_copy(update={"training": training, "folder": f"{family.folder}{start.max_steps}-steps-"})
+    name = f"{family.folder}{start.seed}"
+    if (world.shared / "models" / name / "config.json").exists():
+        return world.shared / "models" / name
+    folder = world.out / "models" / name
+    if not folder.exists():
+        train(family, start.seed, world.shared, folder)
+    return folder
+
+
+def _random(start: Start, world: World) -> Path:
+    """A model as it is before any training, with a tokenizer."""
+    import transformers
+
+    assert start.config is not None
+    of = {"config": start.config, "seed": start.seed, "tokenizer": start.tokenizer}
+    folder = world.out / "models" / f"{start.config.get('model_type')}-untrained-{_key(of)}"
+    if not folder.exists():
+        transformers.set_seed(start.seed)
+        try:
+            model = transformers.AutoModel.from_config(transformers.AutoConfig.for_model(**start.config))
+        except (AttributeError, TypeError, ValueError) as error:
+            raise InputError(f"config: {' '.join(str(error).split())}") from None
+        with publishing(folder, False, None) as partial:
+            model.save_pretrained(partial)
+            if start.tokenizer:
+                transformers.AutoTokenizer.from_pretrained(world.fill(start.tokenizer)).save_pretrained(partial)
+    return folder
+
+
+def fine_tuned(
+    start: Path, name: str, data: DataSet, training: dict[str, Any], rows: int | None, seed: int, world: World
+) -> Path:
+    """The folder of a start that was fine-tuned on a data set.
+
+    Args:
+        start: a folder with a tokenizer.
+        name: of the data set.
+        training: arguments of ``transformers.TrainingArguments``.
+        rows: of training data, at most.
+        seed: of the head's start, of which rows, and of their order.
+    """
+    config = data.config("train", world)
+    of = {
+        "start": content(start),
+        "data": data.read,
+        "content": rows_digest(config.model_dump_json()),
+        "labels": data.labels,
+        "task": data.task,
+        "training": training,
+        "rows": rows,
+        "seed": seed,
+    }
+    out = world.out / "models" / f"{name}-{seed}-{_key(of)}"
+    if out.exists():
+        return out
+    import transformers
+
+    transformers.set_seed(seed)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(start)
+    model = _with_head(start, data)
+    with publishing(out, False, None) as partial:
+        model.save_pretrained(partial)
+        tokenizer.save_pretrained(partial)
+        encoded = _encoded(load(partial), config, rows, seed)
+        print(f"{out.name}: fine-tuning on {len(encoded):,} rows", file=sys.stderr, flush=True)
+        collator = transformers.DataCollatorWithPadding(tokenizer)
+        if data.task == "tokens":
+            collator = transformers.DataCollatorForTokenClassification(tokenizer)
+        trainer = transformers.Trainer(
+            model,
+            _arguments(training, seed, partial),
+            data_collator=collator,
+            train_dataset=encoded,  # type: ignore[arg-type] - any sequence will do
+            compute_loss_func=annotated_loss if data.task == "multilabel" else None,
+        )
+        started = time.perf_counter()
+        trainer.train()
+        record = {"of": of, "seconds": time.perf_counter() - started, "device": str(trainer.args.device)}
+        model.to("cpu").save_pretrained(partial)
+        write(partial / RECORD, record)
+    return out
+
+
+def _with_head(start: Path, data: DataSet) -> Any:
+    """The model with a new head for the task."""
+    import transformers
+
+    names = data.labels or []
+    options: dict[str, Any] = {"num_labels": 1, "problem_type": "regression"}
+    if data.task != "regression":
+        if not names:
+            raise InputError(f"{start}: labels are missing, which a {data.task} head needs")
+        options = {"id2label": dict(enumerate(names)), "label2id": {label: i for i, label in enumerate(names)}}
+        options |= {"num_labels": len(names), "problem_type": PROBLEMS.get(str(data.task))}
+    classes = {"tokens": transformers.AutoModelForTokenClassification}
+    head = classes.get(str(data.task), transformers.AutoModelForSequenceClassification)
+    return head.from_pretrained(start, **options)
+
+
+def _encoded(checkpoint: Checkpoint, config: DataConfig, rows: int | None, seed: int) -> list[dict[str, Any]]:
+    """Rows for the Trainer, encoded as they are for everything else."""
+    samples = None if rows is None or rows >= len(rows_of(config)) else rows
+    single = batches(checkpoint, config, samples=samples, batch_size=1, seed=seed)
+    found = []
+    for batch in single:
+        if batch.labels is None:
+            raise InputError(f"{config.path}: has no labels; say their column under 'columns'")
+        row = {key: value[0].tolist() for key, value in batch.inputs.items()}
+        found.append({**row, "labels": batch.labels[0].tolist()})
+    return found
+
+
+def _arguments(training: dict[str, Any], seed: int, out: Path) -> Any:
+    from transformers import TrainingArguments
+
+    own: dict[str, Any] = {"output_dir": str(out), "seed": seed, "save_strategy": "no", "report_to": "none"}
+    own |= {"disable_tqdm": not sys.stderr.isatty(), "dataloader_pin_memory": torch.cuda.is_available()}
+    try:
+        return TrainingArguments(**{**own, **training})
+    except (TypeError, ValueError) as error:
+        raise InputError(f"training: {' '.join(str(error).split())}") from None
+
+
+def annotated_loss(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
+    """Binary cross-entropy, the mean over the labels that are annotated (those that are not are NaN)."""
+    known = ~labels.isnan()
+    total = binary_cross_entropy_with_logits(outputs.logits[known], labels[known], reduction="sum")
+    return total / known.sum().clamp_min(1)
+
+
+def _key(of: Any) -> str:
+    return hashlib.sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()[:10]

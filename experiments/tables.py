@@ -1,0 +1,215 @@
+"""Measured results as Markdown, and into the page docs/paper.md: python experiments/tables.py.
+
+The page has a block for every item, between ``<!-- measured: ITEM -->`` and ``<!-- end -->``: the tables of
+``docs/measured/ITEM.json``, as ``experiments/run.py`` writes it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+STEPS = 3
+DOCS = Path(__file__).parents[1] / "docs"
+BLOCK = re.compile(r"(<!-- measured: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+Rows = Sequence[Mapping[str, Any]]
+
+
+def markdown(found: Mapping[str, Any]) -> str:
+    """The tables of an item, and how they were measured."""
+    rows, measure = found["rows"], found["settings"].get("measure", "scores")
+    tables = {"scores": scores, "paths": paths, "distances": distances, "seconds": seconds}[measure]
+    lines = [f"**{found['title']}**", ""]
+    for setting in _values(rows, "models"):
+        lines += [f"*{setting}*", "", *tables(_where(rows, models=setting))]
+    versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
+    seeds = ", ".join(map(str, found["settings"]["seeds"]))
+    small = "A reduced run (`--small`), which says nothing of what it measures. " if found["small"] else ""
+    lines.append(
+        f"{small}`python experiments/run.py {found['item']}{' --small' if found['small'] else ''}`; seeds {seeds}; "
+        f"{found['device']}, {found['minutes']:g} minutes; {versions}; {found['date']}."
+    )
+    return "\n".join(lines) + "\n"
+
+
+def scores(rows: Rows) -> list[str]:
+    """A table of the metric and one of the loss, for each number of models and, of several metrics, for each test."""
+    lines = []
+    for size in sorted({len(row["group"]) for row in rows}):
+        of_size = [row for row in rows if len(row["group"]) == size and row.get("split") != "dev"]
+        apart = len({row["metric_name"] for row in of_size}) > 1
+        for test in _values(of_size, "test") if apart else [None]:
+            part = [row for row in of_size if test in (None, row["test"])]
+            what = f"{part[0]['metric_name']}, %" + (f", {test}" if test else "") + f"; {size} models at once"
+            lines += _scores(part, what, lambda row: 100 * row["metric"], "{:.2f}")
+            lines += _scores(part, "loss" + (f", {test}" if test else ""), lambda row: row["loss"], "{:.3f}")
+    return lines
+
+
+def _scores(rows: Rows, what: str, value: Callable[[Mapping[str, Any]], float], form: str) -> list[str]:
+    swept = {row["matching"] for row in rows if "matching" in row and varied(rows, row["matching"])}
+    merged = [row for row in rows if "matching" in row and row["matching"] not in swept]
+    matchings = _values(merged, "matching")
+    body = []
+    for way in ("parents", "ensemble"):
+        if own := _where(rows, way=way):
+            body.append([way, _spread(own, value, form), *[""] * (len(matchings) - 1)])
+    for method in _values(merged, "way"):
+        cells = [_where(merged, way=method, matching=matching) for matching in matchings]
+        body.append([method, *(_spread(cell, value, form) + _layers(cell) for cell in cells)])
+    lines = _table([what, *matchings], body)
+    if len(matchings) > 1:
+        # few are steps of one way, from none to full; many stand side by side
+        pairs = [*pairwise(matchings)] if len(matchings) <= STEPS else [(matchings[0], one) for one in matchings[1:]]
+        gains = [
+            [method, *(_gain(_where(merged, way=method), before, after, value, form) for before, after in pairs)]
+            for method in _values(merged, "way")
+        ]
+        lines += _table(["difference", *(f"{after} - {before}" for before, after in pairs)], gains)
+    for method in _values([row for row in rows if row.get("matching") in swept], "way"):
+        own = [row for row in rows if row["way"] == method and row.get("matching") in swept]
+        names = _values(own, "matching")
+        depth = max(_depth(row["layers"]) for row in own)
+        body = [[str(count), *(_at(own, name, count, value, form) for name in names)] for count in range(depth + 1)]
+        lines += _table([f"{method}: layer, or number of the last of so many", *names], body)
+    return lines
+
+
+def paths(rows: Rows) -> list[str]:
+    """The barrier, and what is in the middle; means over all lines."""
+    body = []
+    for matching in _values(rows, "matching"):
+        own = _where(rows, matching=matching)
+        barrier = _spread(own, lambda row: row["barrier"], "{:.3f}")
+        loss = _spread(own, lambda row: row["midpoint"]["loss"], "{:.3f}")
+        body.append([matching, barrier, loss, _spread(own, lambda row: 100 * row["midpoint"]["metric"], "{:.2f}")])
+    return _table(["matching", "barrier", "loss in the middle", "metric in the middle, %"], body)
+
+
+def distances(rows: Rows) -> list[str]:
+    """Distances, and whether the moved model is still itself."""
+    body = []
+    for matching in _values(rows, "matching"):
+        own = _where(rows, matching=matching)
+        verdicts = {True: "yes", False: "no", None: "cannot be told"}
+        body.append(
+            [
+                matching,
+                _spread(own, lambda row: row["distance_files"], "{:.3f}"),
+                _spread(own, lambda row: row["distance_canonical"], "{:.3f}"),
+                ", ".join(dict.fromkeys(verdicts[row["kept"]] for row in own)),
+                f"{max(_number(row['change']) for row in own):.0e}",
+                _spread(own, lambda row: 100 * row["metric"], "{:.2f}"),
+            ]
+        )
+    columns = ["", "distance of the files", "in canonical form", "same function", "change of logits", "metric, %"]
+    return _table(columns, body)
+
+
+def seconds(rows: Rows) -> list[str]:
+    """Means over groups and seeds."""
+    body = [
+        [step, way, _spread(_where(rows, step=step, way=way), lambda row: row["seconds"], "{:.2f}")]
+        for step in _values(rows, "step")
+        for way in _values(_where(rows, step=step), "way")
+    ]
+    return _table(["step", "", "seconds"], body)
+
+
+def varied(rows: Rows, matching: str) -> bool:
+    """Whether one merge was tested with several layers matched; where a layer was chosen, it is tested once."""
+    own = [row for row in rows if row.get("matching") == matching]
+    first = [row for row in own if (_merge(row), row["way"]) == (_merge(own[0]), own[0]["way"])]
+    return len({row.get("layers") for row in first}) > 1
+
+
+def by_seed(rows: Rows, value: Callable[[Mapping[str, Any]], float]) -> list[float]:
+    """Of every seed the mean over groups and tests."""
+    return [mean(_number(value(row)) for row in _where(rows, seed=seed)) for seed in _values(rows, "seed")]
+
+
+def _spread(rows: Rows, value: Callable[[Mapping[str, Any]], float], form: str) -> str:
+    """Mean and standard deviation over seeds."""
+    values = by_seed(rows, value)
+    if not values:
+        return ""
+    return form.format(mean(values)) + (f" ± {form.format(stdev(values))}" if len(values) > 1 else "")
+
+
+def _gain(rows: Rows, before: str, after: str, value: Callable[[Mapping[str, Any]], float], form: str) -> str:
+    """The mean difference of the same merge, its standard error, and how often it is above zero."""
+    ends = [{_merge(row): value(row) for row in _where(rows, matching=name)} for name in (before, after)]
+    gains = [ends[1][key] - ends[0][key] for key in ends[0] if key in ends[1]]
+    if not gains:
+        return ""
+    error = f" ± {form.format(stdev(gains) / math.sqrt(len(gains)))}" if len(gains) > 1 else ""
+    up = sum(gain > 0 for gain in gains)
+    return f"{form.replace(':', ':+').format(mean(gains))}{error} ({up} of {len(gains)} up)"
+
+
+def _merge(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(row["group"]), row["seed"], row["test"]
+
+
+def _layers(rows: Rows) -> str:
+    """Which layers were chosen."""
+    found = _values(rows, "layers")
+    return f" (layer {', '.join(found)})" if found else ""
+
+
+def _at(rows: Rows, matching: str, count: int, value: Callable[[Mapping[str, Any]], float], form: str) -> str:
+    own = [row for row in rows if row["matching"] == matching and _depth(row["layers"]) == count]
+    return _spread(own, value, form)
+
+
+def _depth(layers: str) -> int:
+    """A single layer's number; of a range one less than its length."""
+    first, _, last = layers.partition("-")
+    return int(last) - int(first) if last else int(first)
+
+
+def _table(columns: Sequence[str], body: Iterable[Sequence[str]]) -> list[str]:
+    rows = [list(columns), ["---"] * len(columns), *map(list, body)]
+    return [*(f"| {' | '.join(row)} |" for row in rows), ""]
+
+
+def _where(rows: Rows, **wanted: Any) -> list[Mapping[str, Any]]:
+    return [row for row in rows if all(row.get(key) == value for key, value in wanted.items())]
+
+
+def _values(rows: Rows, key: str) -> list[Any]:
+    """The different ones, in the order in which they come."""
+    return list(dict.fromkeys(row[key] for row in rows if key in row))
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+def filled(page: str, measured: Path) -> str:
+    """A page with the tables of all items that were measured."""
+
+    def block(found: re.Match[str]) -> str:
+        start, item, _, end = found.groups()
+        file = measured / f"{item}.json"
+        missing = f"Not measured yet: `python experiments/run.py {item}`.\n"
+        tables = markdown(json.loads(file.read_text("utf-8"))) if file.exists() else missing
+        return start + tables + end
+
+    return BLOCK.sub(block, page)
+
+
+def main() -> None:
+    """Fill the page."""
+    page = DOCS / "paper.md"
+    page.write_text(filled(page.read_text("utf-8"), DOCS / "measured"), "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,295 @@
+"""The runner of the experiments, end to end on tiny models and made-up data."""
+
+import json
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+import yaml
+
+from cobasin.errors import InputError
+from real_models import minilm
+
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT / "experiments"), str(ROOT / "benchmarks")]
+experiment, measure, models, run, tables, world = (
+    import_module(name) for name in ("experiment", "measure", "models", "run", "tables", "world")
+)
+WORDS = {"happy": {"joy": "good", "fear": "dark"}, "angry": {"anger": "bad", "joy": "nice"}}
+SIZES = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 8}
+SIZES["initializer_range"] = 0.3  # so that two models differ in what they say
+TRAINING = {"max_steps": 2, "per_device_train_batch_size": 4, "learning_rate": 1e-3}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with data of three kinds, and two encoders to start from."""
+    folder = tmp_path_factory.mktemp("experiments")
+    for name, words in WORDS.items():
+        for split, count in (("train", 6), ("dev", 3), ("test", 3)):
+            rows = [
+                {"text": f"{word} {'day ' * i}", "emotions": {**dict.fromkeys(words, 0), label: 1, "love": None}}
+                for i in range(count)
+                for label, word in words.items()
+            ]
+            (folder / f"{name}-{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+            tagged = "".join(f"{name} NNP B-person\nsaid VBD O\n{word} NN O\n\n" for word in words.values())
+            (folder / f"{name}-{split}.conll").write_text("-DOCSTART- -X- O\n\n" + tagged * count)
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        transformers.BertModel(transformers.BertConfig(vocab_size=30522, **SIZES)).save_pretrained(
+            folder / f"start-{seed}"
+        )
+        transformers.AutoTokenizer.from_pretrained(minilm()).save_pretrained(folder / f"start-{seed}")
+    return folder
+
+
+def emotions(place, **changes):
+    """An experiment on emotions that knows of love, which nobody annotated."""
+    return {
+        "title": "tiny",
+        "minutes": 0.1,
+        "task": "multilabel",
+        "labels": ["anger", "fear", "joy", "love"],
+        "data": {
+            name: {"read": {"path": f"{place}/{name}-{{split}}.jsonl", "columns": {"labels": "emotions"}}}
+            for name in WORDS
+        },
+        "models": {"own starts": [{"path": f"{place}/start-{seed}"} for seed in (0, 1)]},
+        "training": TRAINING,
+        "matchings": {"none": "none", "full": "full"},
+        "seeds": [0],
+    } | changes
+
+
+def ran(place, out, capsys, **changes):
+    """What the command writes for an experiment."""
+    path = out / "item.yaml"
+    path.write_text(yaml.safe_dump(emotions(place, **changes), sort_keys=False))
+    assert run.main([str(path), "--out", str(out)]) == 0
+    shown = capsys.readouterr()
+    assert "expected: about 0 CPU minutes" in shown.err
+    found = json.loads((out / "item.json").read_text())
+    assert (out / "item.md").read_text() == tables.markdown(found)
+    return found, shown.out
+
+
+def test_scores_are_measured_once(place, tmp_path, capsys, monkeypatch):
+    methods = {"Simple": {"merge_method": "linear"}, "RegMean": {"merge_method": "regmean"}}
+    changes = {"methods": methods, "statistics": {"samples": 4}, "seeds": [0, 1]}
+    found, shown = ran(place, tmp_path, capsys, **changes)
+    rows = found["rows"]
+    merged = [row for row in rows if row["way"] == "RegMean"]
+    assert [(row["seed"], row["matching"], row["test"]) for row in merged] == [
+        (seed, matching, test) for seed in (0, 1) for matching in ("none", "full") for test in ("happy", "angry")
+    ]
+    assert {row["way"] for row in rows} == {"parents", "ensemble", "Simple", "RegMean"}
+    assert {row["metric_name"] for row in rows} == {"macro F1"}
+    # merged without matching, these are not what they are after it
+    losses = {row["matching"]: row["loss"] for row in merged if (row["seed"], row["test"]) == (0, "happy")}
+    assert losses["none"] != losses["full"]
+    assert "| macro F1, %; 2 models at once | none | full |" in shown
+    assert "of 4 up)" in shown
+    assert (tmp_path / "item-own-starts.png").exists()
+    # again: the models are there, and so is every result
+    monkeypatch.setattr(measure, "merge_recipe", None)
+    monkeypatch.setattr(transformers, "Trainer", None)
+    again, _ = ran(place, tmp_path, capsys, **changes)
+    assert again["rows"] == rows
+    with pytest.raises(TypeError):
+        ran(place, tmp_path, capsys, **changes, rows={"test": 2})
+
+
+def test_more_models_on_data_that_none_has_seen(place, tmp_path, capsys):
+    """Tags of another name, merged heads, and a layer that is chosen on dev data."""
+    data = {
+        name: {"read": {"path": f"{place}/{file}-{{split}}.conll", "labels": {"person": "PER"}}}
+        for name, file in (("a", "happy"), ("b", "angry"), ("c", "happy"), ("new", "angry"))
+    }
+    found, shown = ran(
+        place,
+        tmp_path,
+        capsys,
+        task="tokens",
+        labels=["O", "B-PER", "I-PER"],
+        data=data,
+        unseen=["new"],
+        groups="growing",
+        heads="merge",
+        matchings={"best layer": {"symmetry": "paper", "layers": "choose"}},
+    )
+    rows = [row for row in found["rows"] if row["way"] == "Simple"]
+    assert {row["test"] for row in found["rows"]} == {"new"}
+    assert [len(row["group"]) for row in rows if row.get("split") != "dev"] == [2, 3]
+    for size in (2, 3):
+        dev = {row["layers"]: row["metric"] for row in rows if len(row["group"]) == size and row.get("split") == "dev"}
+        (test,) = [row for row in rows if len(row["group"]) == size and row.get("split") != "dev"]
+        assert dev.keys() == {"0", "1"}
+        assert dev[test["layers"]] == max(dev.values())
+    assert "| span F1, %; 3 models at once | best layer |" in shown
+    assert "(layer " in shown
+
+
+def test_layers_paths_and_distances(place, tmp_path, capsys):
+    matchings = {"none": "none", "last": {"symmetry": "paper", "layers": "last"}}
+    found, shown = ran(place, tmp_path, capsys, matchings=matchings)
+    swept = [row["layers"] for row in found["rows"] if row.get("matching") == "last" and row["test"] == "happy"]
+    assert swept == ["1-1", "0-1"]
+    assert "| Simple: layer, or number of the last of so many | last |\n| --- | --- |\n| 0 | " in shown
+    found, shown = ran(place, tmp_path, capsys, measure="paths", points=3)
+    for row in found["rows"]:
+        assert row["alphas"] == [0.0, 0.5, 1.0]
+        assert row["barrier"] >= 0
+    ends = {(row["test"], row["matching"]): (row["loss"][0], row["loss"][-1]) for row in found["rows"]}
+    # on its own data, with its own head, a model is itself, matched or not; with the other's head it is not
+    assert ends["happy", "none"][0] == pytest.approx(ends["happy", "full"][0], rel=1e-4)
+    assert ends["angry", "none"][1] == pytest.approx(ends["angry", "full"][1], rel=1e-4)
+    assert ends["happy", "none"][1] != pytest.approx(ends["happy", "full"][1], rel=1e-4)
+    assert "| matching | barrier |" in shown
+    found, shown = ran(place, tmp_path, capsys, measure="distances")
+    none, full = found["rows"]
+    assert full["distance_canonical"] < none["distance_canonical"]
+    assert none["kept"]
+    assert full["kept"]
+    assert full["loss"] == pytest.approx(none["loss"], rel=1e-4)
+    assert "| full | " in shown
+
+
+def test_images_and_couplings(place, tmp_path, capsys):
+    """Models that are there, of images; hard couplings move one without keeping its function."""
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        config = transformers.ViTConfig(**SIZES, image_size=8, patch_size=4, num_labels=3)
+        transformers.ViTForImageClassification(config).save_pretrained(tmp_path / f"vit-{seed}")
+    draw = np.random.default_rng(0)
+    for split in ("train", "test"):
+        images = draw.integers(0, 256, (12, 8, 8, 3), np.uint8)
+        np.savez(tmp_path / f"{split}.npz", image=images, label=np.arange(12) % 3)
+    changes = {
+        "task": "image",
+        "labels": [],
+        "data": {"images": {"read": {"path": f"{tmp_path}/{{split}}.npz", "mean": [0.5] * 3, "std": [0.5] * 3}}},
+        "models": {"both": [{"path": f"{tmp_path}/vit-{seed}"} for seed in (0, 1)]},
+        "training": None,
+        "heads": "merge",
+        "methods": {"Simple": {"merge_method": "linear"}, "couplings": {"merge_method": "ot_acts_emd"}},
+        "statistics": {"samples": 6},
+        "seeds": [0, 1],
+    }
+    found, shown = ran(place, tmp_path, capsys, **changes)
+    rows = found["rows"]
+    assert [row["parent"] for row in rows if row["way"] == "parents" and row["seed"] == 0] == ["vit-0", "vit-1"]
+    # an average has nothing to draw, so it has one seed
+    assert {way: {row["seed"] for row in rows if row["way"] == way} for way in ("Simple", "couplings")} == {
+        "Simple": {0},
+        "couplings": {0, 1},
+    }
+    assert "| accuracy, %; 2 models at once | none | full |" in shown
+    found, shown = ran(place, tmp_path, capsys, **changes, measure="distances", groups=[["vit-0", "vit-1"]])
+    kept = {row["matching"]: row["kept"] for row in found["rows"] if row["seed"] == 0}
+    assert kept == {"none": True, "full": True, "couplings": False}
+    assert "| couplings | " in shown
+    assert (tmp_path / "item-both.png").exists()
+
+
+def test_seconds(place, tmp_path, capsys):
+    found, shown = ran(place, tmp_path, capsys, measure="seconds", use=["happy", "angry"])
+    assert [(row["step"], row["way"]) for row in found["rows"]] == [
+        ("fine-tuning", "happy"),
+        ("fine-tuning", "angry"),
+        ("matching", "full"),
+        ("merging", "Simple"),
+    ]
+    assert all(row["seconds"] > 0 for row in found["rows"])
+    assert "| merging | Simple | " in shown
+
+
+def test_labels_that_are_not_annotated_teach_nothing():
+    logits = torch.tensor([[1.0, -2.0], [0.5, 3.0]], requires_grad=True)
+    labels = torch.tensor([[1.0, float("nan")], [0.0, float("nan")]])
+    loss = models.annotated_loss(type("Output", (), {"logits": logits}), labels)
+    loss.backward()
+    expected = torch.nn.functional.binary_cross_entropy_with_logits(logits[:, 0], labels[:, 0])
+    assert loss.item() == pytest.approx(expected.item())
+    assert logits.grad is not None
+    assert (logits.grad[:, 1] == 0).all()
+
+
+@pytest.mark.parametrize("small", [False, True])
+@pytest.mark.parametrize("item", experiment.items())
+def test_the_files_are_experiments(item, small):
+    read = experiment.Experiment.read(item, small)
+    assert read.used()
+    if small:
+        assert read.minutes < experiment.Experiment.read(item).minutes
+        assert read.seeds == [0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"titel": "x"}, "titel: "),
+        ({"use": ["hapy"]}, "no data set 'hapy'; did you mean 'happy'?"),
+        ({"methods": {"Simple": {"merge_method": "liner"}}}, "methods: Simple: merge method 'liner' is unknown"),
+        ({"matchings": {"x": "fll"}}, "matchings: x: symmetry 'fll': 'fll' is unknown"),
+        ({"unseen": ["happy"]}, "data that is unseen is nobody's own: it needs heads: merge"),
+        ({"models": {"x": [{"seed": 1}]}}, "expected path, family or config, exactly one of them"),
+        ({"labels": []}, "labels are missing, which a multilabel head needs"),
+        ({"training": {"learning_rat": 1}}, "training: "),
+        ({"data": {"x": {"read": {"path": "{there}/x.jsonl"}}}}, "there is no {there}; expected {shared}, "),
+        ({"data": {"x": {"read": {"file": "x.jsonl"}}}}, "read: "),
+        ({"models": {"x": [{"path": "no/such model"}]}}, "no/such model: is no folder, and cannot be downloaded: "),
+        ({"models": {"x": [{"config": {"model_type": "brt"}}]}}, "config: "),
+    ],
+)
+def test_bad_experiments(place, tmp_path, capsys, changes, message):
+    path = tmp_path / "item.yaml"
+    path.write_text(yaml.safe_dump(emotions(place, **changes), sort_keys=False))
+    assert run.main([str(path), "--out", str(tmp_path / "out")]) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith("error: ")
+    assert message in line
+    assert not (tmp_path / "out" / "item.json").exists()
+
+
+def test_an_unknown_item(capsys):
+    assert run.main(["table1-emotions"]) == 2
+    assert "table1-emotions: no such experiment; did you mean 'table1-emotion'?" in capsys.readouterr().err
+
+
+def test_one_file_like_another(tmp_path):
+    (tmp_path / "a.yaml").write_text(
+        yaml.safe_dump(emotions("x") | {"small": {"seeds": [3], "minutes": 0.05, "matchings": {"none": "none"}}})
+    )
+    (tmp_path / "b.yaml").write_text("like: a\ntitle: other\nmatchings: {gl: gl}\nsmall: {minutes: 0.01}\n")
+    whole, small = (experiment.Experiment.read(str(tmp_path / "b.yaml"), small) for small in (False, True))
+    assert (whole.title, whole.matchings, whole.seeds) == ("other", {"gl": "gl"}, [0])
+    assert (small.matchings, small.seeds, small.minutes) == ({"gl": "gl"}, [3], 0.01)
+
+
+def test_another_model_for_all(tmp_path):
+    (tmp_path / "a.yaml").write_text(yaml.safe_dump(emotions("x")))
+    read = experiment.Experiment.read(str(tmp_path / "a.yaml"), model="roberta-base")
+    assert {setting: [start.path for start in starts] for setting, starts in read.models.items()} == {
+        "roberta-base": ["roberta-base"]
+    }
+
+
+def test_images_beside_the_project_are_unpacked(tmp_path):
+    (tmp_path / "data").mkdir()
+    loader = "import numpy as np\n\ndef cifar10():\n    images = np.zeros((20, 32, 32, 3), np.uint8)\n"
+    loader += "    return images, np.arange(20), images[:5], np.arange(5)\n"
+    (tmp_path / "data" / "load.py").write_text(loader)
+    there = world.World(tmp_path, tmp_path / "out")
+    folder = Path(there.fill("{cifar10}/{split}.npz", split="dev")).parent
+    assert {path.stem: np.load(path)["label"].tolist() for path in folder.iterdir()} == {
+        "train": [*range(18)],
+        "dev": [18, 19],
+        "test": [*range(5)],
+    }
+    with pytest.raises(InputError, match="--shared"):
+        world.World(tmp_path / "nowhere", tmp_path / "other").fill("{cifar10}")

@@ -1,0 +1,105 @@
+"""The page on the paper's experiments: its tables are those of what was measured, its examples can be read."""
+
+import json
+import re
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT / "experiments"), str(ROOT / "benchmarks")]
+experiment, tables, world = (import_module(name) for name in ("experiment", "tables", "world"))
+PAGE = (ROOT / "docs" / "paper.md").read_text("utf-8")
+MEASURED = ROOT / "docs" / "measured"
+
+
+def test_the_tables_are_what_was_measured():
+    """If this fails: python experiments/tables.py."""
+    assert tables.filled(PAGE, MEASURED) == PAGE
+
+
+def test_every_item_has_a_block_and_every_block_an_item():
+    blocks = [item for _, item, _, _ in tables.BLOCK.findall(PAGE)]
+    assert sorted(blocks) == experiment.items()
+    assert {path.stem for path in MEASURED.glob("*.json")} <= set(blocks)
+
+
+def test_no_reduced_run_is_shown():
+    for path in MEASURED.glob("*.json"):
+        found = json.loads(path.read_text("utf-8"))
+        assert not found["small"], path
+        assert found["item"] == path.stem
+        assert experiment.Experiment.read(path.stem).title == found["title"]
+
+
+def test_links():
+    for target in re.findall(r"\]\(([^)#]+)", PAGE):
+        assert (ROOT / "docs" / target).exists(), target
+
+
+def test_the_examples_are_data_sets(tmp_path):
+    there = world.World(tmp_path, tmp_path)
+    found = {}
+    for block in re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE):
+        found |= yaml.safe_load(block)
+    assert len(found) == 6
+    for name, content in found.items():
+        data = experiment.DataSet.model_validate(content)
+        assert "{" not in data.config("test", there).path, name
+    assert experiment.DataSet.model_validate(found["conll"]).config("dev", there).path.endswith("eng.testa")
+
+
+def row(seed, matching, metric, **more):
+    return {
+        "models": "one",
+        "group": ["a", "b"],
+        "seed": seed,
+        "way": "Simple",
+        "matching": matching,
+        "test": "a",
+        "loss": 1 - metric,
+        "metric": metric,
+        "metric_name": "macro F1",
+    } | more
+
+
+@pytest.fixture
+def found():
+    """Two merges with two seeds each: means 30 and 45 % without matching, 40 and 45 % with it."""
+    values = {"none": ((0.2, 0.4), (0.4, 0.5)), "full": ((0.3, 0.5), (0.5, 0.4))}
+    rows = [
+        row(seed, m, x, test=test)
+        for m, v in values.items()
+        for seed in (0, 1)
+        for test, x in zip("ab", v[seed], strict=True)
+    ]
+    parents = [{key: x for key, x in row(seed, "", 0.6).items() if key != "matching"} for seed in (0, 1)]
+    rows += [one | {"way": "parents", "parent": "a"} for one in parents]
+    head = {"item": "tiny", "title": "Tiny", "small": False, "settings": {"seeds": [0, 1]}, "rows": rows}
+    return head | {"minutes": 1.5, "device": "cpu", "versions": {"python": "3"}, "date": "2020-01-01"}
+
+
+def test_a_table_has_means_and_what_they_are_worth(found):
+    text = tables.markdown(found)
+    assert "| macro F1, %; 2 models at once | none | full |\n| --- | --- | --- |\n| parents | 60.00 ± 0.00 |  |" in text
+    assert "| Simple | 37.50 ± 10.61 | 42.50 ± 3.54 |" in text
+    assert "| difference | full - none |\n| --- | --- |\n| Simple | +5.00 ± 5.00 (3 of 4 up) |" in text
+    assert "| Simple | 0.625 ± 0.106 | 0.575 ± 0.035 |" in text
+    assert text.endswith("`python experiments/run.py tiny`; seeds 0, 1; cpu, 1.5 minutes; python 3; 2020-01-01.\n")
+    assert "says nothing" in tables.markdown(found | {"small": True})
+
+
+def test_a_page_is_filled(found, tmp_path):
+    (tmp_path / "tiny.json").write_text(json.dumps(found))
+    page = "a\n<!-- measured: tiny -->\nold\n<!-- end -->\nb\n<!-- measured: other -->\n<!-- end -->\n"
+    filled = tables.filled(page, tmp_path)
+    assert filled.startswith("a\n<!-- measured: tiny -->\n**Tiny**\n")
+    assert "old" not in filled
+    assert "<!-- measured: other -->\nNot measured yet: `python experiments/run.py other`.\n<!-- end -->\n" in filled
+    assert tables.filled(filled, tmp_path) == filled
+    found["rows"][0]["metric"] = 0.9
+    (tmp_path / "tiny.json").write_text(json.dumps(found))
+    assert tables.filled(filled, tmp_path) != filled
