@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, pad
 
 from cobasin.checkpoints import writer
+from cobasin.checkpoints.output import check_output
 from cobasin.errors import InputError
 from cobasin.evaluation.path import LossPath, loss_path
 from cobasin.evaluation.plots import plot_paths
@@ -99,7 +100,7 @@ def run(out: Path, *, epochs: int = EPOCHS, points: int = 25, overwrite: bool = 
         InputError: scikit-learn is not installed, or `out` cannot be used.
     """
     out = Path(out)
-    writer.check_output(out, overwrite)
+    check_output(out, overwrite)
     digits = load_digits()
     started = time.perf_counter()
     # The models are tiny: a second thread would only wait for the first, and results would depend on the machine.

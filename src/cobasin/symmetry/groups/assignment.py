@@ -22,9 +22,9 @@ def assign(gain: Tensor) -> Tensor:
     flat_perm, flat_gain = perm.reshape(-1, perm.shape[-1]), gain.reshape(-1, *gain.shape[-2:])
     every_source = torch.arange(gain.shape[-1], device=gain.device)
     unsolved = (flat_perm.sort(-1).values != every_source).any(-1).nonzero().flatten().tolist()
-    if unsolved:
-        from scipy.optimize import linear_sum_assignment  # dear to import, and models that are near never need it
     for k in unsolved:
+        from scipy.optimize import linear_sum_assignment  # dear to import, and models that are near never need it
+
         # contiguous float64, so that the solver makes no copy of its own
         cost = flat_gain[k].to(torch.float64, copy=True, memory_format=torch.contiguous_format).neg_()
         sources, targets = linear_sum_assignment(cost.cpu().numpy())
