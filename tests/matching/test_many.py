@@ -225,9 +225,9 @@ def count_matches(monkeypatch):
     """A list that every pair that is matched is added to."""
     seen, find = [], CommonForm.find
 
-    def spy(self, source, anchor, progress=None):
+    def spy(self, source, anchor, *rest):
         seen.append((source, anchor))
-        return find(self, source, anchor, progress)
+        return find(self, source, anchor, *rest)
 
     monkeypatch.setattr(CommonForm, "find", spy)
     return seen
