@@ -201,28 +201,3 @@ def _write_config(checkpoint: Checkpoint, folder: Path) -> None:
         # from_pretrained casts to the config's dtype, which may be that of another checkpoint.
         config.dtype = dtypes.pop()
     config.save_pretrained(folder)
-
-
-def _sync(folder: Path) -> None:
-    """Bring everything to the disk, so that the rename cannot outlive the data in a power cut."""
-    for path in [*folder.rglob("*"), folder]:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def _publish(partial: Path, out: Path, overwrite: bool) -> None:
-    if not (overwrite and out.exists()):
-        # Fails if a concurrent run has filled `out` in the meantime; an empty folder is replaced.
-        partial.rename(out)
-        return
-    replaced = out.with_name(f".{out.name}.replaced-{os.getpid()}")
-    out.rename(replaced)
-    try:
-        partial.rename(out)
-    except BaseException:
-        replaced.rename(out)
-        raise
-    shutil.rmtree(replaced, ignore_errors=True)
