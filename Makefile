@@ -28,5 +28,5 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -qq --upgrade 'pip>=25.1'
 	$(BIN)/pip install -qq --constraint constraints.txt torch
-	$(BIN)/pip install -qq --constraint constraints.txt --editable '.[demo,data,evaluation]' --group dev
+	$(BIN)/pip install -qq --constraint constraints.txt --editable '.[demo,data,evaluation,ray]' --group dev
 	touch $@

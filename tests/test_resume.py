@@ -93,7 +93,7 @@ def test_match(tmp_path, monkeypatch):
     monkeypatch.setattr(weights, "_update_family", lambda *given: calls.append(given) or update(*given))
     assert run(*start, tmp_path / "whole").code == 0
     whole = len(calls)
-    points = [("unit", 1), ("unit", 4), ("unit", 9), ("elements", 1), ("shard", 1), ("shard", 2)]
+    points = [("unit", 1), ("unit", 8), ("unit", 12), ("elements", 1), ("shard", 1), ("shard", 2)]
     outs = [tmp_path / f"{kind}-{number}" for kind, number in points]
     killed(*([[*start, str(out)], *point] for out, point in zip(outs, points, strict=True)))
     saved_by = []
@@ -107,7 +107,7 @@ def test_match(tmp_path, monkeypatch):
         assert not list(tmp_path.glob(f".{out.name}.*"))
         assert shards.items() <= {path.name: path.stat().st_ino for path in out.iterdir()}.items()
         saved_by.append(whole - len(calls))
-    assert all(saved_by[1:3])  # the first unit is that of the streams
+    assert all(saved_by[1:3])  # the first units are the distances at the start and those of the streams
     assert saved_by[3:] == [whole] * 3  # nothing is matched again
 
 
@@ -178,7 +178,7 @@ def test_nothing_to_go_on_from(tmp_path):
     wrong = ["merge", str(anchor), str(source), "--head-from", "nobody", "--out", str(tmp_path / "a" / "b")]
     refused(tmp_path, *wrong, "--resume")
     assert snapshot(tmp_path) == before
-    assert "--resume: repair and heal start anew" in refused(
+    assert "--resume and --part: repair and heal start anew" in refused(
         tmp_path, "merge", anchor, source, "--repair", "--out", tmp_path / "out", "--resume"
     )
     assert run("merge", anchor, source, "--match", "none", "--out", tmp_path / "a" / "b", "--resume").code == 0

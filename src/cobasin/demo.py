@@ -25,7 +25,7 @@ from cobasin.errors import InputError
 from cobasin.evaluation.path import LossPath, loss_path
 from cobasin.evaluation.plots import plot_paths
 from cobasin.evaluation.running import instantiate
-from cobasin.execution import torch_threads
+from cobasin.execution.jobs import torch_threads
 from cobasin.finding import match as api
 from cobasin.finding.applying import transform
 from cobasin.merging.merge import merge

@@ -5,7 +5,7 @@ import torch
 
 from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.typed import Typed
-from cobasin.execution import bfloat16_products
+from cobasin.execution.jobs import bfloat16_products
 from cobasin.finding.match import match
 from cobasin.matching.choice import Choice
 from cobasin.matching.state import Match

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint
-from cobasin.execution import run_jobs
+from cobasin.execution.jobs import run_jobs
 
 # Keys that say where a config is from, or how it is stored; so do those that begin with an underscore.
 _NO_FUNCTION = {"architectures", "dtype", "torch_dtype", "transformers_version"}

@@ -19,11 +19,13 @@ from typing import Any
 from safetensors import SafetensorError
 
 from cobasin.errors import InputError
+from cobasin.execution.parts import Part, living
 
 RUN = ".run.json"
 """In an unfinished folder: what the run is of, as JSON."""
 FOUND = ".found"
 """In an unfinished folder: a folder for what is found on the way, which the finished one does not have."""
+_SHARED = "parts"  # the last part of the name of an unfinished folder that several parts of a run fill
 
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
@@ -63,7 +65,7 @@ def working(
             shutil.rmtree(path)
         check_output(out, overwrite, inputs)
         if kept is not None:
-            _check_run(kept, run)
+            _check_run(kept, run, "leave --resume out to start anew")
         made = [path for path in out.parents if not path.exists()]
         out.parent.mkdir(parents=True, exist_ok=True)
         partial = out.with_name(f".{out.name}.partial-{os.getpid()}")
@@ -74,7 +76,7 @@ def working(
             else:
                 partial.mkdir()
                 if run is not None:
-                    (partial / RUN).write_text(json.dumps(run, indent=2, sort_keys=True))
+                    _write_run(partial / RUN, run)
         yield partial
         with output_errors(out):
             (partial / RUN).unlink(missing_ok=True)
@@ -90,6 +92,33 @@ def working(
         raise
 
 
+@contextmanager
+def sharing(
+    out: Path, overwrite: bool, inputs: Iterable[Path | None], run: Mapping[str, Any], part: tuple[int, int]
+) -> Iterator[tuple[Path, Part]]:
+    """The unfinished folder that all parts of a run fill, for one of them; `working` with ``resume`` finishes it.
+
+    Args:
+        out, overwrite, inputs, run: as in `working`.
+        part: the number of this part, from 1, and how many there are.
+
+    Raises InputError as `working` does; where the parts of another run are there.
+    """
+    out = Path(out).resolve()
+    check_output(out, overwrite, inputs)
+    folder = out.with_name(f".{out.name}.{_SHARED}")
+    with output_errors(out):
+        folder.mkdir(parents=True, exist_ok=True)
+        if not (folder / RUN).exists():
+            new = folder / f"{RUN}.{part[0]}"
+            _write_run(new, run)
+            new.replace(folder / RUN)
+    _check_run(folder, run, f"remove {folder} to start anew")
+    one = Part(*part, folder / FOUND)
+    with one.at_work():
+        yield folder, one
+
+
 def stamp(path: Path) -> list[list[Any]]:
     """What tells a file, or the files of a folder, from others without reading them: names, sizes, times of change."""
     files = sorted(path.rglob("*")) if path.is_dir() else [path]
@@ -97,8 +126,14 @@ def stamp(path: Path) -> list[list[Any]]:
     return [[file.relative_to(path).as_posix(), found.st_size, found.st_mtime_ns] for file, found in stats]
 
 
-def refuse_other(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any], what: str = "run") -> None:
-    """Refuse to go on from the state of another run, or of ``what`` else it is.
+def refuse_other(
+    path: Path,
+    found: Mapping[str, Any],
+    wanted: Mapping[str, Any],
+    what: str = "run",
+    anew: str = "leave --resume out to start anew",
+) -> None:
+    """Refuse to go on from the state of another run, or of ``what`` else it is; ``anew`` is the way out.
 
     Raises:
         InputError: says in what they differ.
@@ -107,7 +142,7 @@ def refuse_other(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]
     if other := [key for key in {**wanted, **found} if found.get(key) != wanted.get(key)]:
         raise InputError(
             f"{path}: the state of a {what} with other {' and '.join(other)}; repeat the command that was interrupted, "
-            "or leave --resume out to start anew"
+            f"or {anew}"
         )
 
 
@@ -138,7 +173,7 @@ def check_output(out: Path, overwrite: bool, inputs: Iterable[Path | None] = ())
 def out_of(path: Path) -> Path:
     """The folder that an unfinished one, or a path in it, will become; the path itself where it is in none."""
     for folder in (path, *path.parents):
-        if found := re.fullmatch(r"\.(.+)\.partial-\d+", folder.name):
+        if found := re.fullmatch(rf"\.(.+)\.(partial-\d+|{_SHARED})", folder.name):
             return folder.with_name(found[1])
     return path
 
@@ -170,6 +205,13 @@ def _left(out: Path) -> list[Path]:
     """What killed runs left beside `out`, the newest last; an old `out` that one had moved aside is brought back."""
     pattern = re.compile(rf"\.{re.escape(out.name)}\.(partial|replaced)-(\d+)")
     left = []
+    shared = out.with_name(f".{out.name}.{_SHARED}")
+    if at_work := living(shared / FOUND):
+        raise InputError(
+            f"{out}: part {' and '.join(map(str, at_work))} of it is at work; wait for the end of all parts"
+        )
+    if shared.is_dir():
+        left.append(shared)
     for sibling in list(out.parent.iterdir()) if out.parent.is_dir() else []:
         found = pattern.fullmatch(sibling.name)
         if found is None or _is_running(int(found[2])):
@@ -183,13 +225,17 @@ def _left(out: Path) -> list[Path]:
     return sorted(left, key=lambda path: ((path / RUN).exists(), path.stat().st_mtime))
 
 
-def _check_run(left: Path, run: Mapping[str, Any] | None) -> None:
-    """Refuse what another run has left."""
+def _write_run(path: Path, run: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(run, indent=2, sort_keys=True))
+
+
+def _check_run(left: Path, run: Mapping[str, Any] | None, anew: str) -> None:
+    """Refuse what another run has left; ``anew`` is the way out."""
     try:
         found = json.loads((left / RUN).read_text())
     except (OSError, ValueError) as error:
-        raise InputError(f"{left}: does not say what run it is of; leave --resume out to start anew") from error
-    refuse_other(left, found, run or {})
+        raise InputError(f"{left}: does not say what run it is of; {anew}") from error
+    refuse_other(left, found, run or {}, anew=anew)
 
 
 def _is_running(pid: int) -> bool:

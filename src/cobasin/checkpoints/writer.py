@@ -18,6 +18,7 @@ import torch
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.output import publishing
 from cobasin.checkpoints.weight_files import INDEX_FILE, SAFETENSORS_DTYPES, SINGLE_FILE, Header
+from cobasin.execution.parts import Part
 
 _DTYPE_NAMES = {dtype: name for name, dtype in SAFETENSORS_DTYPES.items()}
 _WEIGHT_SUFFIXES = {
@@ -62,7 +63,13 @@ def write(
     progress: Progress | None = None,
 ) -> None:
     """`save` into a folder that is there, and is not yet what anybody looks at; shards that it has are finished."""
-    _write_weights(checkpoint, folder, progress or (lambda _: None))
+    write_shards(checkpoint, folder, progress or (lambda _: None))
+    plan = _plan(checkpoint)
+    if list(plan) != [SINGLE_FILE]:
+        weight_map = {name: shard for shard, names in plan.items() for name in names}
+        total_size = sum(map(_size, checkpoint.headers.values()))
+        index = {"metadata": {"total_size": total_size}, "weight_map": weight_map}
+        _write_file(folder / INDEX_FILE, json.dumps(index, indent=2, sort_keys=True) + "\n")
     write_beside(folder, checkpoint.folder, files or {})
     # Last: without a config no loader takes the folder for a model.
     _write_config(checkpoint, folder)
@@ -76,25 +83,26 @@ def write_beside(folder: Path, source: Path | None, files: Mapping[str, Callable
         _write_file(folder / name, content)
 
 
-def _write_weights(checkpoint: Checkpoint, folder: Path, progress: Progress) -> None:
-    plan: dict[str, list[str]] = {}
-    for name, header in checkpoint.headers.items():
-        plan.setdefault(_safetensors_name(header.shard), []).append(name)
+def write_shards(checkpoint: Checkpoint, folder: Path, progress: Progress, part: Part | None = None) -> None:
+    """The files of weights that are not in ``folder`` yet; of these, a ``part`` writes its own."""
     with ThreadPoolExecutor(1) as writing, ThreadPoolExecutor(1) as finishing:
         finished = []
-        for shard, names in plan.items():
-            if (folder / shard).exists():
+        for job, (shard, names) in enumerate(_plan(checkpoint).items()):
+            if (folder / shard).exists() or not (part is None or part.owns(job)):
                 progress(sum(_size(checkpoint.headers[name]) for name in names))
                 continue
             file = _write_shard(checkpoint, names, folder / shard, writing, progress)
             finished.append(finishing.submit(_finish, file, folder / shard))
         for one in finished:
             one.result()
-    if list(plan) != [SINGLE_FILE]:
-        weight_map = {name: shard for shard, names in plan.items() for name in names}
-        total_size = sum(map(_size, checkpoint.headers.values()))
-        index = {"metadata": {"total_size": total_size}, "weight_map": weight_map}
-        _write_file(folder / INDEX_FILE, json.dumps(index, indent=2, sort_keys=True) + "\n")
+
+
+def _plan(checkpoint: Checkpoint) -> dict[str, list[str]]:
+    """The shards, and the tensors in each."""
+    plan: dict[str, list[str]] = {}
+    for name, header in checkpoint.headers.items():
+        plan.setdefault(_safetensors_name(header.shard), []).append(name)
+    return plan
 
 
 def _size(header: Header) -> int:

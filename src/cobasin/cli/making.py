@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from cobasin.cli.shared import OUT, SYMMETRY, Json, Out, Overwrite, Resume, SpecFile, app, declare, result
+from cobasin.cli.shared import (
+    OUT,
+    SYMMETRY,
+    Address,
+    Engine,
+    Json,
+    Out,
+    Overwrite,
+    PartOf,
+    Resume,
+    SpecFile,
+    app,
+    declare,
+    in_parts,
+    result,
+)
 from cobasin.errors import InputError
 
 
@@ -68,6 +83,9 @@ def match(
         str, typer.Option(help="Where activations and learned run the models: auto, cpu, cuda, cuda:1, ...")
     ] = "auto",
     resume: Resume = False,
+    part: PartOf = None,
+    engine: Engine = "local",
+    address: Address = "auto",
     spec: SpecFile = None,
     overwrite: Overwrite = False,
     json: Json = False,
@@ -84,11 +102,14 @@ def match(
     from cobasin.presenting import tables
     from cobasin.workflows import match as matching
 
-    declare(spec)
     search = {"method": method, "data": data, "samples": samples, "seed": seed, "steps": steps, "loss": loss}
-    search |= {"orders": orders, "device": device, "resume": resume, "anchor_out": anchor_out}
-    report = matching.match_to_folder(source, anchor, out, symmetry, layers, overwrite, **search)
-    result(report, json, tables.match_report)
+    search |= {"orders": orders, "device": device, "anchor_out": anchor_out}
+
+    def work(**how: Any) -> dict:
+        declare(spec)
+        return matching.match_to_folder(source, anchor, out, symmetry, layers, overwrite, **search, **how)
+
+    in_parts(work, part, engine, address, resume, json, tables.match_report)
 
 
 @app.command(name="apply")
@@ -181,6 +202,9 @@ def merge(
         typer.Option("--dry-run", help="Check all that can be checked without reading weights, and print the plan."),
     ] = False,
     resume: Resume = False,
+    part: PartOf = None,
+    engine: Engine = "local",
+    address: Address = "auto",
     spec: SpecFile = None,
     overwrite: Overwrite = False,
     json: Json = False,
@@ -202,7 +226,6 @@ def merge(
     from cobasin.presenting import tables
     from cobasin.workflows import merge as merging
 
-    declare(spec)
     options = {
         "merge_method": method,
         "weights": weights,
@@ -219,8 +242,14 @@ def merge(
     given = {name: value for name, value in options.items() if value not in (None, []) and value is not False}
     recipe = merging.recipe_of(models, given)
     if dry_run:
+        declare(spec)
         result(merging.plan_of(recipe), json, tables.plan)
-    elif out is None:
+        return
+    if out is None:
         raise InputError("--out is missing: name the folder to write, or ask for the plan with --dry-run")
-    else:
-        result(merging.merge_to_folder(recipe, out, overwrite, models, resume), json, tables.merge_report)
+
+    def work(**how: Any) -> dict:
+        declare(spec)
+        return merging.merge_to_folder(recipe, out, overwrite, models, **how)
+
+    in_parts(work, part, engine, address, resume, json, tables.merge_report)

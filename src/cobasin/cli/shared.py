@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json as jsonlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from cobasin.errors import InputError
+
+Show = Callable[[dict], None]
 
 app = typer.Typer(
     name="cobasin",
@@ -29,6 +34,23 @@ Resume = Annotated[
         "nothing), and keep what is finished if this one is interrupted, too.",
     ),
 ]
+PartOf = Annotated[
+    str | None,
+    typer.Option(
+        "--part",
+        metavar="I/N",
+        help="Do part I of N of the work, in a hidden folder beside --out that all N share (on other machines, too); "
+        "what they have done is gathered by the same command with --resume in place of --part.",
+    ),
+]
+Engine = Annotated[
+    str,
+    typer.Option(
+        help="'local', or 'ray': the parts run on the nodes of a Ray cluster that share this folder (pip install "
+        "'cobasin[ray]')."
+    ),
+]
+Address = Annotated[str, typer.Option(help="Of the Ray cluster; 'auto' is the one that this machine belongs to.")]
 SpecFile = Annotated[
     Path | None,
     typer.Option(
@@ -54,7 +76,35 @@ def declare(spec: Path | None) -> None:
         load_file(spec)
 
 
-def result(report: dict, json: bool, show) -> None:
+def in_parts(
+    work: Callable[..., dict], part: str | None, engine: str, address: str, resume: bool, json: bool, show: Show
+) -> None:
+    """Do a work, or one part of it, or its parts on a cluster and then what is left; and print the report.
+
+    Args:
+        work: takes ``resume``, and ``part``: None for all of it.
+        part, engine, address, resume: as given.
+        json, show: see `result`.
+    """
+    from cobasin.execution.parts import part_of
+    from cobasin.presenting.tables import part_report
+
+    if engine not in ("local", "ray"):
+        raise InputError(f"--engine {engine}: expected local or ray")
+    if part is not None and (resume or engine != "local"):
+        raise InputError(
+            f"--part {part}: goes without --resume, which gathers the parts, and without --engine {engine}"
+        )
+    if engine == "ray":
+        from cobasin.execution.cluster import on_ray
+
+        on_ray(work, address)
+    one = None if part is None else part_of(part)
+    report = work(resume=resume or engine == "ray", part=one)
+    result(report, json, show if one is None else part_report)
+
+
+def result(report: dict, json: bool, show: Show) -> None:
     """Print a report, as JSON or by ``show``."""
     if json:
         print(jsonlib.dumps(report, allow_nan=False))

@@ -21,7 +21,8 @@ from cobasin.finding.search import Prepared, Search
 from cobasin.learning.descent import Data
 from cobasin.matching.choice import Choice
 from cobasin.matching.many import Models
-from cobasin.matching.state import Match
+from cobasin.matching.state import Match, compared, free_groups
+from cobasin.matching.units import Keep, numbers
 from cobasin.matching.weights import ascend
 from cobasin.symmetry.action import Values
 from cobasin.symmetry.balance import conditions, in_isometries, keep_bases
@@ -89,21 +90,24 @@ class CommonForm:
     ) -> tuple[Values, dict[str, Any]]:
         """Match one model to another: the group elements, and what the report says of the search.
 
-        What is ``kept`` of matching by weights is not searched for again.
+        What is ``kept`` of matching by weights, or other parts find, is not searched for again.
 
         Raises:
             InputError: where the symmetry leaves nothing free; for NaN or infinite values.
         """
         started = time.perf_counter()
-        match = self.models.match(source, self.models.states[anchor])
-        if not match.groups:
+        form, ends = self.models.forms[source], (self.models.states[source], self.models.states[anchor])
+        if not free_groups(form, self.models.choice, self.models.excluded):
             layers = self.models.choice.layers
             raise InputError(
-                f"symmetry {self.symmetry!r} leaves nothing free in {match.spec.architecture}"
+                f"symmetry {self.symmetry!r} leaves nothing free in {form.spec.architecture}"
                 + ("" if layers is None else " with these layers (the residual stream runs through all of them)")
             )
-        clock, cpu, first = time.perf_counter(), time.process_time(), dict(match.distances)
-        ascent = ascend(match, progress, keep=None if kept is None else kept.within(f"{source}-{anchor}"))
+        keep = _of_pair(kept, source, anchor)
+        first = _distances(keep, "start", *ends, compared(form, self.models.excluded))
+        match = self.models.match(source, ends[1], distances=first)
+        clock, cpu = time.perf_counter(), time.process_time()
+        ascent = ascend(match, progress, keep=keep)
         more, history = {}, list(ascent.history)
         if self.search is not None and self.search.search.method == "activations":
             more = self._with_activations(self.search, match, (source, anchor), progress)
@@ -142,6 +146,7 @@ class CommonForm:
         values: Values,
         found: Mapping[str, Any],
         moved: tuple[Element, Values] | None = None,
+        kept: Kept | None = None,
     ) -> Element:
         """The element with these values, from the gauge of one model to that of another, with its report.
 
@@ -150,6 +155,7 @@ class CommonForm:
             values: what was found.
             found: what the report says of the search; the objective, unless it has one, is that before and after.
             moved: the anchor's own element, and what was found for it, where it moves, too.
+            kept: as in `find`.
         """
         started = time.perf_counter()
         known = self._found.get((source, anchor))
@@ -175,7 +181,11 @@ class CommonForm:
         target |= {key: value for key, value in own.items() if key.split(":")[0] in self.heads}
         element = Element(form, acting, own, target)
         counted = [name for name in ends[1] if name not in ends[1].spec.tied and name not in self.heads]
-        before, after = _distance(*ends, counted), _distance(element.apply(ends[0]), target_state, counted)
+        keep = _of_pair(kept, source, anchor)
+        before, after = (
+            math.sqrt(sum(_distances(keep, *what, counted).values()))
+            for what in (("before", *ends), ("after", element.apply(ends[0]), target_state))
+        )
         notes, more = [*self.notes, *found.get("notes", [])], {}
         if form.balanced:
             more["condition"] = worst_by_space(conditions(form, acting, frames, others).items())
@@ -271,6 +281,10 @@ def compared_inputs(search: Prepared, batches: Data) -> Iterator[Mapping[str, Te
     return (batch.inputs for batch in islice(iter(batches), -(-COMPARED // search.inputs.size)))
 
 
-def _distance(a: State, b: State, names: Sequence[str]) -> float:
-    """Euclidean distance over these tensors."""
-    return math.sqrt(sum(squared_distance(a[name], b[name]) for name in names))
+def _of_pair(kept: Kept | None, source: int, anchor: int) -> Kept | None:
+    return None if kept is None else kept.within(f"{source}-{anchor}")
+
+
+def _distances(keep: Keep | None, what: str, a: State, b: State, names: Sequence[str]) -> dict[str, float]:
+    """The squared distance of every one of these tensors."""
+    return numbers(keep, what, names, lambda name: squared_distance(a[name], b[name]))

@@ -1,4 +1,4 @@
-"""What a search for elements has found, in files, so that a search that was killed goes on from there."""
+"""What a search for elements has found, in files: one that was killed goes on from there, parts of one share it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from cobasin.checkpoints.output import out_of, output_errors
 from cobasin.checkpoints.weight_files import one_line
 from cobasin.errors import InputError
+from cobasin.execution.parts import Part
 from cobasin.matching.units import Outcome
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.spec import key_of, key_text
@@ -22,20 +23,33 @@ _ELEMENTS = "elements.json"
 class Kept:
     """A folder of what was found; it appears with the first thing that is kept.
 
+    Args:
+        folder: its place.
+        part: of a search that is shared, which part this process is.
+
     Raises InputError from every method where a file is damaged or cannot be written.
     """
 
-    def __init__(self, folder: Path):
-        self.folder = folder
+    def __init__(self, folder: Path, part: Part | None = None):
+        self.folder, self.part = folder, part
+
+    @property
+    def shared(self) -> bool:
+        """Whether other parts wait for what is found here."""
+        return self.part is not None
 
     def within(self, name: str) -> Kept:
         """A folder in this one."""
-        return Kept(self.folder / name)
+        return Kept(self.folder / name, self.part)
 
-    def load(self, name: str) -> Outcome | None:
-        """The outcome of that name, where there is one."""
+    def owns(self, job: int) -> bool:
+        """Whether a job is to be done here, and not by another part."""
+        return self.part is None or self.part.owns(job)
+
+    def load(self, name: str, job: int = 0) -> Outcome | None:
+        """The outcome of that name; None where there is none, and job number ``job`` has to be done to find it."""
         path = self._path(name)
-        if not path.exists():
+        if self.part.must_do(job, path) if self.part else not path.exists():
             return None
         try:
             with safe_open(path, framework="pt") as file:
@@ -58,11 +72,9 @@ class Kept:
         metadata = {"distances": json.dumps(outcome.distances), "says": json.dumps(outcome.says)}
         self._write(self._path(name), lambda path: save_file(tensors, path, metadata))
 
-    def drop_others(self, name: str) -> None:
-        """Forget all outcomes but that one."""
-        for path in self.folder.glob("*.safetensors"):
-            if path != self._path(name):
-                path.unlink()
+    def drop(self, name: str) -> None:
+        """Forget an outcome, where there is one."""
+        self._path(name).unlink(missing_ok=True)
 
     def elements(self) -> tuple[int, list[Element | None], dict] | None:
         """The reference, the element of every model, and the report of a search that ended."""
@@ -91,7 +103,7 @@ class Kept:
     def _write(self, path: Path, write: Callable[[Path], object]) -> None:
         with output_errors(out_of(path)):
             self.folder.mkdir(parents=True, exist_ok=True)
-            unfinished = path.with_name(f"{path.name}.unfinished")
+            unfinished = path.with_name(f"{path.name}.unfinished" + (f"-{self.part.number}" if self.part else ""))
             write(unfinished)
             unfinished.replace(path)
 

@@ -114,7 +114,7 @@ def match_all(
     state: Path | None = None,
     resume: bool = True,
     orders: bool = False,
-    keep: Path | None = None,
+    keep: Kept | None = None,
 ) -> Matched:
     """Bring any number of models together.
 
@@ -131,15 +131,15 @@ def match_all(
             models learn jointly, from where weights have brought them; a consensus is not found by ``activations``.
         move: of ``learned``: ``source``, the reference stays; ``all``, its scales and general maps move, too, and it
             has an element.
-        keep: a folder for what is found on the way. Where it has something, which must be of a search like this one,
-            the search goes on from there.
+        keep: where to keep what is found on the way. Where it has something, which must be of a search like this one,
+            the search goes on from there; parts that share it share the search by weights.
 
     Raises:
         InputError: as in `match`; for fewer than two models; for an anchor that is none of these; where ``all``
             shall move and the reference has no scales or general maps.
     """
     search = Search(method, data, samples, seed, steps, loss, move, device, state, resume, orders)
-    return _matched(models, symmetry, layers, anchor, progress, search, None if keep is None else Kept(keep))
+    return _matched(models, symmetry, layers, anchor, progress, search, keep)
 
 
 def _matched(
@@ -155,6 +155,8 @@ def _matched(
     started = time.perf_counter()
     if len(models) < 2:
         raise InputError(f"matching needs two models or more, got {len(models)}")
+    if kept is not None and kept.shared and search.method != "weights":
+        raise InputError(f"method {search.method} runs models, which is not shared: match on one machine, then merge")
     typed = [model if isinstance(model, Typed) else Typed.of(load(model)) for model in models]
     fixed = _fixed(anchor, len(typed))
     if kept is not None and (ended := kept.elements()) is not None:
@@ -180,12 +182,12 @@ def _matched(
     elements: list[Element | None] = [None] * len(typed)
     moved = None
     if reference in found:  # it moves, too, and the others go where it is then
-        elements[reference] = own = common.element(reference, reference, *found[reference])
+        elements[reference] = own = common.element(reference, reference, *found[reference], kept=kept)
         moved = own, found[reference][0]
     for i in found.keys() - {reference}:
-        elements[i] = common.element(i, reference, *found[i], moved)
+        elements[i] = common.element(i, reference, *found[i], moved, kept)
     report = {"anchor": anchor, "reference": reference, **report, "seconds": time.perf_counter() - started}
-    if kept is not None:
+    if kept is not None and not kept.shared:
         kept.save_elements(reference, elements, report)
     return Matched(common.typed, elements, reference, report)
 

@@ -1,14 +1,14 @@
-"""The units of work of an ascent, and what is kept of them so that one that was killed goes on from there.
+"""The units of work of an ascent, and what is kept of them: one that was killed goes on from there, parts share it.
 
 A unit changes the values of some keys, and with them the distances of the tensors that they touch. What it finds
-depends on nothing but where the match stood before it, so a unit that is kept need not run again.
+depends on nothing but where the match stood before it, so a unit that is kept need not run again, nor in all parts.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -17,6 +17,7 @@ from cobasin.symmetry.action import Values
 from cobasin.symmetry.spec import Key
 
 WORTH = 1.0  # seconds: what took less is found again as quickly
+PIECE = 16  # tensors, of which a number each is one outcome
 _ROUND = "round"
 
 
@@ -30,19 +31,56 @@ class Outcome:
 
 
 class Keep(Protocol):
-    """Where outcomes are kept, by name."""
+    """Where outcomes are kept, by name; it may be shared with other parts of the same search."""
 
-    def load(self, name: str) -> Outcome | None:
-        """The outcome of that name, where there is one."""
+    @property
+    def shared(self) -> bool:
+        """Whether other parts wait for what is found here."""
+        ...
+
+    def owns(self, job: int) -> bool:
+        """Whether a job is to be done here, and not by another part."""
+        ...
+
+    def load(self, name: str, job: int = 0) -> Outcome | None:
+        """The outcome of that name; None where there is none, and job number ``job`` has to be done to find it."""
         ...
 
     def save(self, name: str, outcome: Outcome) -> None:
         """Keep an outcome; it is there whole or not at all."""
         ...
 
-    def drop_others(self, name: str) -> None:
-        """Forget all outcomes but that one."""
+    def drop(self, name: str) -> None:
+        """Forget an outcome, where there is one."""
         ...
+
+
+def found_by(keep: Keep | None, name: str, job: int, work: Callable[[], Outcome]) -> Outcome:
+    """What ``work`` finds, unless it is kept or another part finds it."""
+    if keep is None:
+        return work()
+    if (found := keep.load(name, job)) is not None:
+        return found
+    started = time.perf_counter()
+    outcome = work()
+    if keep.shared or time.perf_counter() - started >= WORTH:
+        keep.save(name, outcome)
+    return outcome
+
+
+def own_first(keep: Keep | None, jobs: int) -> list[int]:
+    """The numbers of these jobs, those that other parts do last: until then they may be done."""
+    return sorted(range(jobs), key=lambda job: keep is not None and not keep.owns(job))
+
+
+def numbers(keep: Keep | None, what: str, names: Sequence[str], number: Callable[[str], float]) -> dict[str, float]:
+    """A number for every tensor, which takes reading it; ``what`` they are called where they are kept."""
+    pieces = [names[i : i + PIECE] for i in range(0, len(names), PIECE)]
+    found = dict.fromkeys(names, 0.0)
+    for i in own_first(keep, len(pieces)):
+        outcome = found_by(keep, f"{what}-{i}", i, lambda i=i: Outcome({}, {name: number(name) for name in pieces[i]}))
+        found |= outcome.distances
+    return found
 
 
 class Units:
@@ -51,27 +89,33 @@ class Units:
     def __init__(self, match: Match, keep: Keep | None):
         self.match, self.keep = match, keep
         self._since, self._kept = time.perf_counter(), ""
+        self._in_round: list[str] = []
 
-    def run(self, name: str, keys: Collection[Key], work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    def run(self, name: str, job: int, keys: Collection[Key], work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Run a unit, or take over what it found; returns what it says.
 
         Args:
-            name: of the unit within its round.
+            name: of the unit.
+            job: its number among those that are independent of each other, which says whose it is.
             keys: all that it may change.
             work: changes the match, and says something about that.
         """
-        if self.keep is not None and (found := self.keep.load(name)) is not None:
+        ran = False
+
+        def outcome() -> Outcome:
+            nonlocal ran
+            says, ran = work(), True
+            return self._outcome(keys, says)
+
+        found = found_by(self.keep, name, job, outcome)
+        if not ran:
             self.match.restore((found.values, found.distances))
-            return found.says
-        started = time.perf_counter()
-        says = work()
-        if self.keep is not None and time.perf_counter() - started >= WORTH:
-            self.keep.save(name, self._outcome(keys, says))
-        return says
+        self._in_round.append(name)
+        return found.says
 
     def last_round(self) -> dict[str, Any] | None:
         """Bring the match to the last round that is kept, and return what was said of it; None where there is none."""
-        found = None if self.keep is None else self.keep.load(_ROUND)
+        found = None if self.keep is None or self.keep.shared else self.keep.load(_ROUND)
         if found is None:
             return None
         self.match.restore((found.values, found.distances))
@@ -79,12 +123,17 @@ class Units:
         return found.says
 
     def end_round(self, says: dict[str, Any], last: bool = False) -> None:
-        """Keep all of the match, instead of the units of the round; ``last`` is kept however little time it took."""
+        """Keep all of the match, instead of the units of the round; ``last`` is kept however little time it took.
+
+        Where other parts may still be in that round, its units stay.
+        """
         now, said = time.perf_counter(), json.dumps(says)
-        if self.keep is not None and said != self._kept and (last or now - self._since >= WORTH):
-            self.keep.save(_ROUND, self._outcome(self.match.groups, says))
-            self.keep.drop_others(_ROUND)
-            self._since, self._kept = now, said
+        if self.keep is None or self.keep.shared or said == self._kept or not (last or now - self._since >= WORTH):
+            return
+        self.keep.save(_ROUND, self._outcome(self.match.groups, says))
+        for name in self._in_round:
+            self.keep.drop(name)
+        self._since, self._kept, self._in_round = now, said, []
 
     def _outcome(self, keys: Collection[Key], says: dict[str, Any]) -> Outcome:
         match = self.match

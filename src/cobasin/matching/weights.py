@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
-from cobasin.execution import bfloat16_products, run_jobs
+from cobasin.execution.jobs import bfloat16_products, run_jobs
 from cobasin.matching.order import inner_order, propose_order
 from cobasin.matching.state import Match
-from cobasin.matching.units import Keep, Units
+from cobasin.matching.units import Keep, Units, own_first
 from cobasin.symmetry.action import in_new_order, in_old_order
 from cobasin.symmetry.spec import Key, Site
 
@@ -104,7 +104,7 @@ def _first_round(units: Units, streams: list[Key], families: list[list[Key]]) ->
     """
     match = units.match
     starts = [match.snapshot()]
-    if units.run("1-ends", streams, lambda: {"turned": _turn_to_ends(match, streams)})["turned"]:
+    if units.run("1-ends", 0, streams, lambda: {"turned": _turn_to_ends(match, streams)})["turned"]:
         starts.append(match.snapshot())
     outcomes = []
     for i, start in enumerate(starts):
@@ -121,20 +121,20 @@ def _round(units: Units, streams: list[Key], families: list[list[Key]], reorder:
     match, said = units.match, list[dict[str, Any]]()
 
     def update_family(i: int, family: list[Key]) -> None:
-        said.append(units.run(f"{name}-family-{i}", family, partial(_update_family, match, family, reorder)))
+        said.append(units.run(f"{name}-family-{i}", i, family, partial(_update_family, match, family, reorder)))
 
     def update_stream(key: Key) -> dict[str, Any]:
         old = match.values[key]
         _update(match, key, exactly=True)
         return {"moved": any(not part.equal(match.values[key][name]) for name, part in old.items())}
 
-    jobs = [partial(update_family, i, family) for i, family in enumerate(families)]
+    jobs = [(partial(update_family, i, families[i]), i) for i in own_first(units.keep, len(families))]
     quick = [_from_bfloat16(match, family) for family in families]
     with bfloat16_products():
-        run_jobs([job for job, is_quick in zip(jobs, quick, strict=True) if is_quick])
-    run_jobs([job for job, is_quick in zip(jobs, quick, strict=True) if not is_quick])
+        run_jobs([job for job, i in jobs if quick[i]])
+    run_jobs([job for job, i in jobs if not quick[i]])
     moved = [
-        units.run(f"{name}-stream-{i}", [key], partial(update_stream, key))["moved"] for i, key in enumerate(streams)
+        units.run(f"{name}-stream-{i}", i, [key], partial(update_stream, key))["moved"] for i, key in enumerate(streams)
     ]
     return Sweep(any(one["orders_changed"] for one in said), any(moved))
 

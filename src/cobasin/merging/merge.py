@@ -16,6 +16,7 @@ from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.typed import Typed
 from cobasin.data.tokens import tokenizer_files
 from cobasin.errors import InputError
+from cobasin.finding.kept import Kept
 from cobasin.finding.match import Matched, match_all
 from cobasin.fusion.registry import find
 from cobasin.merging.after import Afterwards, worse
@@ -150,7 +151,7 @@ def merge_recipe(
     recipe: Recipe | Mapping[str, Any] | str | Path,
     models: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
-    keep: Path | None = None,
+    keep: Kept | None = None,
 ) -> Merge:
     """Run a recipe.
 
@@ -158,7 +159,7 @@ def merge_recipe(
         recipe: a YAML file, its content, or a Recipe.
         models: what the names in the recipe stand for, where they are not folders or hub ids.
         progress: see `Progress`.
-        keep: a folder for what matching finds on the way; see `match_all`.
+        keep: where to keep what matching finds on the way; see `match_all`.
 
     Raises:
         InputError: for a recipe that cannot be read, models that do not fit it or each other, data that do not fit.
@@ -196,7 +197,7 @@ def merge_recipe(
     return Merge(recipe, names, parents, checkpoints, matched, fusion.weights, fusion.statistics.report, notes, after)
 
 
-def _matched(recipe: Recipe, names: list[str], typed: list[Typed], report: Progress, keep: Path | None) -> Matched:
+def _matched(recipe: Recipe, names: list[str], typed: list[Typed], report: Progress, keep: Kept | None) -> Matched:
     """The models brought together, as the recipe says."""
     match = recipe.match
     if match.symmetry == "none" or len(names) == 1:  # one model, given twice

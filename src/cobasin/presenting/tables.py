@@ -75,6 +75,14 @@ def bar(text: str, total: int) -> Iterator[Callable[[int], None]]:
         yield lambda size: progress.advance(task, size)
 
 
+def part_report(report: dict) -> None:
+    """What is said when a part is done."""
+    output.print(
+        f"part {report['part']} of {report['parts']} is done; once all are, the same command with --resume in place of "
+        f"--part writes {report['out']}"
+    )
+
+
 def match_report(report: dict) -> None:
     """The table of `cobasin match`."""
     output.print(f"matched {report['source']} to {report['anchor']} ({report['symmetry']})")

@@ -17,11 +17,13 @@ from cobasin.adapters.merged import merged as base_and_adapter
 from cobasin.adapters.move import move_adapter
 from cobasin.checkpoints import card
 from cobasin.checkpoints.checkpoint import Checkpoint, load
-from cobasin.checkpoints.output import FOUND, check_output, output_errors, stamp, working
+from cobasin.checkpoints.output import FOUND, check_output, output_errors, sharing, stamp, working
 from cobasin.checkpoints.typed import Typed
-from cobasin.checkpoints.writer import save, write
+from cobasin.checkpoints.writer import save, write, write_shards
 from cobasin.errors import InputError
+from cobasin.execution.parts import Part
 from cobasin.finding.applying import transform, typed_for
+from cobasin.finding.kept import Kept
 from cobasin.finding.match import match_all
 from cobasin.learning.descent import forget
 from cobasin.presenting import tables
@@ -45,6 +47,7 @@ def match_to_folder(
     data: str | None = None,
     resume: bool = False,
     anchor_out: Path | None = None,
+    part: tuple[int, int] | None = None,
     **search: Any,
 ) -> dict:
     """Match, write the matched model with its element and report; returns the report.
@@ -59,14 +62,18 @@ def match_to_folder(
         resume: go on where a run of the same command was interrupted. What is needed for that is kept in a hidden
             folder beside ``out`` (of learning: in a hidden file) until that is written.
         anchor_out: where to write the anchor, which then moves, too.
+        part: do this part, of so many, of the work; what is left is done by the same call with ``resume`` instead.
         search: further arguments of `cobasin.match_all`.
     """
     learns = method == "learned"
     if not learns and anchor_out is not None:
         raise InputError(f"--anchor-out goes with --method learned; --method {method} learns nothing")
     if is_adapter(source) or is_adapter(anchor):
-        if method != "weights" or data is not None or resume:
-            raise InputError("adapters of one base are matched by their weights: no other --method, --data, --resume")
+        if method != "weights" or data is not None or resume or part is not None:
+            raise InputError(
+                "adapters of one base are matched by their weights, at once: no other --method, --data, --resume, "
+                "--part"
+            )
         return _match_adapters(source, anchor, out, symmetry, layers, overwrite)
     models, rows = (load(source), load(anchor)), None if data is None else data_config(data)
     folders = [model.folder for model in models]
@@ -76,14 +83,17 @@ def match_to_folder(
         check_output(anchor_out, overwrite, folders)
     search |= {"method": method, "data": rows}
 
-    def found(**more: Any) -> tuple[Element, Element | None, dict]:
+    def found(**more: Any) -> tuple[Element, Element | None]:
         with tables.rounds(f"matching {source} to {anchor}") as progress:
             ours, theirs = match_all(models, symmetry, layers, 1, progress, **search, **more).elements
         assert ours is not None
-        report = {"cobasin": __version__, "source": source, "anchor": anchor, "out": str(out), **ours.report}
-        return ours, theirs, report | evidence_of(ours, models[0])
+        return ours, theirs
 
-    if not learns:
+    def report_of(ours: Element) -> dict:
+        report = {"cobasin": __version__, "source": source, "anchor": anchor, "out": str(out), **ours.report}
+        return report | evidence_of(ours, models[0])
+
+    if not learns or part is not None:
         run = {"command": "match", "cobasin": __version__, "symmetry": symmetry, "layers": layers}
         run |= {key: str(value) for key, value in search.items()}
         run |= {
@@ -91,12 +101,19 @@ def match_to_folder(
         }
         if data is not None and rows is not None:
             run |= {f"file {path}": stamp(Path(path)) for path in (data, rows.path) if Path(path).exists()}
+        if part is not None:
+            with sharing(out, overwrite, folders, run, part) as (folder, one):
+                ours, _ = found(keep=Kept(folder / FOUND, one))
+                shards_with_bar(transform(ours, models[0]), folder, out, one)
+            return part_report(out, part)
         with working(out, overwrite, folders, run, resume) as folder:
-            ours, _, report = found(keep=folder / FOUND)
+            ours, _ = found(keep=Kept(folder / FOUND))
+            report = report_of(ours)
             write_with_bar(transform(ours, models[0]), folder, out, _beside(ours, report, card.matched(report)))
         return report
     state = _state_beside(out)
-    ours, theirs, report = found(move="source" if anchor_out is None else "all", state=state, resume=resume)
+    ours, theirs = found(move="source" if anchor_out is None else "all", state=state, resume=resume)
+    report = report_of(ours)
     if theirs is not None and anchor_out is not None:
         report["anchor_out"] = str(anchor_out)
         report["anchor_report"] = theirs.report | evidence_of(theirs, models[1])
@@ -248,3 +265,14 @@ def write_with_bar(checkpoint: Checkpoint, folder: Path, out: Path, files: dict)
     """`write` with a progress bar; ``folder`` becomes ``out``."""
     with tables.bar(f"writing {out}", checkpoint.size) as progress, output_errors(out.resolve()):
         write(checkpoint, folder, files=files, progress=progress)
+
+
+def shards_with_bar(checkpoint: Checkpoint, folder: Path, out: Path, part: Part) -> None:
+    """The shards of a part, with a progress bar."""
+    with tables.bar(f"writing {out}, part {part.number}", checkpoint.size) as progress, output_errors(out.resolve()):
+        write_shards(checkpoint, folder, progress, part)
+
+
+def part_report(out: Path, part: tuple[int, int]) -> dict:
+    """What is said of a part that is done."""
+    return {"cobasin": __version__, "out": str(out), "part": part[0], "parts": part[1]}

@@ -16,16 +16,17 @@ from cobasin import __version__
 from cobasin.checkpoints import card
 from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.fingerprint import fingerprint
-from cobasin.checkpoints.output import FOUND, check_output, stamp, working
+from cobasin.checkpoints.output import FOUND, check_output, sharing, stamp, working
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
+from cobasin.finding.kept import Kept
 from cobasin.fusion.registry import find
 from cobasin.merging.merge import Merge, merge_recipe, shares
 from cobasin.merging.plan import plan
 from cobasin.presenting import tables
 from cobasin.recipe import Recipe
 from cobasin.recipe.data_file import data_config
-from cobasin.workflows.match import evidence_of, save_with_bar, write_with_bar
+from cobasin.workflows.match import evidence_of, part_report, save_with_bar, shards_with_bar, write_with_bar
 
 _IN_RECIPE = {"weights": "parameters", "set": "parameters", "merge_method": "merge_method", "base_model": "base_model"}
 _IN_RECIPE |= {"repair": "repair", "heal": "heal", "data": "repair or heal"}
@@ -138,7 +139,12 @@ def plan_of(recipe: Recipe) -> dict[str, Any]:
 
 
 def merge_to_folder(
-    recipe: Recipe, out: Path, overwrite: bool, arguments: Sequence[str] = (), resume: bool = False
+    recipe: Recipe,
+    out: Path,
+    overwrite: bool,
+    arguments: Sequence[str] = (),
+    resume: bool = False,
+    part: tuple[int, int] | None = None,
 ) -> dict[str, Any]:
     """Merge and write: one folder, or one for every task whose head is kept; returns the report.
 
@@ -148,9 +154,12 @@ def merge_to_folder(
         overwrite: whether it may be replaced.
         arguments: of the command line, among them the recipe's file, which ``out`` must not replace.
         resume: go on where a run of the same command was interrupted, from the elements and shards that are finished.
+        part: do this part, of so many, of the work; what is left is done by the same call with ``resume`` instead.
     """
-    if resume and recipe.after is not None:
-        raise InputError("--resume: repair and heal start anew; leave it out, or merge without them")
+    if recipe.after is not None and (resume or part is not None):
+        raise InputError("--resume and --part: repair and heal start anew; leave it out, or merge without them")
+    if recipe.head == "keep" and part is not None:
+        raise InputError("--part: a merge that keeps every task head writes several folders; leave it out")
     loaded = {name: load(name) for name in recipe.referenced}
     folders = [model.folder for model in loaded.values()]
     check_output(out, overwrite, folders)
@@ -161,9 +170,15 @@ def merge_to_folder(
         run = {"command": "merge", "cobasin": __version__, "recipe": recipe.text()}
         run |= {f"model {name}": stamp(model.folder) for name, model in loaded.items() if model.folder is not None}
         run |= {f"file {path}": stamp(Path(path).expanduser()) for path in read}
+    if part is not None and run is not None:
+        with sharing(out, overwrite, folders, run, part) as (folder, one):
+            with tables.steps() as progress:
+                merged = merge_recipe(recipe, loaded, progress, Kept(folder / FOUND, one))
+            shards_with_bar(merged.checkpoint, folder, out, one)
+        return part_report(out, part)
     with working(out, overwrite, folders, run, resume) as folder:
         with tables.steps() as progress:
-            merged = merge_recipe(recipe, loaded, progress, folder / FOUND)
+            merged = merge_recipe(recipe, loaded, progress, Kept(folder / FOUND))
         report = _report(merged, out)
         files: dict[str, Callable[[Path], None] | str] = {
             f"cobasin-{i}.safetensors": element.save for i, element in enumerate(merged.elements) if element is not None

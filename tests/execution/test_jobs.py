@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 import torch
 
-from cobasin.execution import run_jobs
+from cobasin.execution.jobs import run_jobs
 
 
 @pytest.fixture(params=[1, 2, 8])

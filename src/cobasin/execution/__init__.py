@@ -1,0 +1,1 @@
+"""How work is run: jobs in threads, parts that share a folder, a cluster."""

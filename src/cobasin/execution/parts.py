@@ -1,0 +1,123 @@
+"""Parts of one run: processes, on one machine or many, that share a folder and nothing else.
+
+Every part goes through the whole run, and so comes to the same jobs in the same order. It does those that it owns, and
+takes over what the others have written into the folder. Those of a part that shows no life, because it was killed or
+has never been started, are divided among the others. A part lives while the counter in its file counts on: clocks of
+different machines are not compared. That two parts do one job is a waste, but no harm: they find the same.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cobasin.errors import InputError
+
+BEAT = 1.0  # seconds between two counts
+SILENT = 20.0  # seconds without one, after which nobody waits
+_POLL = 0.05  # seconds
+_PART = "part-"
+# A process of its own: some solvers hold the interpreter for minutes. It ends with the part, however that ends.
+_COUNT = """
+import os, sys, time
+file, parent, beat, count = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), 0
+while os.getppid() == parent:
+    with open(file + ".new", "w") as new:
+        new.write(str(count))
+    os.replace(file + ".new", file)
+    time.sleep(beat)
+    count += 1
+"""
+
+
+@dataclass
+class Part:
+    """Part ``number`` (from 1) of ``count``, which meet in ``folder``."""
+
+    number: int
+    count: int
+    folder: Path
+    _seen: dict[int, tuple[str, float]] = field(default_factory=dict)  # of others: the count, and when it was new here
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def owns(self, job: int) -> bool:
+        """Whether a job is this part's own."""
+        return job % self.count == self.number - 1
+
+    def must_do(self, job: int, result: Path) -> bool:
+        """Whether this part has to do a job, for lack of a ``result``; one that another part does is waited for."""
+        while not result.exists():
+            living = [one for one in range(1, self.count + 1) if one == self.number or self._lives(one)]
+            owner = job % self.count + 1
+            if (owner if owner in living else living[job // self.count % len(living)]) == self.number:
+                return True
+            time.sleep(_POLL)
+        return False
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """While this part shows that it lives.
+
+        Raises:
+            InputError: the same part is at work already.
+        """
+        file = self._file(self.number)
+        if self.number in living(self.folder):
+            raise InputError(f"part {self.number}/{self.count} of this run is at work already; start each part once")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        counting = subprocess.Popen([sys.executable, "-S", "-c", _COUNT, str(file), str(os.getpid()), str(BEAT)])
+        try:
+            yield
+        finally:
+            counting.kill()
+            counting.wait()
+            for one in (file, file.with_name(f"{file.name}.new")):
+                one.unlink(missing_ok=True)
+
+    def _lives(self, number: int) -> bool:
+        with self._lock:
+            now, count = time.monotonic(), _read(self._file(number))
+            if number not in self._seen or self._seen[number][0] != count:
+                self._seen[number] = count, now
+            return now - self._seen[number][1] < SILENT
+
+    def _file(self, number: int) -> Path:
+        return self.folder / f"{_PART}{number}"
+
+
+def part_of(text: str) -> tuple[int, int]:
+    """The number of a part and how many there are, as a user writes it.
+
+    Raises:
+        InputError: for anything but ``i/n`` with i from 1 to n.
+    """
+    found = re.fullmatch(r"([1-9]\d{0,4})/([1-9]\d{0,4})", text.strip())
+    if found is None or int(found[1]) > int(found[2]):
+        raise InputError(f"--part {text}: expected i/n, like 2/8, with i from 1 to n")
+    return int(found[1]), int(found[2])
+
+
+def living(folder: Path) -> list[int]:
+    """The parts that are at work in a folder; it takes a moment where one did not end properly."""
+    numbers = (file.name.removeprefix(_PART) for file in folder.glob(f"{_PART}*"))
+    before = {number: _read(folder / f"{_PART}{number}") for number in numbers if number.isdecimal()}
+    if before:
+        time.sleep(3 * BEAT)
+    after = {number: _read(folder / f"{_PART}{number}") for number in before}
+    return sorted(int(number) for number, count in after.items() if count not in ("", before[number]))
+
+
+def _read(file: Path) -> str:
+    """What a part's file says; nothing where it is not there."""
+    try:
+        return file.read_text()
+    except OSError:
+        return ""

@@ -1,0 +1,177 @@
+"""Parts of one run share its work through a folder, and do what is left by those that are gone."""
+
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from cobasin.errors import InputError
+from cobasin.execution import parts
+from cobasin.execution.parts import Part, living, part_of
+from cobasin.matching import weights
+from command_line import pair, refused, run, snapshot
+from merge_cases import saved
+from test_resume import assert_same_files
+
+CASE = "bert/BertForMaskedLM"
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """Nobody waits for long."""
+    monkeypatch.setattr(parts, "BEAT", 0.1)
+    monkeypatch.setattr(parts, "SILENT", 0.6)
+
+
+@pytest.mark.parametrize("text", ["0/2", "3/2", "1", "1/0", "-1/2", "a/b", "1/2/3", "", "1.5/2"])
+def test_what_is_no_part(text):
+    with pytest.raises(InputError, match="expected i/n, like 2/8"):
+        part_of(text)
+    assert part_of(" 2/8 ") == (2, 8)
+
+
+def test_every_job_has_one_owner(tmp_path):
+    team = [Part(number, 3, tmp_path) for number in (1, 2, 3)]
+    assert [[part.owns(job) for part in team].index(True) for job in range(7)] == [0, 1, 2, 0, 1, 2, 0]
+    assert all(sum(part.owns(job) for part in team) == 1 for job in range(7))
+
+
+def test_what_another_part_does_is_waited_for_while_it_lives(tmp_path, impatient):
+    result = tmp_path / "result"
+    with Part(1, 2, tmp_path).at_work():
+        threading.Timer(2.0, result.touch).start()
+        assert not Part(2, 2, tmp_path).must_do(0, result)
+        assert result.exists()
+
+
+def test_what_a_silent_part_should_do_is_divided_among_the_others(tmp_path, impatient):
+    with Part(2, 3, tmp_path).at_work(), Part(3, 3, tmp_path).at_work():
+        (tmp_path / "part-1").write_text("17")  # killed, and counts no further
+        second, third = Part(2, 3, tmp_path), Part(3, 3, tmp_path)
+        assert second.must_do(0, tmp_path / "0")
+        assert third.must_do(3, tmp_path / "3")
+        threading.Timer(0.3, (tmp_path / "6").touch).start()  # the second does it
+        assert not third.must_do(6, tmp_path / "6")
+
+
+def test_a_part_at_work_is_seen_and_not_started_twice(tmp_path, impatient):
+    assert living(tmp_path) == []
+    with Part(2, 2, tmp_path).at_work():
+        time.sleep(0.5)
+        assert living(tmp_path) == [2]
+        with pytest.raises(InputError, match="part 2/2 of this run is at work already"), Part(2, 2, tmp_path).at_work():
+            pass
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "part-1").write_text("17")
+    assert living(tmp_path) == []
+
+
+def test_the_sign_of_life_ends_with_a_part_that_is_killed(tmp_path):
+    program = "import os, sys\nfrom pathlib import Path\nfrom cobasin.execution import parts\nparts.BEAT = 0.1\n"
+    program += "import time\n"
+    program += "with parts.Part(1, 2, Path(sys.argv[1])).at_work():\n time.sleep(1)\n os.kill(os.getpid(), 9)"
+    subprocess.run([sys.executable, "-c", program, tmp_path], check=False)
+    time.sleep(0.5)
+    count = (tmp_path / "part-1").read_text()
+    time.sleep(0.5)
+    assert (tmp_path / "part-1").read_text() == count
+
+
+def start(*arguments):
+    """A part, as a process."""
+    command = [sys.executable, "-c", "from cobasin.cli import main; main()", *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_match_shared_by_two_processes(tmp_path):
+    source, anchor = pair(tmp_path, CASE, shard="20KB")
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    assert run("match", source, anchor, "--out", whole).code == 0
+    both = [start("match", source, anchor, "--out", out, "--part", f"{i}/2") for i in (1, 2)]
+    said = [one.communicate(timeout=300) for one in both]
+    assert [one.returncode for one in both] == [0, 0], said
+    assert "part 2 of 2 is done; once all are, the same command with --resume" in said[1][0]
+    assert not out.exists()
+    inodes = {path.name: path.stat().st_ino for path in (tmp_path / ".out.parts").glob("model-*.safetensors")}
+    assert len(inodes) == 2
+    assert run("match", source, anchor, "--out", out, "--resume").code == 0
+    assert_same_files(out, whole)
+    assert inodes.items() <= {path.name: path.stat().st_ino for path in out.iterdir()}.items()
+    assert not list(tmp_path.glob(".out*"))
+
+
+def test_one_part_alone_does_the_whole_match_and_its_share_of_the_shards(tmp_path, impatient, monkeypatch):
+    source, anchor = pair(tmp_path, CASE, shard="20KB")
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    command = ["match", source, anchor, "--symmetry", "ffn,attention", "--out"]
+    assert run(*command, whole).code == 0
+    assert run(*command, out, "--part", "2/2", "--json").json["parts"] == 2
+    shards = sorted(path.name for path in whole.glob("model-*.safetensors"))
+    assert sorted(path.name for path in (tmp_path / ".out.parts").glob("model-*.safetensors")) == shards[1::2]
+    calls, update = [], weights._update_family
+    monkeypatch.setattr(weights, "_update_family", lambda *given: calls.append(given) or update(*given))
+    assert run(*command, out, "--resume").code == 0
+    assert not calls
+    assert_same_files(out, whole)
+
+
+def test_merge(tmp_path, impatient):
+    models = saved(tmp_path, CASE, 3)
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    command = ["merge", *models, "--match", "ffn,attention", "--out"]
+    assert run(*command, whole).code == 0
+    for part in ("1/2", "2/2"):
+        assert run(*command, out, "--part", part).code == 0
+    assert run(*command, out, "--resume").code == 0
+    assert_same_files(out, whole)
+
+
+def test_refused(tmp_path, impatient):
+    source, anchor = pair(tmp_path, CASE)
+    match, merge = (["match", source, anchor], ["merge", anchor, source, "--match", "none"])
+    out = ["--out", tmp_path / "out"]
+    for wrong, text in (
+        ([*match, "--part", "3/2"], "--part 3/2: expected i/n"),
+        ([*match, "--part", "1/2", "--resume"], "goes without --resume"),
+        ([*match, "--part", "1/2", "--engine", "ray"], "without --engine ray"),
+        ([*match, "--engine", "slurm"], "--engine slurm: expected local or ray"),
+        ([*merge, "--repair", "--part", "1/2"], "repair and heal start anew"),
+        ([*merge, "--keep-heads", "--part", "1/2"], "several folders"),
+    ):
+        assert text in refused(tmp_path, *wrong, *out)
+    learned = run(*match, "--method", "learned", "--part", "1/2", *out)
+    assert learned.code == 2
+    assert "match on one machine, then merge" in learned.err
+
+
+def test_parts_of_another_run_are_not_mixed_in(tmp_path, impatient):
+    source, anchor = pair(tmp_path, CASE)
+    out = tmp_path / "out"
+    command = ["match", source, anchor, "--out", out, "--symmetry"]
+    assert run(*command, "ffn", "--part", "1/2").code == 0
+    shared = tmp_path / ".out.parts"
+    for more in (["--part", "2/2"], ["--resume"]):
+        line = refused(tmp_path, *command, "paper", *more)
+        assert f"{shared}: the state of a run with other symmetry" in line
+    assert f"remove {shared} to start anew" in refused(tmp_path, *command, "paper", "--part", "2/2")
+    assert run(*command, "paper").code == 0  # without --resume it starts anew
+    assert not shared.exists()
+
+
+def test_nothing_is_gathered_from_parts_at_work(tmp_path, impatient):
+    source, anchor = pair(tmp_path, CASE)
+    command = ["match", source, anchor, "--out", tmp_path / "out", "--symmetry", "ffn"]
+    assert run(*command, "--part", "1/2").code == 0
+    found = tmp_path / ".out.parts" / ".found"
+    with Part(2, 2, found).at_work():
+        time.sleep(0.5)
+        before = sorted(snapshot(tmp_path))
+        for more in (["--resume"], []):
+            finished = run(*command, *more)
+            assert finished.code == 2
+            assert "part 2 of it is at work; wait for the end of all parts" in finished.err
+        assert sorted(snapshot(tmp_path)) == before
+    assert run(*command, "--resume").code == 0
+    assert (tmp_path / "out" / "config.json").exists()
