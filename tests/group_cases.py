@@ -59,7 +59,8 @@ def gram_of(source, target):
     gram = Gram()
     for charge, x in source.items():
         y = target[charge]
-        gram.add(charge, x.mT @ y, x.square().sum(-2), y.square().sum(-2))
+        gram.add(charge, x.mT @ y)
+        gram.add_norms(charge, x.square().sum(-2), y.square().sum(-2))
     return gram
 
 

@@ -1,5 +1,6 @@
 """Parts of one run share its work through a folder, and do what is left by those that are gone."""
 
+import signal
 import subprocess
 import sys
 import threading
@@ -7,6 +8,7 @@ import time
 
 import pytest
 
+from cobasin.checkpoints.output import unfinished
 from cobasin.errors import InputError
 from cobasin.execution import parts
 from cobasin.execution.parts import Part, living, part_of
@@ -64,8 +66,11 @@ def test_a_part_at_work_is_seen_and_not_started_twice(tmp_path, impatient):
         with pytest.raises(InputError, match="part 2/2 of this run is at work already"), Part(2, 2, tmp_path).at_work():
             pass
     assert not list(tmp_path.iterdir())
-    (tmp_path / "part-1").write_text("17")
+    (tmp_path / "part-1").write_text("17")  # killed
     assert living(tmp_path) == []
+    with Part(1, 2, tmp_path).at_work():
+        assert living(tmp_path, 1) == [1]
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_sign_of_life_ends_with_a_part_that_is_killed(tmp_path):
@@ -152,12 +157,47 @@ def test_parts_of_another_run_are_not_mixed_in(tmp_path, impatient):
     command = ["match", source, anchor, "--out", out, "--symmetry"]
     assert run(*command, "ffn", "--part", "1/2").code == 0
     shared = tmp_path / ".out.parts"
+    assert "with other number of parts" in refused(tmp_path, *command, "ffn", "--part", "2/3")
     for more in (["--part", "2/2"], ["--resume"]):
         line = refused(tmp_path, *command, "paper", *more)
         assert f"{shared}: the state of a run with other symmetry" in line
     assert f"remove {shared} to start anew" in refused(tmp_path, *command, "paper", "--part", "2/2")
     assert run(*command, "paper").code == 0  # without --resume it starts anew
     assert not shared.exists()
+
+
+def test_a_part_that_is_refused_leaves_nothing(tmp_path, impatient):
+    source, anchor = pair(tmp_path, CASE)
+    command = ["match", source, anchor, "--out", tmp_path / "a" / "out", "--part", "1/2", "--symmetry"]
+    assert "ffnn" in refused(tmp_path, *command, "ffnn")
+    assert run(*command, "ffn").code == 0
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_a_part_that_waits_can_be_stopped(tmp_path, stop):
+    source, anchor = pair(tmp_path, CASE)
+    waiting = start("match", source, anchor, "--out", tmp_path / "out", "--symmetry", "ffn", "--part", "1/2")
+    found = tmp_path / ".out.parts" / ".found"
+    while not list(found.glob("*/start-0.*")):
+        assert waiting.poll() is None
+        time.sleep(0.05)
+    with Part(2, 2, found).at_work():
+        time.sleep(1)
+        waiting.send_signal(stop)
+        assert waiting.wait(timeout=15) == 130
+    assert waiting.stderr.read() == "interrupted; what is finished is kept for --resume\n"
+
+
+def test_what_killed_parts_leave_is_not_published(tmp_path, impatient):
+    source, anchor = pair(tmp_path, CASE)
+    command = ["match", source, anchor, "--symmetry", "ffn", "--out"]
+    assert run(*command, tmp_path / "whole").code == 0
+    assert run(*command, tmp_path / "out", "--part", "1/1").code == 0
+    for name in ("model.safetensors", ".run.json", "config.json"):
+        unfinished(tmp_path / ".out.parts" / name).write_text("half of it")
+    (tmp_path / ".out.parts" / ".found" / "part-1").write_text("17")
+    assert run(*command, tmp_path / "out", "--resume").code == 0
+    assert_same_files(tmp_path / "out", tmp_path / "whole")
 
 
 def test_nothing_is_gathered_from_parts_at_work(tmp_path, impatient):

@@ -47,7 +47,10 @@ def naive(spec, space, group, sites, source, target, pairs=(), normalise=False):
                 if j[site.axis] == i[site.axis]:  # once for every pair of heads: norms do not depend on the other's
                     norms[0][(*at, i[site.axis])] += a[i] ** 2
                     norms[1][(*at, j[site.axis])] += b[j] ** 2
-        gram.add(block.axes[site.axis].charge if group.charged else 0, cross, *(norms if group.scaled else ()))
+        charge = block.axes[site.axis].charge if group.charged else 0
+        gram.add(charge, cross)
+        if group.scaled:
+            gram.add_norms(charge, *norms)
     return gram
 
 

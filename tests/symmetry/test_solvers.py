@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cobasin.symmetry.groups import Diagonal, Gram, Orthogonal, Permutation, Rotation2, permutation
+from cobasin.symmetry.groups import Diagonal, Gram, Orthogonal, Permutation, Rotation2, assignment
 from cobasin.symmetry.groups.scale import best_scale, gain
 from group_cases import GROUPS, distance, gram_of, moved, normal, related, sample, sides, size_of
 
@@ -108,13 +108,16 @@ def badly_scaled(side, spread, seed):
 @pytest.mark.parametrize("batch", [(), (2, 3)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_large_table_is_priced_in_parts(group, batch, dtype, monkeypatch):
-    """With the same result, in the dtype of the Gram."""
-    gram = gram_of(*related(group, batch, 11, seed=0)).map(*[lambda x: x.to(dtype)] * 2)
-    whole = group._pair_gain(gram)
-    monkeypatch.setattr(permutation, "_CHUNK", 40)
-    assert whole.dtype == dtype
-    torch.testing.assert_close(group._pair_gain(gram), whole)
-    assert gram.cross[0].data_ptr() != whole.data_ptr() or not group.charged  # the Gram itself is left alone
+    """With the same result, also where the best sources are no permutation; the Gram itself is left alone."""
+    for noise in (0.1, 5.0):
+        gram = gram_of(*related(group, batch, 11, 0, noise)).map(*[lambda x: x.to(dtype)] * 2)
+        before = {charge: term.clone() for charge, term in gram.cross.items()}
+        monkeypatch.setattr(assignment, "_PART", 1 << 16)
+        whole = group.project(gram)
+        monkeypatch.setattr(assignment, "_PART", 40)
+        parts = group.project(gram)
+        assert all(torch.equal(parts[name], value) for name, value in whole.items())
+        assert all(torch.equal(gram.cross[charge], term) for charge, term in before.items())
 
 
 @permutations

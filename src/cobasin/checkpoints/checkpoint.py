@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -83,7 +82,7 @@ class Checkpoint(Tensors):
     @property
     def size(self) -> int:
         """Bytes of all tensors."""
-        return sum(math.prod(header.shape) * header.dtype.itemsize for header in self.headers.values())
+        return sum(header.size for header in self.headers.values())
 
     def __repr__(self) -> str:
         return f"Checkpoint({self.label!r}, {self.architecture}, {len(self)} tensors)"

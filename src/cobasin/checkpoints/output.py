@@ -15,18 +15,23 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from safetensors import SafetensorError
 
 from cobasin.errors import InputError
-from cobasin.execution.parts import Part, living
+from cobasin.execution.parts import living
 
 RUN = ".run.json"
 """In an unfinished folder: what the run is of, as JSON."""
 FOUND = ".found"
 """In an unfinished folder: a folder for what is found on the way, which the finished one does not have."""
-_SHARED = "parts"  # the last part of the name of an unfinished folder that several parts of a run fill
+SHARED = "parts"
+"""The end of the name of an unfinished folder that several parts of a run fill, see `cobasin.checkpoints.sharing`."""
 
+PARTS = "number of parts"
+"""In `RUN` of a folder that parts fill: how many they are."""
+_UNFINISHED = ".unfinished"
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -65,7 +70,7 @@ def working(
             shutil.rmtree(path)
         check_output(out, overwrite, inputs)
         if kept is not None:
-            _check_run(kept, run, "leave --resume out to start anew")
+            check_run(kept, run, "leave --resume out to start anew")
         made = [path for path in out.parents if not path.exists()]
         out.parent.mkdir(parents=True, exist_ok=True)
         partial = out.with_name(f".{out.name}.partial-{os.getpid()}")
@@ -76,10 +81,11 @@ def working(
             else:
                 partial.mkdir()
                 if run is not None:
-                    _write_run(partial / RUN, run)
+                    write_run(partial / RUN, run)
         yield partial
         with output_errors(out):
-            (partial / RUN).unlink(missing_ok=True)
+            for path in (partial / RUN, *partial.rglob(f"*{_UNFINISHED}")):
+                path.unlink(missing_ok=True)
             shutil.rmtree(partial / FOUND, ignore_errors=True)
             _sync(partial)
             _publish(partial, out, overwrite)
@@ -92,31 +98,9 @@ def working(
         raise
 
 
-@contextmanager
-def sharing(
-    out: Path, overwrite: bool, inputs: Iterable[Path | None], run: Mapping[str, Any], part: tuple[int, int]
-) -> Iterator[tuple[Path, Part]]:
-    """The unfinished folder that all parts of a run fill, for one of them; `working` with ``resume`` finishes it.
-
-    Args:
-        out, overwrite, inputs, run: as in `working`.
-        part: the number of this part, from 1, and how many there are.
-
-    Raises InputError as `working` does; where the parts of another run are there.
-    """
-    out = Path(out).resolve()
-    check_output(out, overwrite, inputs)
-    folder = out.with_name(f".{out.name}.{_SHARED}")
-    with output_errors(out):
-        folder.mkdir(parents=True, exist_ok=True)
-        if not (folder / RUN).exists():
-            new = folder / f"{RUN}.{part[0]}"
-            _write_run(new, run)
-            new.replace(folder / RUN)
-    _check_run(folder, run, f"remove {folder} to start anew")
-    one = Part(*part, folder / FOUND)
-    with one.at_work():
-        yield folder, one
+def unfinished(path: Path) -> Path:
+    """Another name for a file while it is written, which no other process uses; a killed one leaves it."""
+    return path.with_name(f"{path.name}.{uuid4().hex[:12]}{_UNFINISHED}")
 
 
 def stamp(path: Path) -> list[list[Any]]:
@@ -173,7 +157,7 @@ def check_output(out: Path, overwrite: bool, inputs: Iterable[Path | None] = ())
 def out_of(path: Path) -> Path:
     """The folder that an unfinished one, or a path in it, will become; the path itself where it is in none."""
     for folder in (path, *path.parents):
-        if found := re.fullmatch(rf"\.(.+)\.(partial-\d+|{_SHARED})", folder.name):
+        if found := re.fullmatch(rf"\.(.+)\.(partial-\d+|{SHARED})", folder.name):
             return folder.with_name(found[1])
     return path
 
@@ -205,7 +189,7 @@ def _left(out: Path) -> list[Path]:
     """What killed runs left beside `out`, the newest last; an old `out` that one had moved aside is brought back."""
     pattern = re.compile(rf"\.{re.escape(out.name)}\.(partial|replaced)-(\d+)")
     left = []
-    shared = out.with_name(f".{out.name}.{_SHARED}")
+    shared = out.with_name(f".{out.name}.{SHARED}")
     if at_work := living(shared / FOUND):
         raise InputError(
             f"{out}: part {' and '.join(map(str, at_work))} of it is at work; wait for the end of all parts"
@@ -225,17 +209,24 @@ def _left(out: Path) -> list[Path]:
     return sorted(left, key=lambda path: ((path / RUN).exists(), path.stat().st_mtime))
 
 
-def _write_run(path: Path, run: Mapping[str, Any]) -> None:
+def write_run(path: Path, run: Mapping[str, Any]) -> None:
+    """Note what an unfinished folder is of."""
     path.write_text(json.dumps(run, indent=2, sort_keys=True))
 
 
-def _check_run(left: Path, run: Mapping[str, Any] | None, anew: str) -> None:
-    """Refuse what another run has left; ``anew`` is the way out."""
+def check_run(left: Path, run: Mapping[str, Any] | None, anew: str) -> None:
+    """Refuse what another run has left; ``anew`` is the way out.
+
+    Raises:
+        InputError: says in what they differ.
+    """
     try:
         found = json.loads((left / RUN).read_text())
     except (OSError, ValueError) as error:
         raise InputError(f"{left}: does not say what run it is of; {anew}") from error
-    refuse_other(left, found, run or {}, anew=anew)
+    wanted = run or {}
+    # what parts have done is gathered without knowing how many they were
+    refuse_other(left, {key: found[key] for key in found if key != PARTS or key in wanted}, wanted, anew=anew)
 
 
 def _is_running(pid: int) -> bool:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 import pickle
 import zipfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,6 +47,8 @@ SAFETENSORS_DTYPES = {
 }
 
 _PROBLEMS_SHOWN = 20
+_AHEAD = 1 << 26  # bytes that the system is asked to fetch before they are read
+_WORTH = 1 << 20  # bytes: a smaller tensor is not worth asking
 
 Reader = Callable[[str], Tensor]
 
@@ -55,6 +60,11 @@ class Header:
     dtype: torch.dtype
     shape: tuple[int, ...]
     shard: str
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return math.prod(self.shape) * self.dtype.itemsize
 
 
 def open_weights(folder: Path) -> tuple[dict[str, Header], Reader]:
@@ -167,7 +177,7 @@ def open_safetensors(path: Path) -> tuple[dict[str, Header], Reader]:
 
     Raises InputError if the file is damaged, or holds elements that torch has no type for.
     """
-    headers = {}
+    headers, ends, end = {}, {}, 0
     try:
         handle = safe_open(path, framework="pt")
         for name in handle.offset_keys():
@@ -176,13 +186,33 @@ def open_safetensors(path: Path) -> tuple[dict[str, Header], Reader]:
             if dtype is None:
                 raise InputError(f"{path}: {name} has element type {entry.get_dtype()}, which torch has not")
             headers[name] = Header(dtype, tuple(entry.get_shape()), path.name)
+            end += headers[name].size
+            ends[name] = end
     except SafetensorError as error:
         reason = f"truncated, corrupt or not safetensors ({one_line(error)})"
         raise InputError(f"{path}: {reason}; fetch the file again") from error
     except RuntimeError as error:  # the system may refuse to map a file that is larger than its memory
         reason = one_line(error)
         raise InputError(f"{path}: cannot be mapped ({reason}); save the model in smaller shards") from error
-    return headers, handle.get_tensor
+    start = path.stat().st_size - end  # of the tensors, which follow each other to the end of the file
+
+    def read(name: str) -> Tensor:
+        if headers[name].size >= _WORTH:
+            _fetch_ahead(path, start + ends[name])
+        return handle.get_tensor(name)
+
+    return headers, read
+
+
+def _fetch_ahead(path: Path, start: int) -> None:
+    """Have the system fetch what comes next in a file while what was just asked for is computed with."""
+    if hasattr(os, "posix_fadvise"):  # not everywhere
+        with suppress(OSError):  # advice only: the file may be gone, and its mapping is not
+            file = os.open(path, os.O_RDONLY)
+            try:
+                os.posix_fadvise(file, start, _AHEAD, os.POSIX_FADV_WILLNEED)
+            finally:
+                os.close(file)
 
 
 def _open_pickle(path: Path) -> tuple[dict[str, Header], Reader]:

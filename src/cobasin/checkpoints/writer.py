@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import math
 import os
 import shutil
 from collections.abc import Callable, Mapping
@@ -16,7 +15,7 @@ from pathlib import Path
 import torch
 
 from cobasin.checkpoints.checkpoint import Checkpoint
-from cobasin.checkpoints.output import publishing
+from cobasin.checkpoints.output import publishing, unfinished
 from cobasin.checkpoints.weight_files import INDEX_FILE, SAFETENSORS_DTYPES, SINGLE_FILE, Header
 from cobasin.execution.parts import Part
 
@@ -67,7 +66,7 @@ def write(
     plan = _plan(checkpoint)
     if list(plan) != [SINGLE_FILE]:
         weight_map = {name: shard for shard, names in plan.items() for name in names}
-        total_size = sum(map(_size, checkpoint.headers.values()))
+        total_size = checkpoint.size
         index = {"metadata": {"total_size": total_size}, "weight_map": weight_map}
         _write_file(folder / INDEX_FILE, json.dumps(index, indent=2, sort_keys=True) + "\n")
     write_beside(folder, checkpoint.folder, files or {})
@@ -89,7 +88,7 @@ def write_shards(checkpoint: Checkpoint, folder: Path, progress: Progress, part:
         finished = []
         for job, (shard, names) in enumerate(_plan(checkpoint).items()):
             if (folder / shard).exists() or not (part is None or part.owns(job)):
-                progress(sum(_size(checkpoint.headers[name]) for name in names))
+                progress(sum(checkpoint.headers[name].size for name in names))
                 continue
             file = _write_shard(checkpoint, names, folder / shard, writing, progress)
             finished.append(finishing.submit(_finish, file, folder / shard))
@@ -103,11 +102,6 @@ def _plan(checkpoint: Checkpoint) -> dict[str, list[str]]:
     for name, header in checkpoint.headers.items():
         plan.setdefault(_safetensors_name(header.shard), []).append(name)
     return plan
-
-
-def _size(header: Header) -> int:
-    """Bytes."""
-    return math.prod(header.shape) * header.dtype.itemsize
 
 
 def _safetensors_name(shard: str) -> str:
@@ -129,7 +123,7 @@ def _write_shard(
     end = 0
     for name in names:
         header = checkpoint.headers[name]
-        start, end = end, end + _size(header)
+        start, end = end, end + header.size
         entries[name] = {
             "dtype": _DTYPE_NAMES[header.dtype],
             "shape": list(header.shape),
@@ -137,7 +131,7 @@ def _write_shard(
         }
     head = json.dumps(entries, separators=(",", ":")).encode()
     head += b" " * (-len(head) % 8)
-    file, behind = _unfinished(path).open("wb"), None
+    file, behind = unfinished(path).open("wb"), None
     try:
         file.write(len(head).to_bytes(8, "little") + head)
         for name in names:
@@ -165,11 +159,7 @@ def _finish(file: BufferedWriter, path: Path) -> None:
     with file:
         file.flush()
         os.fsync(file.fileno())
-    _unfinished(path).rename(path)
-
-
-def _unfinished(path: Path) -> Path:
-    return path.with_name(f"{path.name}.unfinished")
+    Path(file.name).replace(path)
 
 
 def _bytes_of(checkpoint: Checkpoint, name: str, header: Header) -> memoryview:

@@ -39,5 +39,5 @@ def main() -> None:
     except SystemExit as end:
         if end.code == INTERRUPTED:  # what typer makes of a KeyboardInterrupt
             kept, left = "what is finished is kept for --resume", "no unfinished output was left behind"
-            print(f"interrupted; {kept if '--resume' in sys.argv else left}", file=sys.stderr)
+            print(f"interrupted; {kept if {'--resume', '--part'} & set(sys.argv) else left}", file=sys.stderr)
         raise

@@ -15,14 +15,14 @@ _M_MMAP_THRESHOLD = -3  # of malloc.h
 _LARGE = 1 << 24  # bytes
 
 
-def run_jobs(jobs: Sequence[Callable[[], None]]) -> None:
-    """Run every job, several at a time; the first exception ends it all.
+def run_jobs(jobs: Sequence[Callable[[], None]], one_by_one: bool = False) -> None:
+    """Run every job, several at a time unless ``one_by_one``; the first exception ends it all.
 
     Each worker gets its share of the machine's threads: many small factorisations in parallel beat one that
     is split.
     """
     _return_large_blocks()
-    workers = min(len(jobs), os.cpu_count() or 1)
+    workers = 1 if one_by_one else min(len(jobs), os.cpu_count() or 1)
     if workers <= 1:
         for job in jobs:
             job()

@@ -12,7 +12,6 @@ import os
 import re
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,16 +22,19 @@ from cobasin.errors import InputError
 
 BEAT = 1.0  # seconds between two counts
 SILENT = 20.0  # seconds without one, after which nobody waits
-_POLL = 0.05  # seconds
+_POLL = 0.1  # seconds
 _PART = "part-"
 # A process of its own: some solvers hold the interpreter for minutes. It ends with the part, however that ends.
 _COUNT = """
 import os, sys, time
 file, parent, beat, count = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), 0
 while os.getppid() == parent:
-    with open(file + ".new", "w") as new:
-        new.write(str(count))
-    os.replace(file + ".new", file)
+    try:
+        with open(f"{file}.{parent}", "w") as new:
+            new.write(str(count))
+        os.replace(new.name, file)
+    except OSError:
+        pass  # a full disk, a server that is away for a moment
     time.sleep(beat)
     count += 1
 """
@@ -45,8 +47,7 @@ class Part:
     number: int
     count: int
     folder: Path
-    _seen: dict[int, tuple[str, float]] = field(default_factory=dict)  # of others: the count, and when it was new here
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _seen: dict[int, tuple[str, float, float]] = field(default_factory=dict)  # the count, when it was new, when looked
 
     def owns(self, job: int) -> bool:
         """Whether a job is this part's own."""
@@ -55,9 +56,11 @@ class Part:
     def must_do(self, job: int, result: Path) -> bool:
         """Whether this part has to do a job, for lack of a ``result``; one that another part does is waited for."""
         while not result.exists():
-            living = [one for one in range(1, self.count + 1) if one == self.number or self._lives(one)]
             owner = job % self.count + 1
-            if (owner if owner in living else living[job // self.count % len(living)]) == self.number:
+            if owner != self.number and not self._lives(owner):
+                living = [one for one in range(1, self.count + 1) if one == self.number or self._lives(one)]
+                owner = living[job // self.count % len(living)]
+            if owner == self.number:
                 return True
             time.sleep(_POLL)
         return False
@@ -69,28 +72,38 @@ class Part:
         Raises:
             InputError: the same part is at work already.
         """
-        file = self._file(self.number)
-        if self.number in living(self.folder):
-            raise InputError(f"part {self.number}/{self.count} of this run is at work already; start each part once")
-        self.folder.mkdir(parents=True, exist_ok=True)
-        counting = subprocess.Popen([sys.executable, "-S", "-c", _COUNT, str(file), str(os.getpid()), str(BEAT)])
+        file = self.folder / f"{_PART}{self.number}"
+        self._claim(file)
+        counting = subprocess.Popen(
+            [sys.executable, "-S", "-c", _COUNT, str(file), str(os.getpid()), str(BEAT)], start_new_session=True
+        )
         try:
             yield
         finally:
             counting.kill()
             counting.wait()
-            for one in (file, file.with_name(f"{file.name}.new")):
+            for one in (file, file.with_name(f"{file.name}.{os.getpid()}")):
                 one.unlink(missing_ok=True)
 
-    def _lives(self, number: int) -> bool:
-        with self._lock:
-            now, count = time.monotonic(), _read(self._file(number))
-            if number not in self._seen or self._seen[number][0] != count:
-                self._seen[number] = count, now
-            return now - self._seen[number][1] < SILENT
+    def _claim(self, file: Path) -> None:
+        for _ in range(2):
+            try:
+                with file.open("x") as new:
+                    new.write("started")
+                return
+            except FileExistsError:
+                if living(self.folder, self.number):
+                    break
+                file.unlink(missing_ok=True)  # it was killed
+        raise InputError(f"part {self.number}/{self.count} of this run is at work already; start each part once")
 
-    def _file(self, number: int) -> Path:
-        return self.folder / f"{_PART}{number}"
+    def _lives(self, number: int) -> bool:
+        now = time.monotonic()
+        count, since, looked = self._seen.get(number, (None, now, -BEAT))
+        if now - looked >= BEAT:
+            found = _read(self.folder / f"{_PART}{number}")
+            count, since, looked = self._seen[number] = found, since if found == count else now, now
+        return now - since < SILENT
 
 
 def part_of(text: str) -> tuple[int, int]:
@@ -105,14 +118,18 @@ def part_of(text: str) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
-def living(folder: Path) -> list[int]:
-    """The parts that are at work in a folder; it takes a moment where one did not end properly."""
-    numbers = (file.name.removeprefix(_PART) for file in folder.glob(f"{_PART}*"))
-    before = {number: _read(folder / f"{_PART}{number}") for number in numbers if number.isdecimal()}
-    if before:
-        time.sleep(3 * BEAT)
-    after = {number: _read(folder / f"{_PART}{number}") for number in before}
-    return sorted(int(number) for number, count in after.items() if count not in ("", before[number]))
+def living(folder: Path, number: int | None = None) -> list[int]:
+    """Parts that are seen to be at work in a folder, or that one; it takes a while where one was killed."""
+    names = (file.name.removeprefix(_PART) for file in folder.glob(f"{_PART}*"))
+    numbers = [int(name) for name in names if name.isdecimal() and number in (None, int(name))]
+    before, until = {one: _read(folder / f"{_PART}{one}") for one in numbers}, time.monotonic() + SILENT
+    while before and time.monotonic() < until:
+        time.sleep(min(_POLL, BEAT))
+        after = {one: _read(folder / f"{_PART}{one}") for one in before}
+        if found := sorted(one for one, count in after.items() if count not in ("", before[one])):
+            return found
+        before = {one: before[one] for one, count in after.items() if count}  # others have ended
+    return []
 
 
 def _read(file: Path) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from cobasin.checkpoints.output import out_of, output_errors
+from cobasin.checkpoints.output import out_of, output_errors, unfinished
 from cobasin.checkpoints.weight_files import one_line
 from cobasin.errors import InputError
 from cobasin.execution.parts import Part
@@ -102,10 +102,11 @@ class Kept:
 
     def _write(self, path: Path, write: Callable[[Path], object]) -> None:
         with output_errors(out_of(path)):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            unfinished = path.with_name(f"{path.name}.unfinished" + (f"-{self.part.number}" if self.part else ""))
-            write(unfinished)
-            unfinished.replace(path)
+            # of a folder that is shared, and was gathered meanwhile, nothing is made anew
+            self.folder.mkdir(parents=self.part is None, exist_ok=True)
+            new = unfinished(path)
+            write(new)
+            new.replace(path)
 
 
 def _damaged(path: Path, error: Exception) -> InputError:

@@ -91,6 +91,10 @@ class Units:
         self._since, self._kept = time.perf_counter(), ""
         self._in_round: list[str] = []
 
+    def owns(self, job: int) -> bool:
+        """Whether a job is to be done here, and not by another part."""
+        return self.keep is None or self.keep.owns(job)
+
     def run(self, name: str, job: int, keys: Collection[Key], work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Run a unit, or take over what it found; returns what it says.
 

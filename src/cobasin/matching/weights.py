@@ -8,6 +8,7 @@ stream the two alternate. A step is taken only if it does not raise the distance
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
@@ -15,12 +16,13 @@ from typing import Any
 from cobasin.execution.jobs import bfloat16_products, run_jobs
 from cobasin.matching.order import inner_order, propose_order
 from cobasin.matching.state import Match
-from cobasin.matching.units import Keep, Units, own_first
+from cobasin.matching.units import Keep, Units
 from cobasin.symmetry.action import in_new_order, in_old_order
 from cobasin.symmetry.spec import Key, Site
 
 MAX_ROUNDS = 200
 SETTLED = 1e-6  # relative fall of the squared distance in a round
+LARGE = 1 << 28  # bytes: tables of this size are not made side by side; their products use all threads anyway
 EXACT = 1e-24  # of the squared distance at the start: nothing but rounding is left
 
 
@@ -128,11 +130,16 @@ def _round(units: Units, streams: list[Key], families: list[list[Key]], reorder:
         _update(match, key, exactly=True)
         return {"moved": any(not part.equal(match.values[key][name]) for name, part in old.items())}
 
-    jobs = [(partial(update_family, i, families[i]), i) for i in own_first(units.keep, len(families))]
-    quick = [_from_bfloat16(match, family) for family in families]
-    with bfloat16_products():
-        run_jobs([job for job, i in jobs if quick[i]])
-    run_jobs([job for job, i in jobs if not quick[i]])
+    # together, what is multiplied alike, and what is small enough for that; one by one, what other parts do: for that
+    # this one waits, which no signal would end in another thread
+    kinds: dict[tuple[bool, bool, bool], list[Callable[[], None]]] = {}
+    for i, family in enumerate(families):
+        alone = _table(match, family) > LARGE or not units.owns(i)
+        kind = not units.owns(i), _from_bfloat16(match, family), alone
+        kinds.setdefault(kind, []).append(partial(update_family, i, family))
+    for (_, quick, alone), jobs in sorted(kinds.items(), key=lambda one: one[0]):
+        with bfloat16_products() if quick else nullcontext():
+            run_jobs(jobs, one_by_one=alone)
     moved = [
         units.run(f"{name}-stream-{i}", i, [key], partial(update_stream, key))["moved"] for i, key in enumerate(streams)
     ]
@@ -175,6 +182,11 @@ def _update(match: Match, key: Key, exactly: bool) -> None:
     else:
         value = group.refine(in_new_order(match.spec, match.values, key, match.values[key]), gram)
     match.step({key: in_old_order(match.spec, match.values, key, value)})
+
+
+def _table(match: Match, family: list[Key]) -> int:
+    """Bytes of the largest table of pairs that matching these keys needs."""
+    return max(4 * match.spec.sizes[str(key[0])] ** 2 for key in family)
 
 
 def _from_bfloat16(match: Match, family: list[Key]) -> bool:

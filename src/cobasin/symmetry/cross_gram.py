@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import reduce
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial, reduce
 
 import torch
 from torch import Tensor
@@ -11,6 +13,8 @@ from torch import Tensor
 from cobasin.symmetry.groups import Gram, Group
 from cobasin.symmetry.spec import Site, Spec
 from cobasin.symmetry.types import Axis
+
+_PART = 1 << 22  # entries that are brought to another dtype at once
 
 Read = Callable[[Site], Tensor]
 """Gives the tensor of a site."""
@@ -51,53 +55,90 @@ def cross_gram(
                 a, b = a.narrow(i, p, 1), b.narrow(i, q, 1)
         # An isometry is only as good as its Gram; an assignment bears float32.
         dtype = torch.float64 if group.continuous else reduce(torch.promote_types, (a.dtype, b.dtype), torch.float32)
-        a, b = a.to(dtype), b.to(dtype)
-        if normalise:
-            weight = a.norm() * b.norm()
-            if weight == 0:
-                continue
-            b = b / weight
         batch = [over for over in spec.batch_axes(space) if over not in pairs]
-        terms = _terms(a, b, block.axes, site.axis, pairs, batch, with_norms=group.scaled)
+        summed = [i for i, axis in enumerate(block.axes) if i != site.axis and axis.space not in {*pairs, *batch}]
+        parts = partial(_parts, a, b, max(summed, key=lambda i: a.shape[i], default=None), dtype)
+        weight = _weight(parts()) if normalise else 1.0
+        if weight == 0:
+            continue
         charge = block.axes[site.axis].charge if group.charged else 0
-        gram.add(charge if group.scaled else abs(charge), *terms)  # a sign is its own inverse
+        charge = charge if group.scaled else abs(charge)  # a sign is its own inverse
+        sums = _Sums.of(block.axes, site.axis, pairs, batch)
+        for x, y in parts():
+            y = y / weight if normalise else y
+            if sums.plain:
+                gram.add_product(charge, *((x, y.mT) if site.axis == 0 else (x.mT, y)))
+            else:
+                gram.add(charge, sums.cross(x, y))
+            if group.scaled:
+                gram.add_norms(charge, sums.norm(x, 0), sums.norm(y, 1))
     return gram
 
 
-def _terms(
-    a: Tensor,
-    b: Tensor,
-    axes: tuple[Axis, ...],
-    axis: int,
-    pairs: Sequence[str],
-    batch: list[str],
-    with_norms: bool,
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Cross-Gram, source norms and target norms of one block."""
-    names = [ax.space for ax in axes]
-    left = [chr(ord("a") + i) for i in range(len(axes))]
-    right = list(left)
-    for i, name in enumerate(names):
-        if i == axis or name in pairs:
-            right[i] = chr(ord("A") + i)
-    paired = [(left[names.index(s)], right[names.index(s)]) if s in names else None for s in pairs]
-    shared = [left[names.index(s)] for s in batch]
-    out = [letter for pair in paired if pair for letter in pair] + shared
-    if len(axes) == 2 and not paired and not shared:  # einsum makes a batch of one of it, which costs and is slower
-        cross = a @ b.mT if axis == 0 else a.mT @ b
-    else:
-        cross = torch.einsum(f"{''.join(left)},{''.join(right)}->{''.join([*out, left[axis], right[axis]])}", a, b)
-    for i, pair in enumerate(paired):
-        if pair is None:
-            cross = cross.unsqueeze(2 * i).unsqueeze(2 * i)
-    if not with_norms:
-        return cross, None, None
-    norms = []
-    for side, (x, letters) in enumerate(((a, left), (b, right))):
-        kept = [pair[side] for pair in paired if pair]
-        norm = torch.einsum(f"{''.join(letters)}->{''.join([*kept, *shared, letters[axis]])}", x * x)
-        for i, pair in enumerate(paired):
+def _parts(a: Tensor, b: Tensor, axis: int | None, dtype: torch.dtype) -> Iterator[tuple[Tensor, Tensor]]:
+    """Two tensors in ``dtype``, part by part along an axis that is summed over; whole where that is None."""
+    size = 1 if axis is None else a.shape[axis]
+    step = max(1, _PART * size // max(1, a.numel()))
+    for start in range(0, size, step):
+        x, y = (one if axis is None else one.narrow(axis, start, min(step, size - start)) for one in (a, b))
+        yield x.to(dtype), y.to(dtype)
+
+
+def _weight(parts: Iterable[tuple[Tensor, Tensor]]) -> float:
+    """The product of the norms of two tensors."""
+    squares = [(float(x.square().sum()), float(y.square().sum())) for x, y in parts]
+    return math.sqrt(sum(x for x, _ in squares)) * math.sqrt(sum(y for _, y in squares))
+
+
+@dataclass(frozen=True)
+class _Sums:
+    """What is summed over in a block, in the words of einsum.
+
+    Attributes:
+        left, right: a letter for every axis of the source and the target.
+        axis: that of the space.
+        paired: of every space of ``pairs`` its letters in both; None where the block does not have it.
+        shared: of the batch axes.
+    """
+
+    left: list[str]
+    right: list[str]
+    axis: int
+    paired: list[tuple[str, str] | None]
+    shared: list[str]
+
+    @classmethod
+    def of(cls, axes: Sequence[Axis], axis: int, pairs: Sequence[str], batch: Sequence[str]) -> _Sums:
+        names = [ax.space for ax in axes]
+        left = [chr(ord("a") + i) for i in range(len(axes))]
+        right = list(left)
+        for i, name in enumerate(names):
+            if i == axis or name in pairs:
+                right[i] = chr(ord("A") + i)
+        paired = [(left[names.index(s)], right[names.index(s)]) if s in names else None for s in pairs]
+        return cls(left, right, axis, paired, [left[names.index(s)] for s in batch])
+
+    @property
+    def plain(self) -> bool:
+        """Whether the cross-Gram is a product of two matrices; einsum would make a batch of one of it, which costs."""
+        return len(self.left) == 2 and not self.paired and not self.shared
+
+    def cross(self, a: Tensor, b: Tensor) -> Tensor:
+        """The cross-Gram."""
+        out = [letter for pair in self.paired if pair for letter in pair] + self.shared
+        out += [self.left[self.axis], self.right[self.axis]]
+        cross = torch.einsum(f"{''.join(self.left)},{''.join(self.right)}->{''.join(out)}", a, b)
+        for i, pair in enumerate(self.paired):
+            if pair is None:
+                cross = cross.unsqueeze(2 * i).unsqueeze(2 * i)
+        return cross
+
+    def norm(self, x: Tensor, side: int) -> Tensor:
+        """The squared norms of the columns of the source (side 0) or the target (1)."""
+        letters = (self.left, self.right)[side]
+        kept = [pair[side] for pair in self.paired if pair]
+        norm = torch.einsum(f"{''.join(letters)}->{''.join([*kept, *self.shared, letters[self.axis]])}", x * x)
+        for i, pair in enumerate(self.paired):
             # one axis for the other model; two where the block does not have the space at all
             norm = norm.unsqueeze(2 * i).unsqueeze(2 * i) if pair is None else norm.unsqueeze(2 * i + 1 - side)
-        norms.append(norm)
-    return cross, norms[0], norms[1]
+        return norm

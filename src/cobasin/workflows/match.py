@@ -17,7 +17,8 @@ from cobasin.adapters.merged import merged as base_and_adapter
 from cobasin.adapters.move import move_adapter
 from cobasin.checkpoints import card
 from cobasin.checkpoints.checkpoint import Checkpoint, load
-from cobasin.checkpoints.output import FOUND, check_output, output_errors, sharing, stamp, working
+from cobasin.checkpoints.output import FOUND, check_output, output_errors, stamp, working
+from cobasin.checkpoints.sharing import sharing
 from cobasin.checkpoints.typed import Typed
 from cobasin.checkpoints.writer import save, write, write_shards
 from cobasin.errors import InputError

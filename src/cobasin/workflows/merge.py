@@ -16,7 +16,8 @@ from cobasin import __version__
 from cobasin.checkpoints import card
 from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.fingerprint import fingerprint
-from cobasin.checkpoints.output import FOUND, check_output, sharing, stamp, working
+from cobasin.checkpoints.output import FOUND, check_output, stamp, working
+from cobasin.checkpoints.sharing import sharing
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
 from cobasin.finding.kept import Kept

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+
+Rows = Callable[[slice], Tensor]
+"""Rows of tables of gains, ``[*batch, rows, n]``, computed as they are asked for."""
+_PART = 1 << 16  # gains that are computed at once: few enough for the cache
 
 
 def assign(gain: Tensor) -> Tensor:
@@ -18,18 +23,33 @@ def assign(gain: Tensor) -> Tensor:
         int64 ``[*batch, n]``: for every target its source. Where the best source of every target is already a
         permutation it is the optimum, and no solver is called.
     """
-    perm = gain.argmax(-2)
-    flat_perm, flat_gain = perm.reshape(-1, perm.shape[-1]), gain.reshape(-1, *gain.shape[-2:])
-    every_source = torch.arange(gain.shape[-1], device=gain.device)
-    unsolved = (flat_perm.sort(-1).values != every_source).any(-1).nonzero().flatten().tolist()
-    for k in unsolved:
-        from scipy.optimize import linear_sum_assignment  # dear to import, and models that are near never need it
+    return assign_rows(lambda rows: gain[..., rows, :], gain.shape)
 
-        # contiguous float64, so that the solver makes no copy of its own
-        cost = flat_gain[k].to(torch.float64, copy=True, memory_format=torch.contiguous_format).neg_()
-        sources, targets = linear_sum_assignment(cost.cpu().numpy())
-        flat_perm[k, targets] = torch.as_tensor(sources, device=gain.device)
-    return flat_perm.reshape(perm.shape)
+
+def assign_rows(rows: Rows, shape: Sequence[int]) -> Tensor:
+    """`assign` for gains of this shape, none of which are held unless a solver is needed; that takes float64."""
+    *batch, n, _ = shape
+    step = max(1, _PART // max(1, math.prod(batch) * n))
+    parts = [slice(start, start + step) for start in range(0, n, step)]
+    best, perm = rows(parts[0]).max(-2)
+    for part in parts[1:]:
+        gain, source = rows(part).max(-2)
+        better = gain > best
+        best, perm = torch.where(better, gain, best), torch.where(better, source + part.start, perm)
+    flat = perm.reshape(-1, n)
+    unsolved = (flat.sort(-1).values != torch.arange(n, device=perm.device)).any(-1).nonzero().flatten()
+    if not len(unsolved):
+        return perm
+    from scipy.optimize import linear_sum_assignment  # dear to import, and models that are near never need it
+
+    # contiguous float64, so that the solver makes no copy of its own
+    cost = torch.empty(len(unsolved), n, n, dtype=torch.float64)
+    for part in parts:
+        cost[:, part] = -rows(part).reshape(math.prod(batch), -1, n)[unsolved].cpu()
+    for k, one in zip(unsolved.tolist(), cost, strict=True):
+        sources, targets = linear_sum_assignment(one.numpy())
+        flat[k, targets] = torch.as_tensor(sources, device=flat.device)
+    return flat.reshape(perm.shape)
 
 
 def assign_lazily(bound: Tensor, value: Callable[[int, int], float]) -> Tensor:

@@ -23,11 +23,21 @@ class Gram:
     source: dict[int, Tensor] = field(default_factory=dict)
     target: dict[int, Tensor] = field(default_factory=dict)
 
-    def add(self, charge: int, cross: Tensor, source: Tensor | None = None, target: Tensor | None = None) -> None:
-        """Accumulate one tensor's term; norms are needed by groups with a scale only."""
-        for terms, term in ((self.cross, cross), (self.source, source), (self.target, target)):
-            if term is not None:
-                terms[charge] = terms[charge] + term if charge in terms else term
+    def add(self, charge: int, cross: Tensor) -> None:
+        """Accumulate one tensor's term."""
+        _add(self.cross, charge, cross)
+
+    def add_product(self, charge: int, x: Tensor, y: Tensor) -> None:
+        """Accumulate the product of two matrices; where there is a sum of their dtype, without memory for its own."""
+        if charge in self.cross and self.cross[charge].dtype == x.dtype:
+            self.cross[charge].addmm_(x, y)
+        else:
+            self.add(charge, x @ y)
+
+    def add_norms(self, charge: int, source: Tensor, target: Tensor) -> None:
+        """Accumulate the squared norms of one tensor's columns, which groups with a scale need."""
+        _add(self.source, charge, source)
+        _add(self.target, charge, target)
 
     def map(self, change: Callable[[Tensor], Tensor], norms: Callable[[Tensor], Tensor]) -> Gram:
         """The Gram with ``change`` applied to every cross term and ``norms`` to every norm."""
@@ -51,3 +61,7 @@ class Gram:
             return self.source[charge], self.target[charge]
         nothing = torch.zeros_like(next(iter(self.source.values())))
         return nothing, nothing
+
+
+def _add(terms: dict[int, Tensor], charge: int, term: Tensor) -> None:
+    terms[charge] = terms[charge] + term if charge in terms else term

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from cobasin.symmetry.groups.assignment import assign
+from cobasin.symmetry.groups.assignment import assign, assign_rows
 from cobasin.symmetry.groups.base import Batch, Group, Value
 from cobasin.symmetry.groups.diagonal import Diagonal
 from cobasin.symmetry.groups.gram import Gram
-
-_CHUNK = 1 << 16  # pairs priced at once: small enough for the cache
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,8 @@ class Permutation(Group):
         return {"perm": perm} | self._entries.compose(_moved_scale(first, second["perm"]), second)
 
     def project(self, gram: Gram, joint: bool = True) -> Value:
-        perm = assign(self._pair_gain(gram))
+        shape = torch.broadcast_shapes(*(term.shape for term in gram.cross.values()))
+        perm = assign_rows(partial(self._pair_gain, gram), shape)
         if not self.charged:
             return {"perm": perm}
         direct, inverse = (_matched(gram.total(charge), perm) for charge in (1, -1))
@@ -97,18 +97,13 @@ class Permutation(Group):
         name = f"signed S({n})" if self.signed else f"S({n})"
         return (name + " with scales", n) if self.scaled else (name, 0)
 
-    def _pair_gain(self, gram: Gram) -> Tensor:
+    def _pair_gain(self, gram: Gram, rows: slice = slice(None)) -> Tensor:
         """What matching column j to column i gains, with the best sign and scale of that pair, ``[..., j, i]``."""
         if not self.charged:
-            return gram.total()
-        direct, inverse = gram.total(1), gram.total(-1)
-        norms = [norm[..., None] for norm in self._entries.norms(gram)]
-        table = gram.total(0).clone()
-        rows = max(1, _CHUNK * table.shape[-1] // table.numel())
-        for start in range(0, table.shape[-2], rows):
-            chunk = (..., slice(start, start + rows), slice(None))
-            table[chunk] += self._entries.gains(direct[chunk], inverse[chunk], [norm[chunk] for norm in norms])
-        return table
+            return gram.total()[..., rows, :]
+        neutral, direct, inverse = (gram.total(charge)[..., rows, :] for charge in (0, 1, -1))
+        norms = [norm[..., rows, None] for norm in self._entries.norms(gram)]
+        return neutral + self._entries.gains(direct, inverse, norms)
 
 
 def _matched(table: Tensor, perm: Tensor) -> Tensor:

@@ -1,0 +1,67 @@
+"""The unfinished folder that all parts of a run fill."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from cobasin.checkpoints.output import (
+    FOUND,
+    PARTS,
+    RUN,
+    SHARED,
+    check_output,
+    check_run,
+    output_errors,
+    unfinished,
+    write_run,
+)
+from cobasin.errors import InputError
+from cobasin.execution.parts import Part
+
+
+@contextmanager
+def sharing(
+    out: Path, overwrite: bool, inputs: Iterable[Path | None], run: Mapping[str, Any], part: tuple[int, int]
+) -> Iterator[tuple[Path, Part]]:
+    """The folder that all parts of a run fill, for one of them; `working` with ``resume`` finishes it.
+
+    Args:
+        out, overwrite, inputs, run: as in `cobasin.checkpoints.output.working`.
+        part: the number of this part, from 1, and how many there are.
+
+    Raises InputError as `working` does; where the parts of another run are there; where this part is at work already.
+    """
+    out = Path(out).resolve()
+    check_output(out, overwrite, inputs)
+    folder, made = out.with_name(f".{out.name}.{SHARED}"), [path for path in out.parents if not path.exists()]
+    run = {**run, PARTS: part[1]}
+    with output_errors(out):
+        (folder / FOUND).mkdir(parents=True, exist_ok=True)
+        _note(folder, run)
+    check_run(folder, run, f"remove {folder} to start anew")
+    try:
+        one = Part(*part, folder / FOUND)
+        with one.at_work():
+            yield folder, one
+    except InputError:
+        if {path.name for path in folder.iterdir()} == {RUN, FOUND} and not any((folder / FOUND).iterdir()):
+            shutil.rmtree(folder)  # refused: nothing was found
+            for path in made:
+                with suppress(OSError):
+                    path.rmdir()
+        raise
+
+
+def _note(folder: Path, run: Mapping[str, Any]) -> None:
+    """Note what the folder is of, if nobody has; of several parts that do so at once one succeeds."""
+    if not (folder / RUN).exists():
+        new = unfinished(folder / RUN)
+        write_run(new, run)
+        with suppress(FileExistsError):
+            os.link(new, folder / RUN)
+        new.unlink()
