@@ -18,6 +18,7 @@ from cobasin.matching.order import inner_order, propose_order
 from cobasin.matching.state import Match
 from cobasin.matching.units import Keep, Units
 from cobasin.symmetry.action import in_new_order, in_old_order
+from cobasin.symmetry.groups import Value
 from cobasin.symmetry.spec import Key, Site
 
 MAX_ROUNDS = 200
@@ -175,13 +176,16 @@ def _ends(match: Match, key: Key, turned: Collection[str]) -> list[Site]:
 
 
 def _update(match: Match, key: Key, exactly: bool) -> None:
+    match.step({key: in_old_order(match.spec, match.values, key, _best(match, key, exactly))})
+
+
+def _best(match: Match, key: Key, exactly: bool) -> Value:
+    """The value that the Gram asks for, which may be large, and is not held any longer than that takes."""
     group, gram = match.groups[key], match.gram(key)
-    # the Gram lists heads as the current order has put them, an element as it finds them
     if exactly:
-        value = group.project(gram, joint=not match.choice.paper)
-    else:
-        value = group.refine(in_new_order(match.spec, match.values, key, match.values[key]), gram)
-    match.step({key: in_old_order(match.spec, match.values, key, value)})
+        return group.project(gram, joint=not match.choice.paper)
+    # the Gram lists heads as the current order has put them, an element as it finds them
+    return group.refine(in_new_order(match.spec, match.values, key, match.values[key]), gram)
 
 
 def _table(match: Match, family: list[Key]) -> int:
