@@ -100,7 +100,7 @@ def shared(tmp_path_factory):
 def small(monkeypatch):
     monkeypatch.setattr(families, "DEV_IMAGES", 30)
     monkeypatch.setattr("cobasin.matching.weights.MAX_ROUNDS", 5)
-    monkeypatch.setattr("cobasin.matching.weights.run_jobs", lambda jobs: [job() for job in jobs])
+    monkeypatch.setattr("cobasin.matching.weights.run_jobs", lambda jobs, **_: [job() for job in jobs])
     monkeypatch.setattr("cobasin.matching.many.MAX_SWEEPS", 1)
     monkeypatch.setattr(measuring, "loss_path", partial(measuring.loss_path, points=5))
     monkeypatch.setattr("cobasin.data.synthetic.LONGEST", 12)

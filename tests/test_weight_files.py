@@ -1,6 +1,7 @@
 """Reading weights lazily, and refusing what is damaged, unsafe or contradictory."""
 
 import json
+import os
 import pickle
 import resource
 import struct
@@ -10,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from cobasin.checkpoints import weight_files
 from cobasin.checkpoints.checkpoint import Header, load
 from model_folders import Exploit, as_bins, assert_bitwise, load_refusal
 
@@ -36,6 +38,19 @@ def test_tensors_stay_in_the_mapped_file(folder):
     checkpoint = load(folder)
     name = "bert.embeddings.word_embeddings.weight"
     assert checkpoint[name].data_ptr() == checkpoint[name].data_ptr()
+
+
+def test_what_follows_a_large_tensor_is_fetched(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(weight_files, "_WORTH", 32)
+    monkeypatch.setattr(os, "posix_fadvise", lambda _, start, length, advice: asked.append((start, length, advice)))
+    tensors = {"a": torch.arange(16.0), "b": torch.arange(4.0), "c": torch.arange(16.0) + 1}
+    save_file(tensors, tmp_path / "x.safetensors")
+    _, read = weight_files.open_safetensors(tmp_path / "x.safetensors")
+    assert all(torch.equal(read(name), tensor) for name, tensor in tensors.items())
+    content = (tmp_path / "x.safetensors").read_bytes()
+    after_a = content.index(tensors["b"].numpy().tobytes() + tensors["c"].numpy().tobytes())
+    assert asked == [(start, weight_files._AHEAD, os.POSIX_FADV_WILLNEED) for start in (after_a, len(content))]
 
 
 def test_threads_read_the_same_tensors(sharded, tiny_bert):

@@ -38,6 +38,9 @@ def test_as_many_at_a_time_as_there_are_cores(cores):
 
     run_jobs([job] * 12)
     assert most == cores
+    most = 0
+    run_jobs([job] * 12, one_by_one=True)
+    assert most == 1
 
 
 def test_an_unknown_number_of_cores_is_one(monkeypatch):

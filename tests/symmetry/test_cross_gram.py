@@ -79,7 +79,10 @@ def broadcast(found, expected):
         ("vo", ("kv", "rep")),
     ],
 )
-def test_against_loops(models, space, pairs):
+@pytest.mark.parametrize("part", [50, 1 << 22])
+def test_against_loops(models, space, pairs, part, monkeypatch):
+    """However many entries are brought to the dtype of the Gram at once."""
+    monkeypatch.setattr("cobasin.symmetry.cross_gram._PART", part)
     spec, source, target = models
     key = ("resid",) if space == "resid" else (space, 1)
     sites = [site for site in spec.sites[key] if "embed" not in site.tensor and ".0." not in site.tensor]
@@ -121,7 +124,9 @@ def test_a_pair_knows_its_two_heads(models):
             torch.testing.assert_close(found[p, q], expected)
 
 
-def test_normalised_terms_count_alike(models):
+@pytest.mark.parametrize("part", [50, 1 << 22])
+def test_normalised_terms_count_alike(models, part, monkeypatch):
+    monkeypatch.setattr("cobasin.symmetry.cross_gram._PART", part)
     spec, source, target = models
     source = source | {"embed_tokens.weight": 1e6 * source["embed_tokens.weight"]}
     sites = [site for site in spec.sites["resid",] if site.tensor in ("embed_tokens.weight", "lm_head.weight")]
