@@ -12,9 +12,9 @@ demo: $(VENV)/ready
 paper-small: $(VENV)/ready
 	HF_HUB_OFFLINE=1 $(BIN)/python experiments/run.py all --small
 
-# One thread a worker: tests run side by side on tiny tensors.
+# One thread a worker, also to load a model: tests run side by side on tiny tensors.
 test: $(VENV)/ready
-	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 HF_DEACTIVATE_ASYNC_LOAD=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check src tests benchmarks experiments docs examples

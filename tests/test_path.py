@@ -78,7 +78,7 @@ def test_other_names_or_shapes_have_no_line():
         loss_path(classifier(0.0), classifier(0.0, intermediate_size=28), lambda m: (0.0, 0.0))
 
 
-@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("count", [1, 3, 6])
 def test_picture(tmp_path, count):
     alphas = [0.0, 0.25, 0.5, 0.75, 1.0]
     paths = {

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 CONTOURS = 17
 TICKS = 25  # layers that are named beside their distances
+LABELLED = 4  # curves that have their labels beside them; among more there is no room
 
 
 def plot_paths(paths: Mapping[str, LossPath], out: Path, title: str, metric_name: str) -> None:
@@ -39,10 +40,11 @@ def plot_paths(paths: Mapping[str, LossPath], out: Path, title: str, metric_name
     figure.suptitle(title, fontsize=14)
     panels = figure.subplots(1, 2)
     for axes, quantity, heading in zip(panels, ("loss", "metric"), ("loss", metric_name), strict=True):
-        for i, path in enumerate(paths.values()):
+        for i, (label, path) in enumerate(paths.items()):
             axes.plot(
                 path.alphas,
                 getattr(path, quantity),
+                label=label,
                 color=_colour(i),
                 linewidth=2.2,
                 marker="o",
@@ -54,10 +56,12 @@ def plot_paths(paths: Mapping[str, LossPath], out: Path, title: str, metric_name
         axes.margins(y=0.12)
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
+    if len(paths) > LABELLED:
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=12)
     # Labels are placed between the curves, so the layout has to be settled first.
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
-    for axes in panels:
+    for axes in panels if len(paths) <= LABELLED else ():
         _label_curves(canvas, axes, list(paths))
     figure.savefig(out, dpi=150)
 
