@@ -68,16 +68,17 @@ def found_by(keep: Keep | None, name: str, job: int, work: Callable[[], Outcome]
     return outcome
 
 
-def own_first(keep: Keep | None, jobs: int) -> list[int]:
-    """The numbers of these jobs, those that other parts do last: until then they may be done."""
-    return sorted(range(jobs), key=lambda job: keep is not None and not keep.owns(job))
+def owns(keep: Keep | None, job: int) -> bool:
+    """Whether a job is to be done here, and not by another part."""
+    return keep is None or keep.owns(job)
 
 
 def numbers(keep: Keep | None, what: str, names: Sequence[str], number: Callable[[str], float]) -> dict[str, float]:
     """A number for every tensor, which takes reading it; ``what`` they are called where they are kept."""
     pieces = [names[i : i + PIECE] for i in range(0, len(names), PIECE)]
     found = dict.fromkeys(names, 0.0)
-    for i in own_first(keep, len(pieces)):
+    # those that other parts do last: until then they may be done
+    for i in sorted(range(len(pieces)), key=lambda i: not owns(keep, i)):
         outcome = found_by(keep, f"{what}-{i}", i, lambda i=i: Outcome({}, {name: number(name) for name in pieces[i]}))
         found |= outcome.distances
     return found
@@ -90,10 +91,6 @@ class Units:
         self.match, self.keep = match, keep
         self._since, self._kept = time.perf_counter(), ""
         self._in_round: list[str] = []
-
-    def owns(self, job: int) -> bool:
-        """Whether a job is to be done here, and not by another part."""
-        return self.keep is None or self.keep.owns(job)
 
     def run(self, name: str, job: int, keys: Collection[Key], work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Run a unit, or take over what it found; returns what it says.

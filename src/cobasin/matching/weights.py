@@ -16,7 +16,7 @@ from typing import Any
 from cobasin.execution.jobs import bfloat16_products, run_jobs
 from cobasin.matching.order import inner_order, propose_order
 from cobasin.matching.state import Match
-from cobasin.matching.units import Keep, Units
+from cobasin.matching.units import Keep, Units, owns
 from cobasin.symmetry.action import in_new_order, in_old_order
 from cobasin.symmetry.groups import Value
 from cobasin.symmetry.spec import Key, Site
@@ -135,8 +135,8 @@ def _round(units: Units, streams: list[Key], families: list[list[Key]], reorder:
     # this one waits, which no signal would end in another thread
     kinds: dict[tuple[bool, bool, bool], list[Callable[[], None]]] = {}
     for i, family in enumerate(families):
-        alone = _table(match, family) > LARGE or not units.owns(i)
-        kind = not units.owns(i), _from_bfloat16(match, family), alone
+        elsewhere = not owns(units.keep, i)
+        kind = elsewhere, _from_bfloat16(match, family), elsewhere or _table(match, family) > LARGE
         kinds.setdefault(kind, []).append(partial(update_family, i, family))
     for (_, quick, alone), jobs in sorted(kinds.items(), key=lambda one: one[0]):
         with bfloat16_products() if quick else nullcontext():
