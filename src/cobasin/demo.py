@@ -57,7 +57,12 @@ LEARNING_RATE = 2e-3
 WEIGHT_DECAY = 0.5
 WARM_UP_STEPS = 50
 
-NAMES = {"none": "unmatched", "paper": "paper's matching", "full": "full matching"}
+NAMES = {"none": "unmatched", "paper": "paper's matching", "full": "full matching", "learned": "learned, no data"}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "paper": {"symmetry": "paper"},
+    "full": {},
+    "learned": {"method": "learned", "symmetry": "gl"},
+}
 
 
 @dataclass(frozen=True)
@@ -93,8 +98,8 @@ def run(out: Path, *, epochs: int = EPOCHS, points: int = 25, overwrite: bool = 
     """Train, match, merge, verify and measure; write everything to the folder `out`.
 
     Written are the models (`model-0`, the anchor, and `model-1`), the matched models (`matched-paper`,
-    `matched-full`), the averages (`merged-none`, `merged-paper`, `merged-full`), `path.png` and
-    `demo.json`, whose content is returned.  Progress goes to stderr.
+    `matched-full`, `matched-learned`), the averages (`merged-none`, `merged-paper` and so on), `path.png`
+    and `demo.json`, whose content is returned.  Progress goes to stderr.
 
     Raises:
         InputError: scikit-learn is not installed, or `out` cannot be used.
@@ -111,13 +116,13 @@ def run(out: Path, *, epochs: int = EPOCHS, points: int = 25, overwrite: bool = 
             writer.save(api.load(model), out / f"model-{seed}", overwrite=overwrite)
             loss, accuracy = evaluate(model, digits)
             parents.append({"accuracy": accuracy, "loss": loss})
-        outcomes = {symmetry: _match_and_merge(out, symmetry, digits, points, overwrite, show) for symmetry in NAMES}
-    paths = {NAMES[symmetry]: outcome.path for symmetry, outcome in outcomes.items()}
+        outcomes = {way: _match_and_merge(out, way, digits, points, overwrite, show) for way in NAMES}
+    paths = {NAMES[way]: outcome.path for way, outcome in outcomes.items()}
     plot_paths(paths, out / "path.png", "From model 0 to model 1 in a straight line", "test accuracy")
     result = {
         "test_images": len(digits.test_labels),
         "parents": parents,
-        "merged": {symmetry: _as_dict(outcome) for symmetry, outcome in outcomes.items()},
+        "merged": {way: _as_dict(outcome) for way, outcome in outcomes.items()},
         "seconds": time.perf_counter() - started,
     }
     (out / "demo.json").write_text(json.dumps(result, indent=2) + "\n")
@@ -185,28 +190,28 @@ def evaluate(model: PreTrainedModel, digits: Digits) -> tuple[float, float]:
     return cross_entropy(logits, digits.test_labels).item(), correct.double().mean().item()
 
 
-def _match_and_merge(out: Path, symmetry: str, digits: Digits, points: int, overwrite: bool, show: Show) -> Outcome:
+def _match_and_merge(out: Path, way: str, digits: Digits, points: int, overwrite: bool, show: Show) -> Outcome:
     anchor, source = (api.load(out / f"model-{seed}") for seed in (0, 1))
     matched, report, verdict = source, None, None
-    if symmetry != "none":
+    if way in OPTIONS:
         element = api.match(
             source,
             anchor,
-            symmetry=symmetry,
-            progress=lambda done, _: show(f"{NAMES[symmetry]}, round {done}", 0),
+            **OPTIONS[way],
+            progress=lambda done, _: show(f"{NAMES[way]}, round {done}", 0),
         )
-        folder = out / f"matched-{symmetry}"
+        folder = out / f"matched-{way}"
         writer.save(transform(element, source), folder, overwrite=overwrite)
         # From here on the file is used, so that what is measured is what a reader would load.
         matched, report = api.load(folder), element.report
         verdict = verify(source, matched)
     average = merge([anchor, matched], symmetry="none").checkpoint
-    writer.save(average, out / f"merged-{symmetry}", overwrite=overwrite)
-    merged = instantiate(api.load(out / f"merged-{symmetry}"), torch.float32)
+    writer.save(average, out / f"merged-{way}", overwrite=overwrite)
+    merged = instantiate(api.load(out / f"merged-{way}"), torch.float32)
     loss, accuracy = evaluate(merged, digits)
 
     def evaluate_point(model: PreTrainedModel) -> tuple[float, float]:
-        show(f"path, {NAMES[symmetry]}")
+        show(f"path, {NAMES[way]}")
         return evaluate(model, digits)
 
     path = loss_path(anchor, matched, evaluate_point, points)
@@ -237,9 +242,9 @@ def show(result: dict[str, Any]) -> None:
     for seed, scores in enumerate(result["parents"]):
         row = f"model {seed}", f"{scores['accuracy']:.1%}", f"{scores['loss']:.3f}"
         table.add_row(*row, end_section=seed == len(result["parents"]) - 1)
-    for symmetry, outcome in result["merged"].items():
+    for way, outcome in result["merged"].items():
         table.add_row(
-            f"average, {NAMES[symmetry]}",
+            f"average, {NAMES[way]}",
             f"{outcome['accuracy']:.1%}",
             f"{outcome['loss']:.3f}",
             f"{outcome['barrier']:.3f}",

@@ -109,6 +109,27 @@ def test_the_outcome_is_a_fixed_point(family, mode):
     assert match.total > least * (1 - 10 * weights.SETTLED)
 
 
+def test_rounding_does_not_decide_where_the_ends_say_nothing(monkeypatch):
+    """Ends of fewer axes than the stream has: the rest of it starts from where it is, on every machine."""
+    form = form_of("llama")
+    ends = [random_state(form.spec, seed) for seed in (1, 2)]
+    for end in ends:
+        for name in ("embed_tokens.weight", "lm_head.weight"):
+            end[name][3:] = 0.0  # 6 rows are left, for a stream of 16
+
+    def turned(rounding):
+        source = {name: x * (1 + rounding * torch.randn_like(x)) for name, x in ends[0].items()}
+        match = Match.of(form, Choice.parse("full"), source, ends[1])
+        (stream,) = (key for key in match.groups if form.spec.spaces[str(key[0])].part == "residual")
+        assert weights._turn_to_ends(match, [stream])
+        return match.values[stream]["matrix"]
+
+    torch.manual_seed(0)
+    assert (turned(0.0) - turned(1e-15)).abs().max() < 1e-4
+    monkeypatch.setattr(weights, "LEANING", 0.0)
+    assert (turned(0.0) - turned(1e-15)).abs().max() > 0.1
+
+
 @every_family
 def test_the_papers_symmetry_does_not(family):
     form, source, anchor = scrambled(family, 3)

@@ -13,6 +13,9 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from cobasin.execution.jobs import bfloat16_products, run_jobs
 from cobasin.matching.order import inner_order, propose_order
 from cobasin.matching.state import Match
@@ -24,6 +27,7 @@ from cobasin.symmetry.spec import Key, Site
 MAX_ROUNDS = 200
 SETTLED = 1e-6  # relative fall of the squared distance in a round
 LARGE = 1 << 28  # bytes: tables of this size are not made side by side; their products use all threads anyway
+LEANING = 1e-10  # of the largest singular value of what the ends say: far above the rounding of float64
 EXACT = 1e-24  # of the squared distance at the start: nothing but rounding is left
 
 
@@ -159,9 +163,19 @@ def _turn_to_ends(match: Match, streams: list[Key]) -> bool:
         gram = match.gram(key, sites=sites, normalise=True)
         if not gram.cross:  # tensors of zeros say nothing
             continue
+        if match.groups[key].continuous:
+            gram = gram.map(_leaning, norms=lambda norm: norm)
         match.set({key: match.groups[key].project(gram)})
         turned.add(str(key[0]))
     return bool(turned)
+
+
+def _leaning(cross: Tensor) -> Tensor:
+    """A cross-Gram that leaves a stream as it is where the ends, of fewer axes than it has, say nothing.
+
+    Rounding would decide there, differently on every machine, and the ascent goes on from where this starts it.
+    """
+    return cross + LEANING * torch.linalg.matrix_norm(cross, 2) * torch.eye(cross.shape[-1], dtype=cross.dtype)
 
 
 def _ends(match: Match, key: Key, turned: Collection[str]) -> list[Site]:
