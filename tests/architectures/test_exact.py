@@ -12,6 +12,7 @@ from cobasin.checkpoints.writer import save
 from cobasin.evaluation.running import build, outputs, probe
 from cobasin.finding import match as api
 from cobasin.finding.applying import transform
+from cobasin.matching import weights
 from cobasin.proposal.checking import cancelled, change, forms, idle, run, sample
 from cobasin.symmetry.canonical import gauge_of
 from cobasin.symmetry.element import Element
@@ -43,7 +44,8 @@ def test_every_tensor_matters(case):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_matched_pair_keeps_the_function(case):
+def test_matched_pair_keeps_the_function(case, monkeypatch):
+    monkeypatch.setattr(weights, "MAX_ROUNDS", 8)  # the last ones of random models change next to nothing
     source, anchor = checkpoint(case, 1), checkpoint(case, 2)
     element = api.match(source, anchor)
     assert change(transform(element, source), run(source)) < tolerance(case)

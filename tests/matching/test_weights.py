@@ -130,6 +130,25 @@ def test_rounding_does_not_decide_where_the_ends_say_nothing(monkeypatch):
     assert (turned(0.0) - turned(1e-15)).abs().max() > 0.1
 
 
+@pytest.mark.parametrize("mode", ["full", "ffn", "ffn,scale"])
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_large_tables_are_made_in_parts(family, mode, monkeypatch):
+    """With the same result, of models that are near and of models that are not."""
+    form, near, anchor = scrambled(family, 3)
+    wholes = [matched(form, mode, source, anchor)[0] for source in (near, random_state(form.spec, 9))]
+    seen, grams = [], Match.column_grams
+    monkeypatch.setattr(Match, "column_grams", lambda match, key: seen.append(key) or grams(match, key))
+    monkeypatch.setattr(weights, "LARGE", 0)
+    monkeypatch.setattr(weights, "PART", 200)
+    for whole, source in zip(wholes, (near, random_state(form.spec, 9)), strict=True):
+        parts = matched(form, mode, source, anchor)[0]
+        assert parts.total == pytest.approx(whole.total, rel=1e-9, abs=1e-12)
+        for key, value in whole.values.items():
+            if "perm" in value:
+                assert parts.values[key]["perm"].equal(value["perm"])
+    assert seen
+
+
 @every_family
 def test_the_papers_symmetry_does_not(family):
     form, source, anchor = scrambled(family, 3)

@@ -155,6 +155,17 @@ class Match:
 
         return gram
 
+    def column_grams(self, key: Key) -> Callable[[slice], Gram]:
+        """The cross-Gram of some of the columns of the source, of a key."""
+        group, sites = self.groups[key], self.sites(key)
+        source = cache(lambda site: self._moved_elsewhere(site, key, ()))
+
+        def gram(columns: slice) -> Gram:
+            target = lambda site: self.anchor[site.tensor]  # noqa: E731
+            return cross_gram(self.spec, str(key[0]), group, sites, source, target, columns=columns)
+
+        return gram
+
     def _moved_elsewhere(self, site: Site, key: Key, without: Iterable[Key]) -> Tensor:
         """The source tensor at ``site`` moved by all keys but ``key`` and those in ``without``.
 

@@ -7,6 +7,7 @@ stream the two alternate. A step is taken only if it does not raise the distance
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
@@ -21,12 +22,14 @@ from cobasin.matching.order import inner_order, propose_order
 from cobasin.matching.state import Match
 from cobasin.matching.units import Keep, Units, owns
 from cobasin.symmetry.action import in_new_order, in_old_order
-from cobasin.symmetry.groups import Value
+from cobasin.symmetry.groups import Permutation, Value
 from cobasin.symmetry.spec import Key, Site
 
 MAX_ROUNDS = 200
 SETTLED = 1e-6  # relative fall of the squared distance in a round
 LARGE = 1 << 28  # bytes: tables of this size are not made side by side; their products use all threads anyway
+SMALL = 1 << 17  # entries of the tensors that a job moves; below, threads would mostly wait for the interpreter
+PART = 1 << 26  # bytes of such a table that are made at once
 LEANING = 1e-10  # of the largest singular value of what the ends say: far above the rounding of float64
 EXACT = 1e-24  # of the squared distance at the start: nothing but rounding is left
 
@@ -135,12 +138,13 @@ def _round(units: Units, streams: list[Key], families: list[list[Key]], reorder:
         _update(match, key, exactly=True)
         return {"moved": any(not part.equal(match.values[key][name]) for name, part in old.items())}
 
-    # together, what is multiplied alike, and what is small enough for that; one by one, what other parts do: for that
-    # this one waits, which no signal would end in another thread
+    # together, what is multiplied alike, and of a size for that; one by one, what other parts do: for that this one
+    # waits, which no signal would end in another thread
     kinds: dict[tuple[bool, bool, bool], list[Callable[[], None]]] = {}
     for i, family in enumerate(families):
         elsewhere = not owns(units.keep, i)
-        kind = elsewhere, _from_bfloat16(match, family), elsewhere or _table(match, family) > LARGE
+        alone = elsewhere or _entries(match, family) < SMALL or _table(match, family) > LARGE
+        kind = elsewhere, _from_bfloat16(match, family), alone
         kinds.setdefault(kind, []).append(partial(update_family, i, family))
     for (_, quick, alone), jobs in sorted(kinds.items(), key=lambda one: one[0]):
         with bfloat16_products() if quick else nullcontext():
@@ -195,11 +199,19 @@ def _update(match: Match, key: Key, exactly: bool) -> None:
 
 def _best(match: Match, key: Key, exactly: bool) -> Value:
     """The value that the Gram asks for, which may be large, and is not held any longer than that takes."""
-    group, gram = match.groups[key], match.gram(key)
+    group, size = match.groups[key], match.spec.sizes[str(key[0])]
+    if isinstance(group, Permutation) and _table(match, [key]) > LARGE and not match.spec.batch(str(key[0])):
+        return group.project_in_parts(match.column_grams(key), size, max(1, PART // (4 * size)))
+    gram = match.gram(key)
     if exactly:
         return group.project(gram, joint=not match.choice.paper)
     # the Gram lists heads as the current order has put them, an element as it finds them
     return group.refine(in_new_order(match.spec, match.values, key, match.values[key]), gram)
+
+
+def _entries(match: Match, family: list[Key]) -> int:
+    """How many entries the tensors have that these keys move."""
+    return sum(math.prod(match.spec.entries[name].layout.shape) for name in match.tensors_of(family))
 
 
 def _table(match: Match, family: list[Key]) -> int:

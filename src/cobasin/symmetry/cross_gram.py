@@ -30,6 +30,7 @@ def cross_gram(
     pairs: Sequence[str] = (),
     normalise: bool = False,
     select: Mapping[str, tuple[int, int]] | None = None,
+    columns: slice | None = None,
 ) -> Gram:
     """``M[..., j, i] = Σ <source column j, target column i>`` of ``space``, over all places where it occurs.
 
@@ -40,6 +41,7 @@ def cross_gram(
             or being summed over.
         normalise: divide every term by the norms of its two tensors, so that each counts alike.
         select: for a space, the one pair (source, target) of its values to look at; it stays an axis, of size one.
+        columns: of the source; all if none are given.
 
     Returns:
         A Gram with leading axes: two for every space of ``pairs`` (source, target; of size one where no tensor
@@ -53,6 +55,8 @@ def cross_gram(
             if select and axis.space in select:
                 p, q = select[axis.space]
                 a, b = a.narrow(i, p, 1), b.narrow(i, q, 1)
+        if columns:
+            a = a.narrow(site.axis, columns.start, columns.stop - columns.start)
         # An isometry is only as good as its Gram; an assignment bears float32.
         dtype = torch.float64 if group.continuous else reduce(torch.promote_types, (a.dtype, b.dtype), torch.float32)
         batch = [over for over in spec.batch_axes(space) if over not in pairs]

@@ -37,7 +37,7 @@ def assign_rows(rows: Rows, shape: Sequence[int]) -> Tensor:
         better = gain > best
         best, perm = torch.where(better, gain, best), torch.where(better, source + part.start, perm)
     flat = perm.reshape(-1, n)
-    unsolved = (flat.sort(-1).values != torch.arange(n, device=perm.device)).any(-1).nonzero().flatten()
+    unsolved = (~is_permutation(flat)).nonzero().flatten()
     if not len(unsolved):
         return perm
     from scipy.optimize import linear_sum_assignment  # dear to import, and models that are near never need it
@@ -50,6 +50,11 @@ def assign_rows(rows: Rows, shape: Sequence[int]) -> Tensor:
         sources, targets = linear_sum_assignment(one.numpy())
         flat[k, targets] = torch.as_tensor(sources, device=flat.device)
     return flat.reshape(perm.shape)
+
+
+def is_permutation(index: Tensor) -> Tensor:
+    """Whether every number occurs once: bool ``[*batch]`` for int64 ``[*batch, n]``."""
+    return (index.sort(-1).values == torch.arange(index.shape[-1], device=index.device)).all(-1)
 
 
 def assign_lazily(bound: Tensor, value: Callable[[int, int], float]) -> Tensor:

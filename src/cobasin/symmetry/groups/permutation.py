@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from cobasin.symmetry.groups.assignment import assign, assign_rows
+from cobasin.symmetry.groups.assignment import assign, assign_rows, is_permutation
 from cobasin.symmetry.groups.base import Batch, Group, Value
 from cobasin.symmetry.groups.diagonal import Diagonal
 from cobasin.symmetry.groups.gram import Gram
@@ -80,6 +81,24 @@ class Permutation(Group):
         norms = [norm.gather(-1, perm) for norm in self._entries.norms(gram)]
         return {"perm": perm} | self._entries.solve(direct, inverse, norms)
 
+    def project_in_parts(self, gram_of: Callable[[slice], Gram], n: int, step: int) -> Value:
+        """`project` without a batch, from the Grams of ``step`` source columns at a time.
+
+        The whole Gram is made only where the best sources are no permutation, so that a solver is needed.
+        """
+        best: list[Tensor] = []
+        for start in range(0, n, step):
+            gram = gram_of(slice(start, min(start + step, n)))
+            gain, source = self._pair_gain(gram).max(-2)
+            pairs = [_matched(gram.total(charge), source) for charge in (1, -1)] if self.charged else []
+            found = [gain, source + start, *pairs, *(norm[source] for norm in self._entries.norms(gram))]
+            better = gain > best[0] if best else torch.ones_like(gain, dtype=torch.bool)
+            best = [torch.where(better, new, old) for new, old in zip(found, best or found, strict=True)]
+        _, perm, *rest = best
+        if not is_permutation(perm).all():
+            return self.project(gram_of(slice(0, n)))
+        return {"perm": perm} | (self._entries.solve(rest[0], rest[1], rest[2:]) if self.charged else {})
+
     def support(self, gram: Gram) -> Tensor:
         table = self._pair_gain(gram)
         return _matched(table, assign(table)).sum(-1)
@@ -89,9 +108,7 @@ class Permutation(Group):
         return torch.minimum(table.amax(-2).sum(-1), table.amax(-1).sum(-1))
 
     def deviation(self, value: Value) -> float:
-        perm = value["perm"]
-        bijective = perm.sort(-1).values.equal(torch.arange(perm.shape[-1]).expand(perm.shape))
-        return self._entries.deviation(value) if bijective else math.inf
+        return self._entries.deviation(value) if is_permutation(value["perm"]).all() else math.inf
 
     def describe(self, n: int) -> tuple[str, int]:
         name = f"signed S({n})" if self.signed else f"S({n})"
