@@ -18,7 +18,11 @@ class Results:
 
     def __init__(self, path: Path):
         self.path = path
-        self.rows: list[dict[str, Any]] = json.loads(path.read_text()) if path.exists() else []
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """What was measured so far, also by another process."""
+        return json.loads(self.path.read_text()) if self.path.exists() else []
 
     def get(self, of: Mapping[str, Any], measure: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
         """The row of these settings: found, or measured and written."""
@@ -26,8 +30,7 @@ class Results:
         row = next((row for row in self.rows if row["of"] == wanted), None)
         if row is None:
             row = json.loads(json.dumps({"of": wanted, **measure()}))
-            self.rows.append(row)
-            write(self.path, self.rows)
+            write(self.path, [*self.rows, row])
             print(f"{self.path.name}: {json.dumps(wanted)}", file=sys.stderr, flush=True)
         return row
 

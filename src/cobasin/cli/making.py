@@ -80,7 +80,11 @@ def match(
         ),
     ] = None,
     device: Annotated[
-        str, typer.Option(help="Where activations and learned run the models: auto, cpu, cuda, cuda:1, ...")
+        str,
+        typer.Option(
+            help="Where activations and learned run the models, and, where it is named, weights are matched: auto, "
+            "cpu, cuda, cuda:1, ..."
+        ),
     ] = "auto",
     resume: Resume = False,
     part: PartOf = None,

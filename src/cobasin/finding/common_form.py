@@ -21,7 +21,7 @@ from cobasin.finding.search import Prepared, Search
 from cobasin.learning.descent import Data
 from cobasin.matching.choice import Choice
 from cobasin.matching.many import Models
-from cobasin.matching.state import Match, compared, free_groups
+from cobasin.matching.state import CPU, Match, compared, free_groups
 from cobasin.matching.units import Keep, numbers
 from cobasin.matching.weights import ascend
 from cobasin.symmetry.action import Values
@@ -80,7 +80,8 @@ class CommonForm:
             self.notes.append("the label sets differ: the task heads were moved along, but not compared")
         states = [canonical(form, model) for form, model in zip(forms, self.typed, strict=True)]
         tied = {name for form in forms for name in form.spec.tied}  # repeats another tensor, if only in some models
-        self.models = Models(forms, states, choice, [*self.heads, *tied])
+        place = search.place if search else CPU
+        self.models = Models(forms, states, choice, [*self.heads, *tied], place)
         self._gauges: dict[int, Gauge] = {}
         # of a pair: what was found, and the distances of its tensors before and after
         self._found: dict[tuple[int, int], tuple[Values, dict[str, float], dict[str, float]]] = {}

@@ -21,7 +21,9 @@ from cobasin.data import DataConfig
 from cobasin.errors import InputError
 from cobasin.learning.inputs import Inputs
 from cobasin.matching.learned import Loss
+from cobasin.matching.state import CPU
 from cobasin.statistics.collect import device_of
+from cobasin.statistics.rows import home
 
 Method = Literal["weights", "activations", "learned"]
 Move = Literal["source", "all"]
@@ -43,7 +45,8 @@ class Search:
             labels; ``labels``, those of the data.
         move: ``source``, all models but the reference move; ``all``, its scales and general maps do, too.
         orders: whether the orders of FFN neurons are learned, too, which gained nothing where it was tried.
-        device: where models run, in torch's words; ``auto`` leaves it to accelerate.
+        device: where models run, in torch's words; ``auto`` leaves it to accelerate. Weights are matched there, too,
+            where it is named, on the CPU otherwise.
         state: a file that keeps how far learning is, for a run that is interrupted. Whoever names it removes it.
         resume: whether learning goes on from the state, where there is one; it is overwritten otherwise. That of
             another search (other models, data or settings) is refused.
@@ -68,9 +71,8 @@ class Search:
         for name, words in (("method", Method), ("loss", Loss), ("move", Move)):
             if (given := getattr(self, name)) not in get_args(words):
                 raise InputError(f"{name} {given!r} is unknown; expected one of {', '.join(get_args(words))}")
-        if self.method == "weights" and (self.data is not None or self.device != "auto"):
-            what = "reads no data" if self.data is not None else "runs no model, on no device"
-            raise InputError(f"method weights {what}; leave it out, or take method activations or learned")
+        if self.method == "weights" and self.data is not None:
+            raise InputError("method weights reads no data; leave it out, or take method activations or learned")
         learning = (self.loss, self.move, self.state, self.orders)
         if self.method != "learned" and learning != ("parents", "source", None, False):
             raise InputError(
@@ -84,6 +86,15 @@ class Search:
                 f"samples {self.samples}, steps {self.steps}, seed {self.seed}: expected whole numbers from 1 on, a "
                 "seed from 0"
             )
+
+    @property
+    def place(self) -> torch.device:
+        """Where weights are matched, in float64 as well, which Apple's GPUs do not have.
+
+        Raises:
+            InputError: there is no such device.
+        """
+        return home(device_of(self.device)) if self.device != "auto" else CPU
 
     def prepared(self, typed: Sequence[Typed]) -> Prepared | None:
         """What running the models needs, None where they are not run; all checks that need no tensor are done.

@@ -71,7 +71,7 @@ def with_activations(match: Match, found: Mapping[str, Activations], share: floa
     source, anchor = (
         _joined(own, own_more) for own, own_more in zip((match.source, match.anchor), states, strict=True)
     )
-    return Match(form, match.choice, source, anchor, spec.entries.keys() - set(match.tensors))
+    return Match(form, match.choice, source, anchor, spec.entries.keys() - set(match.tensors), device=match.device)
 
 
 def _dual(node: Node) -> Node:

@@ -14,10 +14,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from cobasin.matching.choice import Choice
-from cobasin.matching.state import Match, compared
+from cobasin.matching.state import CPU, Match, compared
 from cobasin.matching.weights import EXACT, ascend
 from cobasin.symmetry.action import Values, act
 from cobasin.symmetry.element import Element
@@ -40,12 +41,14 @@ class Models:
         states: the tensors.
         choice: what is free.
         excluded: tensors that are not compared.
+        device: where they are matched.
     """
 
     forms: Sequence[Form]
     states: Sequence[State]
     choice: Choice
     excluded: Sequence[str] = ()
+    device: torch.device = CPU
 
     @property
     def tensors(self) -> list[str]:
@@ -62,7 +65,9 @@ class Models:
     ) -> Match:
         """A match of one of them to ``anchor``; of a ``rigid`` one without scales; for the rest see `Match`."""
         choice = replace(self.choice, parts=self.choice.parts - {"scale"}) if rigid else self.choice
-        return Match(self.forms[source], choice, self.states[source], anchor, self.excluded, values, distances)
+        return Match(
+            self.forms[source], choice, self.states[source], anchor, self.excluded, values, distances, self.device
+        )
 
     def moved(self, source: int, values: Values, name: str) -> Tensor:
         """A tensor of one of them, moved."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cobasin.matching.state import Match
+from cobasin.matching.state import Match, on_cpu
 from cobasin.symmetry.groups import Gram, Permutation, Value
 from cobasin.symmetry.groups.assignment import assign, assign_lazily
 from cobasin.symmetry.spec import Key, Site
@@ -47,14 +47,14 @@ def propose_order(match: Match, base: Key) -> dict[Key, Value]:
         terms.append(match.gram(base, family, sites=plain).total())
     perm = _assign(match, base, orders, family, terms)
     back = perm.argsort()  # elements act before the order changes, so they are listed in the source's order
-    chosen = torch.arange(len(perm))
+    chosen = torch.arange(len(perm), device="cpu")
     proposal: dict[Key, Value] = {base: {"perm": perm}}
     for key, gram in grams.items():
         picked = gram.map(*[lambda x: x.expand(len(perm), len(perm), *x.shape[2:])[perm, chosen]] * 2)
-        proposal[key] = _listed(match.groups[key].project(picked, not match.choice.paper), back)
+        proposal[key] = _listed(on_cpu(match.groups[key].project(picked, not match.choice.paper)), back)
     for key in orders:
         gram_of = match.pair_grams(key, base, family)
-        values = [match.groups[key].project(gram_of(p, q)) for q, p in enumerate(perm.tolist())]
+        values = [on_cpu(match.groups[key].project(gram_of(p, q))) for q, p in enumerate(perm.tolist())]
         proposal[key] = _listed({part: torch.cat([value[part] for value in values]) for part in values[0]}, back)
     if inner and within is not None:
         proposal[inner] = {"perm": within[perm, chosen][back]}
@@ -77,12 +77,12 @@ def _assign(match: Match, base: Key, orders: list[Key], family: list[Key], terms
         return assign(_total(terms))
     grams = {key: match.pair_grams(key, base, family) for key in orders}
     n = match.spec.spaces[str(base[0])].size
-    rest = _total(terms) if terms else torch.zeros(n, n, dtype=torch.float64)
+    rest = _total(terms) if terms else torch.zeros(n, n, dtype=torch.float64, device="cpu")
 
     def best(of: str, p: int, q: int) -> float:
         return float(rest[p, q]) + sum(float(getattr(match.groups[key], of)(grams[key](p, q))) for key in orders)
 
-    bound = torch.tensor([[best("bound", p, q) for q in range(n)] for p in range(n)], dtype=torch.float64)
+    bound = torch.tensor([[best("bound", p, q) for q in range(n)] for p in range(n)], dtype=torch.float64, device="cpu")
     return assign_lazily(bound, lambda p, q: best("support", p, q))
 
 
@@ -97,7 +97,7 @@ def _supports(match: Match, grams: dict[Key, Gram], leading: int) -> list[Tensor
 
 
 def _total(terms: list[Tensor]) -> Tensor:
-    return torch.stack([term.double() for term in terms]).sum(0)
+    return torch.stack([term.double() for term in terms]).sum(0).cpu()
 
 
 def _matched_heads(within: Tensor | None):
@@ -106,7 +106,7 @@ def _matched_heads(within: Tensor | None):
     def cross(x: Tensor) -> Tensor:
         if x.shape[2] == 1 or within is None:
             return x.sum((2, 3))
-        index = within.reshape(*within.shape[:2], 1, -1, *[1] * (x.ndim - 4))
+        index = within.to(x.device).reshape(*within.shape[:2], 1, -1, *[1] * (x.ndim - 4))
         return x.gather(2, index.expand(*within.shape[:2], 1, *x.shape[3:])).sum((2, 3))
 
     return cross, lambda x: x.sum((2, 3))

@@ -15,10 +15,11 @@ from cobasin.symmetry.cross_gram import cross_gram
 from cobasin.symmetry.form import Form
 from cobasin.symmetry.groups import Gram, Group, Value
 from cobasin.symmetry.spec import Key, Site
-from cobasin.symmetry.state import State, squared_distance
+from cobasin.symmetry.state import Lazy, State, squared_distance
 
 # A step is taken unless it raises the squared distance by more than rounding.
 _ROUNDING = 1e-9
+CPU = torch.device("cpu")
 
 
 def compared(form: Form, excluded: Iterable[str] = ()) -> list[str]:
@@ -43,6 +44,11 @@ def identity(form: Form, groups: Mapping[Key, Group]) -> Values:
     return {key: group.identity(spec.batch(str(key[0])), spec.sizes[str(key[0])]) for key, group in groups.items()}
 
 
+def on_cpu(value: Value) -> Value:
+    """An element, found wherever its Gram is, where elements are kept."""
+    return {part: x.cpu() for part, x in value.items()}
+
+
 class Match:
     """The state of a match of ``source`` to ``anchor``, both in canonical form and by spec name.
 
@@ -54,6 +60,7 @@ class Match:
         groups: the group that each free key is solved in; without scales while ``hold_scales`` is set.
         tensors: those that count; see `compared`.
         distances: the squared distance of each of them.
+        device: where the tensors are brought, one by one, to be moved and multiplied; the values stay on the CPU.
     """
 
     def __init__(
@@ -65,11 +72,14 @@ class Match:
         excluded: Iterable[str] = (),
         values: Mapping[Key, Value] | None = None,
         distances: Mapping[str, float] | None = None,
+        device: torch.device = CPU,
     ):
-        self.form, self.spec, self.choice = form, form.spec, choice
+        self.form, self.spec, self.choice, self.device = form, form.spec, choice, device
         self.tensors = compared(form, excluded)
         self._counted = frozenset(self.tensors)
-        self.source, self.anchor = source, anchor
+        self.source, self.anchor = (
+            end if device == CPU else Lazy(end, lambda name, end=end: end[name].to(device)) for end in (source, anchor)
+        )
         self.hold_scales = False
         self._groups = free_groups(form, choice, excluded)
         self._held = {key: without_scale(group) for key, group in self._groups.items()}
@@ -110,10 +120,12 @@ class Match:
         return act(self.spec, values, self.form.group, name, self.source[name])
 
     def in_bfloat16(self, key: Key) -> bool:
-        """Whether all that a key touches is in bfloat16 in both models, and moved by no other key."""
+        """Whether all that a key touches is in bfloat16 in both models, on the CPU, and moved by no other key."""
         names = self.tensors_of([key])
-        return all(self._keys_of[name] == [key] for name in names) and all(
-            end[name].dtype == torch.bfloat16 for name in names for end in (self.source, self.anchor)
+        return (
+            self.device == CPU
+            and all(self._keys_of[name] == [key] for name in names)
+            and all(end[name].dtype == torch.bfloat16 for name in names for end in (self.source, self.anchor))
         )
 
     def distance(self, name: str) -> float:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from cobasin.execution.jobs import bfloat16_products, run_jobs
 from cobasin.matching.order import inner_order, propose_order
-from cobasin.matching.state import Match
+from cobasin.matching.state import Match, on_cpu
 from cobasin.matching.units import Keep, Units, owns
 from cobasin.symmetry.action import in_new_order, in_old_order
 from cobasin.symmetry.groups import Permutation, Value
@@ -169,7 +169,7 @@ def _turn_to_ends(match: Match, streams: list[Key]) -> bool:
             continue
         if match.groups[key].continuous:
             gram = gram.map(_leaning, norms=lambda norm: norm)
-        match.set({key: match.groups[key].project(gram)})
+        match.set({key: on_cpu(match.groups[key].project(gram))})
         turned.add(str(key[0]))
     return bool(turned)
 
@@ -179,7 +179,8 @@ def _leaning(cross: Tensor) -> Tensor:
 
     Rounding would decide there, differently on every machine, and the ascent goes on from where this starts it.
     """
-    return cross + LEANING * torch.linalg.matrix_norm(cross, 2) * torch.eye(cross.shape[-1], dtype=cross.dtype)
+    as_it_is = torch.eye(cross.shape[-1], dtype=cross.dtype, device=cross.device)
+    return cross + LEANING * torch.linalg.matrix_norm(cross, 2) * as_it_is
 
 
 def _ends(match: Match, key: Key, turned: Collection[str]) -> list[Site]:
@@ -194,7 +195,7 @@ def _ends(match: Match, key: Key, turned: Collection[str]) -> list[Site]:
 
 
 def _update(match: Match, key: Key, exactly: bool) -> None:
-    match.step({key: in_old_order(match.spec, match.values, key, _best(match, key, exactly))})
+    match.step({key: in_old_order(match.spec, match.values, key, on_cpu(_best(match, key, exactly)))})
 
 
 def _best(match: Match, key: Key, exactly: bool) -> Value:

@@ -33,6 +33,7 @@ def _model(name: Any) -> Any:
 
 ModelName = Annotated[str, Field(min_length=1), BeforeValidator(_model)]
 Positive = Annotated[int, Field(strict=True, gt=0)]
+Device = Annotated[str, Field(pattern=r"^(auto|cpu|mps|(cuda|xpu)(:\d+)?)$")]
 Layer = Annotated[int, Field(strict=True, ge=0)]
 
 
@@ -118,6 +119,7 @@ class Matching(Block):
         steps: of ``learned``, at most.
         loss: of ``learned``: ``parents``, to answer as the models do on average; ``labels``, those of the data.
         move: of ``learned``: ``source``, the reference stays; ``all``, its scales and general maps move, too.
+        device: where models run, and weights are matched; see `cobasin.match`.
     """
 
     symmetry: str = "full"
@@ -130,6 +132,7 @@ class Matching(Block):
     steps: Positive | None = None
     loss: Literal["parents", "labels"] | None = None
     move: Literal["source", "all"] | None = None
+    device: Device = "auto"
 
     @field_validator("data", mode="before")
     @classmethod
@@ -158,7 +161,7 @@ class Matching(Block):
     @property
     def search(self) -> dict[str, Any]:
         """What it says of how to search, as arguments of `cobasin.match`."""
-        keys = ("method", "data", "samples", "seed", "steps", "loss", "move")
+        keys = ("method", "data", "samples", "seed", "steps", "loss", "move", "device")
         return {key: value for key in keys if (value := getattr(self, key)) is not None}
 
     @model_validator(mode="after")
@@ -200,7 +203,7 @@ class Statistics(Block):
     seed: int = Field(default=0, strict=True)
     fisher: Literal["exact", "empirical"] = "exact"
     cache: str | None = None
-    device: str = Field(default="auto", pattern=r"^(auto|cpu|mps|(cuda|xpu)(:\d+)?)$")
+    device: Device = "auto"
 
     @field_validator("data", mode="before")
     @classmethod

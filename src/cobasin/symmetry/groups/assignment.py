@@ -43,7 +43,7 @@ def assign_rows(rows: Rows, shape: Sequence[int]) -> Tensor:
     from scipy.optimize import linear_sum_assignment  # dear to import, and models that are near never need it
 
     # contiguous float64, so that the solver makes no copy of its own
-    cost = torch.empty(len(unsolved), n, n, dtype=torch.float64)
+    cost = torch.empty(len(unsolved), n, n, dtype=torch.float64, device="cpu")
     for part in parts:
         cost[:, part] = -rows(part).reshape(math.prod(batch), -1, n)[unsolved].cpu()
     for k, one in zip(unsolved.tolist(), cost, strict=True):
@@ -65,7 +65,7 @@ def assign_lazily(bound: Tensor, value: Callable[[int, int], float]) -> Tensor:
         value: the gain of matching source j to target i. It is asked for until every pair that the best
             assignment uses is known: no other assignment can then be better.
     """
-    table, known = bound.clone(), torch.zeros(bound.shape, dtype=torch.bool)
+    table, known = bound.clone(), torch.zeros_like(bound, dtype=torch.bool)
     while True:
         perm = assign(table)
         unknown = [(j, i) for i, j in enumerate(perm.tolist()) if not known[j, i]]

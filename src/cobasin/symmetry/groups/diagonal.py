@@ -45,7 +45,7 @@ class Diagonal(Group):
 
     def act(self, value: Value, x: Tensor, charge: int = 1) -> Tensor:
         if "scale" in value and charge:
-            x = x * value["scale"][..., None, :].pow(charge).to(x.dtype)
+            x = x * value["scale"][..., None, :].pow(charge).to(x)
         return x
 
     def inverse(self, value: Value) -> Value:

@@ -58,14 +58,14 @@ class Isometry(Group):
     def act(self, value: Value, x: Tensor, charge: int = 1) -> Tensor:
         x = self._move(value, x)
         if "scale" in value and charge:
-            x = x * value["scale"][..., None, None].pow(charge).to(x.dtype)
+            x = x * value["scale"][..., None, None].pow(charge).to(x)
         return x
 
     def project(self, gram: Gram, joint: bool = True) -> Value:
         if not self.scaled:
             return self._isometry(gram.total().double())
         if not joint:
-            return self._alternate(gram, torch.ones(gram.total().shape[:-2], dtype=torch.float64), 1)[0]
+            return self._alternate(gram, _ones(gram), 1)[0]
         # Whatever the isometry, its best scale lies in a range known beforehand, and without neutral terms it grows
         # with the scale that the isometry was found for. So the alternation falls from the upper end to the largest
         # fixed point, rises from the lower end to the smallest, and where the two meet that is the optimum.
@@ -86,8 +86,8 @@ class Isometry(Group):
     def refine(self, value: Value, gram: Gram) -> Value:
         if not self.scaled:
             return self.project(gram)
-        one = torch.ones(gram.total().shape[:-2], dtype=torch.float64)
-        return self._alternate(gram, value.get("scale", one), 1)[0]
+        one = _ones(gram)
+        return self._alternate(gram, value.get("scale", one).to(one), 1)[0]
 
     def _alternate(self, gram: Gram, scale: Tensor, rounds: int) -> tuple[Value, Tensor]:
         """The best isometry for the scale, then the best scale for the isometry, in turn; value and gain.
@@ -160,7 +160,7 @@ class Orthogonal(Isometry):
         return {"matrix": torch.eye(n, dtype=torch.float64).repeat(*batch, 1, 1)}
 
     def _move(self, value: Value, x: Tensor) -> Tensor:
-        return x @ value["matrix"].to(x.dtype)
+        return x @ value["matrix"].to(x)
 
     def _inner(self, value: Value, m: Tensor) -> Tensor:
         return (value["matrix"] * m).sum((-2, -1))
@@ -174,7 +174,7 @@ class Orthogonal(Isometry):
 
     def _isometry(self, m: Tensor) -> Value:
         if self.fix_ones:
-            basis = _complement_of_ones(m.shape[-1])
+            basis = _complement_of_ones(m.shape[-1]).to(m)
             u, _, vh = torch.linalg.svd(basis.T @ m @ basis)
             return {"matrix": basis @ (u @ vh) @ basis.T + 1.0 / m.shape[-1]}
         u, _, vh = torch.linalg.svd(m)
@@ -182,7 +182,7 @@ class Orthogonal(Isometry):
 
     def _nuclear(self, m: Tensor) -> Tensor:
         if self.fix_ones:
-            basis = _complement_of_ones(m.shape[-1])
+            basis = _complement_of_ones(m.shape[-1]).to(m)
             return torch.linalg.svdvals(basis.T @ m @ basis).sum(-1) + m.sum((-2, -1)) / m.shape[-1]
         return torch.linalg.svdvals(m).sum(-1)
 
@@ -196,7 +196,7 @@ class General(Orthogonal):
     """
 
     def act(self, value: Value, x: Tensor, charge: int = 1) -> Tensor:
-        return x @ (_dual(value) if charge < 0 else value["matrix"]).to(x.dtype)
+        return x @ (_dual(value) if charge < 0 else value["matrix"]).to(x)
 
     def inverse(self, value: Value) -> Value:
         dual = {"dual": value["matrix"].mT.contiguous()} if "dual" in value else {}
@@ -241,7 +241,7 @@ class Rotation2(Isometry):
         return {"angle": torch.zeros(batch, dtype=torch.float64)}
 
     def _move(self, value: Value, x: Tensor) -> Tensor:
-        cos, sin = (f(value["angle"])[..., None].to(x.dtype) for f in (torch.cos, torch.sin))
+        cos, sin = (f(value["angle"])[..., None].to(x) for f in (torch.cos, torch.sin))
         return torch.stack([cos * x[..., 0] - sin * x[..., 1], sin * x[..., 0] + cos * x[..., 1]], -1)
 
     def _inner(self, value: Value, m: Tensor) -> Tensor:
@@ -264,6 +264,11 @@ def _complex(m: Tensor) -> tuple[Tensor, Tensor]:
     return m[..., 0, 0] + m[..., 1, 1], m[..., 0, 1] - m[..., 1, 0]
 
 
+def _ones(gram: Gram) -> Tensor:
+    """A scale of one for every element of the batch, where the Gram is."""
+    return gram.total().new_ones(gram.total().shape[:-2], dtype=torch.float64)
+
+
 def _range_of_scales(gram: Gram) -> tuple[Tensor, Tensor]:
     """Bounds ``[*batch]`` on the best scale of any isometry: its inner products cannot exceed those of the norms."""
     (source, target), (source_inverse, target_inverse) = (
@@ -276,7 +281,7 @@ def _range_of_scales(gram: Gram) -> tuple[Tensor, Tensor]:
 
 def _between(low: Tensor, high: Tensor, fractions: Tensor) -> Tensor:
     """Scales evenly spaced in the logarithm, ``[fractions, *batch]``."""
-    return torch.lerp(low.log(), high.log(), fractions.reshape(-1, *[1] * low.ndim)).exp()
+    return torch.lerp(low.log(), high.log(), fractions.to(low).reshape(-1, *[1] * low.ndim)).exp()
 
 
 def _best(value: Value, score: Tensor) -> tuple[Value, Tensor]:
@@ -292,6 +297,6 @@ def _best(value: Value, score: Tensor) -> tuple[Value, Tensor]:
 @lru_cache(maxsize=8)
 def _complement_of_ones(n: int) -> Tensor:
     """An orthonormal basis of the complement of the all-ones vector, ``[n, n - 1]``."""
-    frame = torch.eye(n, dtype=torch.float64)
+    frame = torch.eye(n, dtype=torch.float64, device="cpu")
     frame[:, 0] = 1.0
     return torch.linalg.qr(frame).Q[:, 1:].contiguous()

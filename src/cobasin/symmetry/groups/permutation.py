@@ -49,7 +49,7 @@ class Permutation(Group):
         return {"perm": perm} | self._entries.sample(batch, n, generator)
 
     def act(self, value: Value, x: Tensor, charge: int = 1) -> Tensor:
-        perm = value["perm"]
+        perm = value["perm"].to(x.device)
         # one permutation for all rows is an index, not a gather of every entry
         if perm.ndim > 1:
             moved = x.gather(-1, perm[..., None, :].expand(x.shape))
