@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import subprocess
 import sys
 
@@ -15,9 +16,10 @@ from command_line import pair, refused, run, snapshot
 from merge_cases import saved
 
 CASE = "bert/BertForMaskedLM"
-# Runs command lines, each in a process of its own that is killed once it has finished so many things of a kind.
+# Runs command lines, each in a process of its own that is killed once it has finished so many things of a kind, or so
+# many seconds after its start ("moment"), when it may also be done. Says how long each has taken.
 KILLED = """
-import json, os, signal, sys
+import json, os, signal, sys, threading, time
 from pathlib import Path
 from cobasin import cli
 from cobasin.checkpoints.output import FOUND
@@ -44,24 +46,32 @@ def kill_after(kind, number):
             return result
         setattr(Path, name, moved)
 
+took = []
 for arguments, kind, number in json.loads(sys.argv[1]):
-    child = os.fork()
+    child, started = os.fork(), time.perf_counter()
     if not child:
-        kill_after(kind, number)
+        if kind == "moment":
+            threading.Timer(number, os.kill, (os.getpid(), signal.SIGKILL)).start()
+        else:
+            kill_after(kind, number)
         sys.argv = ["cobasin", *arguments]
         try:
             cli.main()
         finally:
             os._exit(0)
-    assert os.waitpid(child, 0)[1] == signal.SIGKILL, (arguments, kind, number)
+    status = os.waitpid(child, 0)[1]
+    assert status == signal.SIGKILL or kind == "moment", (arguments, kind, number)
+    took.append(time.perf_counter() - started)
+print(json.dumps(took))
 """
 
 
 def killed(*runs):
-    """Run command lines that are killed after ``number`` things of ``kind``; returns what they leave beside --out."""
+    """Run command lines that are killed after ``number`` things of ``kind``; returns how long each has run."""
     command = [sys.executable, "-c", KILLED, json.dumps(runs)]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def left(out):
@@ -93,7 +103,7 @@ def test_match(tmp_path, monkeypatch):
     monkeypatch.setattr(weights, "_update_family", lambda *given: calls.append(given) or update(*given))
     assert run(*start, tmp_path / "whole").code == 0
     whole = len(calls)
-    points = [("unit", 1), ("unit", 8), ("unit", 12), ("elements", 1), ("shard", 1), ("shard", 2)]
+    points = [("unit", 8), ("elements", 1), ("shard", 2)]
     outs = [tmp_path / f"{kind}-{number}" for kind, number in points]
     killed(*([[*start, str(out)], *point] for out, point in zip(outs, points, strict=True)))
     saved_by = []
@@ -107,15 +117,30 @@ def test_match(tmp_path, monkeypatch):
         assert not list(tmp_path.glob(f".{out.name}.*"))
         assert shards.items() <= {path.name: path.stat().st_ino for path in out.iterdir()}.items()
         saved_by.append(whole - len(calls))
-    assert all(saved_by[1:3])  # the first units are the distances at the start and those of the streams
-    assert saved_by[3:] == [whole] * 3  # nothing is matched again
+    assert saved_by[0]  # the first units are the distances at the start and those of the streams
+    assert saved_by[1:] == [whole] * 2  # nothing is matched again
+
+
+def test_ten_random_moments(tmp_path):
+    source, anchor = pair(tmp_path, CASE, shard="20KB")
+    start = ["merge", str(anchor), str(source), "--out"]
+    (seconds,) = killed([[*start, str(tmp_path / "whole")], "moment", 600])
+    outs = [tmp_path / f"out-{i}" for i in range(10)]
+    moments = [random.Random(i).uniform(0, seconds) for i in range(10)]
+    killed(*([[*start, str(out)], "moment", moment] for out, moment in zip(outs, moments, strict=True)))
+    assert sum(not out.exists() for out in outs) > 3  # later ones run faster than the first, and may be done
+    for out in outs:
+        if not out.exists():
+            assert run(*start, out, "--resume").code == 0
+        assert_same_files(out, tmp_path / "whole")
+        assert not list(tmp_path.glob(f".{out.name}.*"))
 
 
 def test_merge_of_three(tmp_path):
     models = saved(tmp_path, CASE, 3)
     start = ["merge", *map(str, models), "--match", "ffn,attention", "--out"]
     assert run(*start, tmp_path / "whole").code == 0
-    points = [("unit", 3), ("unit", 8), ("elements", 1)]
+    points = [("unit", 8), ("elements", 1)]
     outs = [tmp_path / f"{kind}-{number}" for kind, number in points]
     killed(*([[*start, str(out)], *point] for out, point in zip(outs, points, strict=True)))
     for out in outs:
@@ -142,8 +167,11 @@ def test_a_run_of_something_else_is_refused_and_one_without_resume_starts_anew(t
     assert f"with other model {source}" in refused(tmp_path, *start, out, "--resume")
     (folder / ".run.json").write_text("{")
     assert f"{folder}: does not say what run it is of" in refused(tmp_path, *start, out, "--resume")
-    assert run(*start, out).code == 0
+    (folder / ".run.json").unlink()  # as a run leaves it that is killed at its very start or end
+    assert run(*start, out, "--resume").code == 0
     assert not list(tmp_path.glob(".out.*"))
+    assert run(*start, tmp_path / "whole").code == 0
+    assert_same_files(out, tmp_path / "whole")
 
 
 def test_damaged_state(tmp_path):

@@ -65,7 +65,8 @@ def working(
     out = Path(out).resolve()
     with output_errors(out):
         left = _left(out)
-        kept = left.pop() if resume and left else None
+        # without RUN it was killed before there was anything to keep, or while it was published
+        kept = left.pop() if resume and left and (left[-1] / RUN).exists() else None
         for path in left:
             shutil.rmtree(path)
         check_output(out, overwrite, inputs)
@@ -84,10 +85,11 @@ def working(
                     write_run(partial / RUN, run)
         yield partial
         with output_errors(out):
-            for path in (partial / RUN, *partial.rglob(f"*{_UNFINISHED}")):
+            for path in partial.rglob(f"*{_UNFINISHED}"):
                 path.unlink(missing_ok=True)
             shutil.rmtree(partial / FOUND, ignore_errors=True)
             _sync(partial)
+            (partial / RUN).unlink(missing_ok=True)
             _publish(partial, out, overwrite)
     except BaseException:
         if not (resume and any(path.name != RUN for path in partial.iterdir())):
@@ -211,7 +213,9 @@ def _left(out: Path) -> list[Path]:
 
 def write_run(path: Path, run: Mapping[str, Any]) -> None:
     """Note what an unfinished folder is of."""
-    path.write_text(json.dumps(run, indent=2, sort_keys=True))
+    whole = unfinished(path)
+    whole.write_text(json.dumps(run, indent=2, sort_keys=True))
+    whole.replace(path)
 
 
 def check_run(left: Path, run: Mapping[str, Any] | None, anew: str) -> None:
