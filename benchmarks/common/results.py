@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -38,6 +39,6 @@ class Results:
 def write(path: Path, content: Any) -> None:
     """Write JSON; the file is there whole, or as it was before."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
+    partial = path.with_suffix(f".partial-{os.getpid()}")
     partial.write_text(json.dumps(content, indent=2) + "\n")
     partial.replace(path)

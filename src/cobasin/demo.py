@@ -61,7 +61,7 @@ NAMES = {"none": "unmatched", "paper": "paper's matching", "full": "full matchin
 OPTIONS: dict[str, dict[str, Any]] = {
     "paper": {"symmetry": "paper"},
     "full": {},
-    "learned": {"method": "learned", "symmetry": "gl"},
+    "learned": {"method": "learned", "symmetry": "gl", "device": "cpu"},
 }
 
 
@@ -198,7 +198,7 @@ def _match_and_merge(out: Path, way: str, digits: Digits, points: int, overwrite
             source,
             anchor,
             **OPTIONS[way],
-            progress=lambda done, _: show(f"{NAMES[way]}, round {done}", 0),
+            progress=lambda done, _: show(f"{NAMES[way]}, step {done}", 0),
         )
         folder = out / f"matched-{way}"
         writer.save(transform(element, source), folder, overwrite=overwrite)

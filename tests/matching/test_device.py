@@ -8,47 +8,55 @@ from cobasin.errors import InputError
 from cobasin.finding import match as api
 from cobasin.matching import weights
 from cobasin.matching.choice import Choice
-from cobasin.matching.state import CPU, Match
+from cobasin.matching.orders import pairs
+from cobasin.matching.state import Match
 from cobasin.symmetry.form import form_of
-from tiny_models import CASES, checkpoint
+from fake_gpu import CPU, GPU, FakeGpu, on_gpu
+from tiny_models import checkpoint
 
 LLAMA = "llama-gqa/LlamaForCausalLM"
+CASES = [LLAMA, "gpt2-untied/GPT2LMHeadModel", "bert/BertForMaskedLM", "mixtral/MixtralForCausalLM"]
+CASES += ["qwen3/Qwen3ForCausalLM", "t5/T5ForConditionalGeneration"]
 
 
-def matches(case, symmetry="full"):
-    """The same match of two models of a case, twice."""
+def match_of(case, symmetry):
+    """The match of two models of a case."""
     ends, choice = [Typed.of(checkpoint(case, seed)) for seed in (1, 2)], Choice.parse(symmetry)
-    form = form_of(ends[0].spec, parts=choice.parts, folded=bool(ends[0].spec.norms) and not ends[0].spec.unties)
-    return [Match.of(form, choice, *ends) for _ in range(2)]
-
-
-@pytest.mark.parametrize("in_parts", [False, True])
-@pytest.mark.parametrize("case", {case.split("/")[0]: case for case in CASES}.values())
-def test_nothing_is_made_anywhere_but_where_the_tensors_are(case, in_parts, monkeypatch):
-    """What names no device is made on one here that holds no numbers: to compute with it is an error."""
-    monkeypatch.setattr(weights, "MAX_ROUNDS", 3)
-    if in_parts:
-        monkeypatch.setattr(weights, "LARGE", 0)
-    here, elsewhere = matches(case)
-    weights.ascend(here)
-    with torch.device("meta"):
-        weights.ascend(elsewhere)
-    assert elsewhere.total == here.total
-    assert all(x.device == CPU for value in elsewhere.values.values() for x in value.values())
-
-
-@pytest.mark.parametrize("case", {case.split("/")[0]: case for case in CASES}.values())
-def test_elements_act_where_the_tensors_are(case):
-    """On a device that holds no numbers, so that the shapes are all that can be compared."""
-    here, _ = matches(case)
-    there = Match(
-        here.form, here.choice, here.source, here.anchor, (), here.values, here.distances, torch.device("meta")
+    ends = [end.untied() if end.spec.unties else end for end in ends]
+    form = form_of(
+        ends[0].spec,
+        parts=choice.parts,
+        folded=choice.folded and bool(ends[0].spec.norms),
+        free_biases=not choice.paper,
+        balanced=choice.general,
     )
-    for key in here.groups:
-        grams = [here.gram(key), there.gram(key)]
-        ours, theirs = ([*gram.cross.values(), *gram.source.values(), *gram.target.values()] for gram in grams)
-        assert [x.shape for x in ours] == [x.shape for x in theirs]
-        assert {x.device.type for x in theirs} == {"meta"}
+    return Match.of(form, choice, *ends)
+
+
+@pytest.mark.parametrize("symmetry", ["full", "gl", "paper"])
+@pytest.mark.parametrize("case", CASES)
+def test_nothing_is_mixed(case, symmetry, monkeypatch):
+    """Tensors on a GPU never meet what is kept on the CPU, and the result is that of the CPU."""
+    monkeypatch.setattr(weights, "MAX_ROUNDS", 3)
+    monkeypatch.setattr(weights, "LARGE", 1000)  # so that tables are made in parts
+    here = match_of(case, symmetry)
+    weights.ascend(here)
+    with FakeGpu():
+        there = Match(here.form, here.choice, here.source, here.anchor, device=GPU)
+        weights.ascend(there)
+        assert {x.device for name in there.tensors for x in (there.source[name], there.anchor[name])} == {GPU}
+        scores = pairs(there)
+    assert there.total == pytest.approx(here.total, rel=1e-12)
+    assert not any(on_gpu(x) for values in (there.values, scores) for value in values.values() for x in value.values())
+
+
+def test_what_is_mixed_is_seen():
+    with FakeGpu():
+        x, y = torch.ones(3, 3).to(GPU), torch.ones(3, 3)
+        assert (x.device, y.device, (x + 1).device, x.cpu().device) == (GPU, CPU, GPU, CPU)
+        for mixed in (lambda: x @ y, lambda: x.index_select(0, torch.arange(3)), lambda: torch.stack([x, y])):
+            with pytest.raises(RuntimeError, match="on the GPU and on the CPU"):
+                mixed()
 
 
 def test_a_device_for_weights():

@@ -87,12 +87,18 @@ def working(
         with output_errors(out):
             for path in partial.rglob(f"*{_UNFINISHED}"):
                 path.unlink(missing_ok=True)
-            shutil.rmtree(partial / FOUND, ignore_errors=True)
             _sync(partial)
+            # what is killed from here on has no RUN, and is not gone on from: parts of FOUND would mislead
             (partial / RUN).unlink(missing_ok=True)
-            _publish(partial, out, overwrite)
+            shutil.rmtree(partial / FOUND, ignore_errors=True)
+            try:
+                _publish(partial, out, overwrite)
+            except OSError:  # the folder was filled meanwhile
+                if run is not None:
+                    write_run(partial / RUN, run)
+                raise
     except BaseException:
-        if not (resume and any(path.name != RUN for path in partial.iterdir())):
+        if not (resume and (partial / RUN).exists() and any(path.name != RUN for path in partial.iterdir())):
             shutil.rmtree(partial, ignore_errors=True)
             for path in made:
                 with suppress(OSError):

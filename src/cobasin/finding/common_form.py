@@ -80,7 +80,7 @@ class CommonForm:
             self.notes.append("the label sets differ: the task heads were moved along, but not compared")
         states = [canonical(form, model) for form, model in zip(forms, self.typed, strict=True)]
         tied = {name for form in forms for name in form.spec.tied}  # repeats another tensor, if only in some models
-        place = search.place if search else CPU
+        place = search.place() if search else CPU
         self.models = Models(forms, states, choice, [*self.heads, *tied], place)
         self._gauges: dict[int, Gauge] = {}
         # of a pair: what was found, and the distances of its tensors before and after

@@ -87,7 +87,6 @@ class Search:
                 "seed from 0"
             )
 
-    @property
     def place(self) -> torch.device:
         """Where weights are matched, in float64 as well, which Apple's GPUs do not have.
 
@@ -103,6 +102,7 @@ class Search:
             InputError: inputs that cannot be made up, data that do not fit, labels that are missing, no such device.
         """
         if self.method == "weights":
+            self.place()  # refused now, not once gains were read
             return None
         device = device_of(self.device)
         learns = self.method == "learned"

@@ -13,7 +13,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from cobasin.matching.state import Match
+from cobasin.matching.state import Match, on_cpu
 from cobasin.symmetry.action import in_old_order
 from cobasin.symmetry.form import Form
 from cobasin.symmetry.groups import Diagonal, Gram, Group, Permutation, Value
@@ -72,7 +72,7 @@ def _pairs(match: Match, key: Key) -> Value:
     if group.charged:
         norms = [gram.norms(charge)[0][..., None] for charge in (1, -1)] if group.scaled else []
         found |= Diagonal(group.signed, group.scaled).solve(gram.total(1), gram.total(-1), norms)
-    found = in_old_order(match.spec, match.values, key, found)  # the Gram lists experts in their new order
+    found = in_old_order(match.spec, match.values, key, on_cpu(found))  # the Gram lists experts in their new order
     scores, perm = found["scores"], value["perm"]
     now = _matched(scores, perm)[..., None, :]
     matched = torch.zeros_like(scores, dtype=torch.bool).scatter_(-2, perm[..., None, :], True)

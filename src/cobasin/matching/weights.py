@@ -19,7 +19,7 @@ from torch import Tensor
 
 from cobasin.execution.jobs import bfloat16_products, run_jobs
 from cobasin.matching.order import inner_order, propose_order
-from cobasin.matching.state import Match, on_cpu
+from cobasin.matching.state import CPU, Match, on_cpu
 from cobasin.matching.units import Keep, Units, owns
 from cobasin.symmetry.action import in_new_order, in_old_order
 from cobasin.symmetry.groups import Permutation, Value
@@ -30,7 +30,7 @@ SETTLED = 1e-6  # relative fall of the squared distance in a round
 LARGE = 1 << 28  # bytes: tables of this size are not made side by side; their products use all threads anyway
 SMALL = 1 << 17  # entries of the tensors that a job moves; below, threads would mostly wait for the interpreter
 PART = 1 << 26  # bytes of such a table that are made at once
-LEANING = 1e-10  # of the largest singular value of what the ends say: far above the rounding of float64
+LEANING = 1e-10  # of the norm of what the ends say: far above the rounding of float64
 EXACT = 1e-24  # of the squared distance at the start: nothing but rounding is left
 
 
@@ -143,8 +143,8 @@ def _round(units: Units, streams: list[Key], families: list[list[Key]], reorder:
     kinds: dict[tuple[bool, bool, bool], list[Callable[[], None]]] = {}
     for i, family in enumerate(families):
         elsewhere = not owns(units.keep, i)
-        alone = elsewhere or _entries(match, family) < SMALL or _table(match, family) > LARGE
-        kind = elsewhere, _from_bfloat16(match, family), alone
+        small = match.device == CPU and SMALL <= _entries(match, family) and _table(match, family) <= LARGE
+        kind = elsewhere, _from_bfloat16(match, family), elsewhere or not small
         kinds.setdefault(kind, []).append(partial(update_family, i, family))
     for (_, quick, alone), jobs in sorted(kinds.items(), key=lambda one: one[0]):
         with bfloat16_products() if quick else nullcontext():
@@ -180,7 +180,7 @@ def _leaning(cross: Tensor) -> Tensor:
     Rounding would decide there, differently on every machine, and the ascent goes on from where this starts it.
     """
     as_it_is = torch.eye(cross.shape[-1], dtype=cross.dtype, device=cross.device)
-    return cross + LEANING * torch.linalg.matrix_norm(cross, 2) * as_it_is
+    return cross + LEANING * torch.linalg.matrix_norm(cross) * as_it_is
 
 
 def _ends(match: Match, key: Key, turned: Collection[str]) -> list[Site]:
@@ -200,8 +200,10 @@ def _update(match: Match, key: Key, exactly: bool) -> None:
 
 def _best(match: Match, key: Key, exactly: bool) -> Value:
     """The value that the Gram asks for, which may be large, and is not held any longer than that takes."""
-    group, size = match.groups[key], match.spec.sizes[str(key[0])]
-    if isinstance(group, Permutation) and _table(match, [key]) > LARGE and not match.spec.batch(str(key[0])):
+    group, size, space = match.groups[key], match.spec.sizes[str(key[0])], match.spec.spaces[str(key[0])]
+    # a stream runs through too many tensors to hold them all while parts are made
+    neurons = isinstance(group, Permutation) and space.part == "ffn" and not match.spec.batch(str(key[0]))
+    if neurons and _table(match, [key]) > LARGE:
         return group.project_in_parts(match.column_grams(key), size, max(1, PART // (4 * size)))
     gram = match.gram(key)
     if exactly:

@@ -171,8 +171,8 @@ class Matching(Block):
                 Choice.parse(self.symmetry, self.layers)
             except InputError as error:
                 raise ValueError(str(error).replace("expected full", "expected none, full")) from None
-        elif self.layers is not None or self.anchor != "medoid" or self.method != "weights":
-            raise ValueError("nothing is matched with symmetry none; leave anchor, layers and method out")
+        elif (self.layers, self.anchor, self.method, self.device) != (None, "medoid", "weights", "auto"):
+            raise ValueError("nothing is matched with symmetry none; leave anchor, layers, method and device out")
         if self.method == "weights" and self.model_fields_set & {"data", "samples", "seed"}:
             raise ValueError("data, samples and seed go with method activations or learned")
         if self.method != "learned" and (self.steps, self.loss, self.move) != (None, None, None):

@@ -82,7 +82,7 @@ def cross_gram(
 def _parts(a: Tensor, b: Tensor, axis: int | None, dtype: torch.dtype) -> Iterator[tuple[Tensor, Tensor]]:
     """Two tensors in ``dtype``, part by part along an axis that is summed over; whole where that is None."""
     size = 1 if axis is None else a.shape[axis]
-    step = max(1, _PART * size // max(1, a.numel()))
+    step = max(1, _PART * size // max(1, a.numel(), b.numel()))
     for start in range(0, size, step):
         x, y = (one if axis is None else one.narrow(axis, start, min(step, size - start)) for one in (a, b))
         yield x.to(dtype), y.to(dtype)
