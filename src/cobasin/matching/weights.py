@@ -138,13 +138,13 @@ def _round(units: Units, streams: list[Key], families: list[list[Key]], reorder:
         _update(match, key, exactly=True)
         return {"moved": any(not part.equal(match.values[key][name]) for name, part in old.items())}
 
-    # together, what is multiplied alike, and of a size for that; one by one, what other parts do: for that this one
-    # waits, which no signal would end in another thread
+    # together, what is multiplied alike, and of a size for that; one by one, what other parts do (for that this one
+    # waits, which no signal would end in another thread) and what a GPU does, all of whose cores one job takes
     kinds: dict[tuple[bool, bool, bool], list[Callable[[], None]]] = {}
     for i, family in enumerate(families):
         elsewhere = not owns(units.keep, i)
-        small = match.device == CPU and SMALL <= _entries(match, family) and _table(match, family) <= LARGE
-        kind = elsewhere, _from_bfloat16(match, family), elsewhere or not small
+        threads = match.device == CPU and _entries(match, family) >= SMALL and _table(match, family) <= LARGE
+        kind = elsewhere, _from_bfloat16(match, family), elsewhere or not threads
         kinds.setdefault(kind, []).append(partial(update_family, i, family))
     for (_, quick, alone), jobs in sorted(kinds.items(), key=lambda one: one[0]):
         with bfloat16_products() if quick else nullcontext():
