@@ -202,8 +202,8 @@ def _best(match: Match, key: Key, exactly: bool) -> Value:
     """The value that the Gram asks for, which may be large, and is not held any longer than that takes."""
     group, size, space = match.groups[key], match.spec.sizes[str(key[0])], match.spec.spaces[str(key[0])]
     # a stream runs through too many tensors to hold them all while parts are made
-    neurons = isinstance(group, Permutation) and space.part == "ffn" and not match.spec.batch(str(key[0]))
-    if neurons and _table(match, [key]) > LARGE:
+    neurons = space.part == "ffn" and not match.spec.batch(str(key[0]))
+    if isinstance(group, Permutation) and neurons and _table(match, [key]) > LARGE:
         return group.project_in_parts(match.column_grams(key), size, max(1, PART // (4 * size)))
     gram = match.gram(key)
     if exactly:
