@@ -172,11 +172,10 @@ class Match:
         group, sites = self.groups[key], self.sites(key)
         source = cache(lambda site: self._moved_elsewhere(site, key, ()))
 
-        def gram(columns: slice) -> Gram:
-            target = lambda site: self.anchor[site.tensor]  # noqa: E731
-            return cross_gram(self.spec, str(key[0]), group, sites, source, target, columns=columns)
+        def anchor(site: Site) -> Tensor:
+            return self.anchor[site.tensor]
 
-        return gram
+        return lambda columns: cross_gram(self.spec, str(key[0]), group, sites, source, anchor, columns=columns)
 
     def _moved_elsewhere(self, site: Site, key: Key, without: Iterable[Key]) -> Tensor:
         """The source tensor at ``site`` moved by all keys but ``key`` and those in ``without``.
