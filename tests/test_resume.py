@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import shutil
 import subprocess
 import sys
@@ -111,7 +110,7 @@ def test_match(tmp_path, monkeypatch):
     monkeypatch.setattr(weights, "_update_family", lambda *given: calls.append(given) or update(*given))
     assert run(*start, tmp_path / "whole").code == 0
     whole = len(calls)
-    points = [("unit", 8), ("elements", 1), ("shard", 2)]
+    points = [("unit", 1), ("unit", 8), ("unit", 12), ("elements", 1), ("shard", 1), ("shard", 2)]
     outs = [tmp_path / f"{kind}-{number}" for kind, number in points]
     killed(*([[*start, str(out)], *point] for out, point in zip(outs, points, strict=True)))
     saved_by = []
@@ -125,23 +124,8 @@ def test_match(tmp_path, monkeypatch):
         assert not list(tmp_path.glob(f".{out.name}.*"))
         assert shards.items() <= {path.name: path.stat().st_ino for path in out.iterdir()}.items()
         saved_by.append(whole - len(calls))
-    assert saved_by[0]  # the first units are the distances at the start and those of the streams
-    assert saved_by[1:] == [whole] * 2  # nothing is matched again
-
-
-def test_ten_random_moments(tmp_path):
-    source, anchor = pair(tmp_path, CASE, shard="20KB")
-    start = ["merge", str(anchor), str(source), "--out"]
-    (seconds,) = killed([[*start, str(tmp_path / "whole")], "moment", 600])
-    outs = [tmp_path / f"out-{i}" for i in range(10)]
-    moments = [random.Random(i).uniform(0.1, 0.9) * seconds for i in range(10)]
-    killed(*([[*start, str(out)], "moment", moment] for out, moment in zip(outs, moments, strict=True)))
-    assert not all(out.exists() for out in outs)  # later ones run faster than the first, and may be done
-    for out in outs:
-        if not out.exists():
-            assert run(*start, out, "--resume").code == 0
-        assert_same_files(out, tmp_path / "whole")
-        assert not list(tmp_path.glob(f".{out.name}.*"))
+    assert all(saved_by[1:3])  # the first units are the distances at the start and those of the streams
+    assert saved_by[3:] == [whole] * 3  # nothing is matched again
 
 
 @pytest.mark.parametrize("more", [(), ("--overwrite",)])
@@ -166,7 +150,7 @@ def test_merge_of_three(tmp_path):
     models = saved(tmp_path, CASE, 3)
     start = ["merge", *map(str, models), "--match", "ffn,attention", "--out"]
     assert run(*start, tmp_path / "whole").code == 0
-    points = [("unit", 8), ("elements", 1)]
+    points = [("unit", 3), ("unit", 8), ("elements", 1)]
     outs = [tmp_path / f"{kind}-{number}" for kind, number in points]
     killed(*([[*start, str(out)], *point] for out, point in zip(outs, points, strict=True)))
     for out in outs:
@@ -193,11 +177,8 @@ def test_a_run_of_something_else_is_refused_and_one_without_resume_starts_anew(t
     assert f"with other model {source}" in refused(tmp_path, *start, out, "--resume")
     (folder / ".run.json").write_text("{")
     assert f"{folder}: does not say what run it is of" in refused(tmp_path, *start, out, "--resume")
-    (folder / ".run.json").unlink()  # as a run leaves it that is killed at its very start or end
-    assert run(*start, out, "--resume").code == 0
+    assert run(*start, out).code == 0
     assert not list(tmp_path.glob(".out.*"))
-    assert run(*start, tmp_path / "whole").code == 0
-    assert_same_files(out, tmp_path / "whole")
 
 
 def test_damaged_state(tmp_path):
