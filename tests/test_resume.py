@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -16,10 +17,10 @@ from command_line import pair, refused, run, snapshot
 from merge_cases import saved
 
 CASE = "bert/BertForMaskedLM"
-# Runs command lines, each in a process of its own that is killed once it has finished so many things of a kind, or so
-# many seconds after its start ("moment"), when it may also be done. Says how long each has taken.
+# Runs command lines, each in a process of its own that is killed once it has finished so many things of a kind; of kind
+# "file", before the operation of this number on files of the run, all of which are counted and their number said.
 KILLED = """
-import json, os, signal, sys, threading, time
+import json, os, signal, sys
 from pathlib import Path
 from cobasin import cli
 from cobasin.checkpoints.output import FOUND, RUN
@@ -53,32 +54,40 @@ def kill_after(kind, number):
             return result
         setattr(Path, name, moved)
 
-took = []
+def kill_before(out, number):
+    seen = []
+    def count(event, arguments):
+        if arguments and isinstance(arguments[0], (str, Path)) and f"/.{out.name}.partial-" in str(arguments[0]):
+            seen.append(event)
+            if len(seen) == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+    sys.addaudithook(count)
+    return seen
+
 for arguments, kind, number in json.loads(sys.argv[1]):
-    child, started = os.fork(), time.perf_counter()
+    child = os.fork()
     if not child:
-        if kind == "moment":
-            threading.Timer(number, os.kill, (os.getpid(), signal.SIGKILL)).start()
+        seen = []
+        if kind == "file":
+            seen = kill_before(Path(arguments[-1]), number)
         else:
             kill_after(kind, number)
         sys.argv = ["cobasin", *arguments]
         try:
             cli.main()
         finally:
+            print(len(seen), flush=True)
             os._exit(0)
-    status = os.waitpid(child, 0)[1]
-    assert status == signal.SIGKILL or kind == "moment", (arguments, kind, number)
-    took.append(time.perf_counter() - started)
-print(json.dumps(took))
+    assert os.waitpid(child, 0)[1] == (signal.SIGKILL if number else 0), (arguments, kind, number)
 """
 
 
 def killed(*runs):
-    """Run command lines that are killed after ``number`` things of ``kind``; returns how long each has run."""
+    """Run command lines that are killed after ``number`` things of ``kind``; returns what they have said."""
     command = [sys.executable, "-c", KILLED, json.dumps(runs)]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    return done.stdout
 
 
 def left(out):
@@ -126,6 +135,21 @@ def test_match(tmp_path, monkeypatch):
         saved_by.append(whole - len(calls))
     assert all(saved_by[1:3])  # the first units are the distances at the start and those of the streams
     assert saved_by[3:] == [whole] * 3  # nothing is matched again
+
+
+def test_ten_random_moments(tmp_path):
+    source, anchor = pair(tmp_path, CASE, shard="20KB")
+    start = ["merge", str(anchor), str(source), "--out"]
+    # what a kill leaves changes with every operation on files, and at no other moment
+    count = int(killed([[*start, str(tmp_path / "whole")], "file", 0]).splitlines()[-1])
+    moments = random.Random(0).sample(range(1, count + 1), 10)
+    killed(*([[*start, str(tmp_path / f"out-{moment}")], "file", moment] for moment in moments))
+    for moment in moments:
+        out = tmp_path / f"out-{moment}"
+        assert not out.exists()
+        assert run(*start, out, "--resume").code == 0
+        assert_same_files(out, tmp_path / "whole")
+        assert not list(tmp_path.glob(f".{out.name}.*"))
 
 
 @pytest.mark.parametrize("more", [(), ("--overwrite",)])
