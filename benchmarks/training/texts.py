@@ -15,7 +15,7 @@ from cobasin.data import DataConfig, rows_of
 from cobasin.errors import InputError
 from training.data import Data, MaskedWindows
 
-VOCABULARY = 8192  # pieces of words
+VOCABULARY = 4096  # pieces of words
 TABLES = ("emotion/*/{}.jsonl", "glue/*/{}.jsonl")
 SENTENCES, PLAIN = "ner/*/{}.conll", ("lm/tinyshakespeare/{}.txt",)
 WIKITEXT = "lm/wikitext2/dev.txt"  # it has no training text here
