@@ -9,6 +9,7 @@ one of another seed (unrelated). All that is compared runs in turn, in rounds th
 figures are medians over the rounds, ratios medians of the ratios within a round. Every command is a process of its own,
 its imports included. The floors (`common/floors.py`) are a numpy stream that averages, and the bare arithmetic of
 matching; cobasin and the numpy stream bring what they write to the disk (fsync), mergekit leaves that to the system.
+What was measured is kept in ``scale-SIZE.json``, case by case; sweeps are drawn beside it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +32,9 @@ from rich.console import Console
 from rich.table import Table
 from safetensors import safe_open
 
+from cobasin.evaluation.plots import COLOURS
 from common.processes import Figures, in_turn, measured, ratio
+from common.results import write
 from common.synthetic import Geometry, make
 
 FLOORS = Path(__file__).parent / "common" / "floors.py"
@@ -46,7 +48,8 @@ EXPERTS = {"1.1b": Geometry(64, 32, 24, 4, 4, 1000, 250), "tiny": Geometry(16, 8
 EXPERTS["7b"] = EXPERTS["1.1b"]
 COBASIN = [sys.executable, "-c", "from cobasin.cli import main; main()"]
 METHODS = ("average", "slerp", "ties", "dare_linear")
-CASES = (*METHODS, "match-related", "match-unrelated", "experts", "layers", "workers", "start")
+SWEEPS = ("layers", "workers")
+CASES = (*METHODS, "match-related", "match-unrelated", "experts", *SWEEPS, "start")
 RANDOM = {"dare_linear"}
 
 
@@ -200,39 +203,70 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.mergekit is not None:
         options.mergekit = options.mergekit.absolute()
     console, before = Console(), os.getloadavg()[0]
-    results: dict[str, Any] = {
-        "machine": {"processor": platform.processor(), "cores": os.cpu_count(), "load_before": before},
-        "torch": torch.__version__,
-        "size": options.size,
-        "runs": options.runs,
-        "cases": {},
-    }
     if before > 0.5:
         console.print(f"the machine is not quiet: its load is {before:.1f}")
+    said = {"processor": processor(), "cores": os.cpu_count(), "torch": torch.__version__, "load_before": before}
     for case in options.only.split(","):
-        note = None
-        if case in ("layers", "workers"):
-            results["cases"][case] = rows = sweep(options, case)
-            shown = Table(*rows[0], title=case)
-            for row in rows:
-                shown.add_row(*(f"{value:.2f}" if isinstance(value, float) else str(value) for value in row.values()))
-            console.print(shown)
-            continue
-        if case == "start":
-            found = start(options.runs)
-        else:
-            sizes = EXPERTS if case == "experts" else SIZES
-            name = "experts" if case == "experts" else f"{sizes[options.size].layers}-layers"
-            bench = Bench(options, sizes[options.size], options.folder / f"{options.size}-{name}")
-            found = bench.run(case)
-            if case in METHODS and (difference := bench.difference(case)) is not None:
-                note = f"largest difference to mergekit's file: {difference:.3g} units of bfloat16's last place"
-                results["cases"][f"{case}-difference"] = difference
-            shutil.rmtree(bench.out, ignore_errors=True)
-        results["cases"][case] = {name: [asdict(one) for one in figures] for name, figures in found.items()}
-        console.print(table(case, found, note))
-    options.folder.mkdir(parents=True, exist_ok=True)
-    (options.folder / f"scale-{options.size}.json").write_text(json.dumps(results, indent=2) + "\n")
+        kept, shown = measure(options, case)
+        console.print(shown)
+        path = options.folder / f"scale-{options.size}.json"
+        found = json.loads(path.read_text()) if path.exists() else {}
+        write(path, found | {case: {"of": said | {"runs": options.runs}, **kept}})
+
+
+def measure(options: argparse.Namespace, case: str) -> tuple[dict[str, Any], Table]:
+    """What there is to keep of a case, and to show."""
+    if case in SWEEPS:
+        rows = sweep(options, case)
+        draw(rows, case, options.folder / f"scale-{case}.png")
+        shown = Table(*rows[0], title=case)
+        for row in rows:
+            shown.add_row(*(f"{value:.2f}" if isinstance(value, float) else str(value) for value in row.values()))
+        return {"rows": rows}, shown
+    if case == "start":
+        found = start(options.runs)
+        return {"rounds": _rounds(found)}, table(case, found, None)
+    sizes = EXPERTS if case == "experts" else SIZES
+    name = "experts" if case == "experts" else f"{sizes[options.size].layers}-layers"
+    bench = Bench(options, sizes[options.size], options.folder / f"{options.size}-{name}")
+    found, note, more = bench.run(case), None, {}
+    if case in METHODS and (difference := bench.difference(case)) is not None:
+        note = f"largest difference to mergekit's file: {difference:.3g} units of bfloat16's last place"
+        more = {"difference": difference}
+    shutil.rmtree(bench.out, ignore_errors=True)
+    return {"rounds": _rounds(found), **more}, table(case, found, note)
+
+
+def _rounds(found: Mapping[str, Sequence[Figures]]) -> dict[str, list[dict[str, float]]]:
+    return {name: [asdict(one) for one in figures] for name, figures in found.items()}
+
+
+def processor() -> str:
+    """The name of the processor, as Linux says it."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+
+
+def draw(rows: Sequence[Mapping[str, Any]], what: str, path: Path) -> None:
+    """Wall time and memory of averaging and matching, against the number of layers or workers."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 4.2), layout="constrained")
+    for axes, (key, label) in zip(
+        figure.subplots(1, 2), (("wall_s", "wall time, s"), ("anonymous_mb", "anonymous memory, MB")), strict=True
+    ):
+        for case, colour in zip(dict.fromkeys(row["case"] for row in rows), COLOURS, strict=False):
+            own = [row for row in rows if row["case"] == case]
+            name = "average" if case == "average" else "match FFN and attention, average"
+            axes.plot([row[what] for row in own], [row[key] for row in own], color=colour, marker="o", label=name)
+        axes.set_xticks(sorted({row[what] for row in rows}))
+        axes.set_xlabel(what, fontsize=12)
+        axes.set_title(label, fontsize=13, loc="left")
+        axes.set_ylim(bottom=0)
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=12)
+    figure.savefig(path, dpi=150)
 
 
 if __name__ == "__main__":

@@ -16,11 +16,12 @@ from cobasin.data import Batches, batches, rows_of, task_of
 from cobasin.evaluation.path import loss_path
 from cobasin.evaluation.running import instantiate
 from cobasin.evaluation.tasks import evaluate
+from cobasin.finding.applying import transform
 from cobasin.finding.match import Matched
 from cobasin.fusion.registry import find
 from cobasin.merging.merge import Merge, merge_recipe
 from cobasin.verification import verify
-from common.measuring import distances
+from common.measuring import distances, tolerance
 from common.results import Results
 from experiment import DataSet, Experiment, Split, chosen, sweep
 from models import End, end_models, rows_digest
@@ -143,10 +144,12 @@ class Measuring:
             recipe["dtype"] = "float64"
 
             def measure(recipe: Row = recipe) -> Row:
-                moved = merge_recipe(recipe).checkpoints[-1]
-                anchor, source = (load(end.folder) for end in group)
+                merged, (anchor, source) = merge_recipe(recipe), (load(end.folder) for end in group)
+                element = merged.elements[1]
+                # not as merged, in the files' dtype: whether the function is kept is seen without its rounding
+                moved = merged.checkpoints[-1] if element is None else transform(element, source, torch.float64)
                 pair = Matched([Typed.of(anchor), Typed.of(moved)], [None, None], 0, {})
-                verdict, test = verify(source, moved), group[1].data
+                verdict, test = verify(source, moved, tolerance(source)), group[1].data
                 model = instantiate(moved, torch.float32).to(self.device)
                 kept = {"change": verdict.relative_float64, "kept": verdict.same}
                 return distances(pair) | kept | self._evaluated(model, group[1], test, "test")

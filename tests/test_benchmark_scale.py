@@ -71,11 +71,28 @@ def test_differences_are_in_last_places():
 
 def test_a_tiny_run(tmp_path):
     scale.main(["--size", "tiny", "--runs", "1", "--only", "match-unrelated,start", "--folder", str(tmp_path)])
-    cases = json.loads((tmp_path / "scale-tiny.json").read_text())["cases"]
-    assert list(cases["match-unrelated"]) == ["numpy stream", "grams and assignments", "cobasin"]
-    assert all(figure > 0 for figures in cases["match-unrelated"].values() for figure in figures[0].values())
-    assert list(cases["start"]) == ["import torch", "import torch, cobasin", "import cobasin", "cobasin --help"]
+    cases = json.loads((tmp_path / "scale-tiny.json").read_text())
+    rounds = cases["match-unrelated"]["rounds"]
+    assert list(rounds) == ["numpy stream", "grams and assignments", "cobasin"]
+    assert all(figure > 0 for figures in rounds.values() for figure in figures[0].values())
+    assert list(cases["start"]["rounds"]) == [
+        "import torch",
+        "import torch, cobasin",
+        "import cobasin",
+        "cobasin --help",
+    ]
+    assert cases["start"]["of"]["runs"] == 1
     assert not list((tmp_path / "tiny-2-layers").glob("out"))
+    scale.main(["--size", "tiny", "--runs", "1", "--only", "layers", "--folder", str(tmp_path)])
+    found = json.loads((tmp_path / "scale-tiny.json").read_text())
+    assert [(row["layers"], row["case"]) for row in found["layers"]["rows"]] == [
+        (1, "average"),
+        (1, "match-related"),
+        (2, "average"),
+        (2, "match-related"),
+    ]
+    assert {name: found[name] for name in cases} == cases
+    assert (tmp_path / "scale-layers.png").exists()
 
 
 def test_unknown_cases_are_refused(capsys):

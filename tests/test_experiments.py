@@ -155,6 +155,7 @@ def test_layers_paths_and_distances(place, tmp_path, capsys):
     assert full["distance_canonical"] < none["distance_canonical"]
     assert none["kept"]
     assert full["kept"]
+    assert 0 < full["change"] < 1e-9
     assert full["loss"] == pytest.approx(none["loss"], rel=1e-4)
     assert "| full | " in shown
 
