@@ -14,7 +14,7 @@ from cobasin.merging.merge import merge
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 floors, processes, synthetic = (import_module(f"common.{name}") for name in ("floors", "processes", "synthetic"))
-scale = import_module("scale")
+scale, plan = (import_module(name) for name in ("scale", "plan"))
 Figures = processes.Figures
 
 
@@ -99,3 +99,18 @@ def test_unknown_cases_are_refused(capsys):
     with pytest.raises(SystemExit):
         scale.main(["--only", "nonsense"])
     assert "unknown: nonsense" in capsys.readouterr().err
+
+
+def test_a_plan_agrees_with_what_was_measured(tmp_path, capsys):
+    own, told = scale.SIZES["1.1b"], {"average": 15.0, "match-related": 87.0, "match-unrelated": 300.0}
+    rounds = {case: {"rounds": {"cobasin": [{"wall_s": seconds}]}} for case, seconds in told.items()}
+    rounds["match-related"]["rounds"]["grams and assignments"] = [{"wall_s": 90.0}]
+    rates = plan.Rates.of(rounds, own)
+    assert plan.hours(own, rates, 1, related=True) * 3600 == pytest.approx(87.0)
+    assert plan.hours(own, rates, 1, related=False) * 3600 == pytest.approx(300.0)
+    assert plan.hours(own, rates, 2, related=False) * 3600 == pytest.approx(150.0)
+    assert plan.hours(own, rates, 10**6, related=True) * 3600 == pytest.approx(72.0 / 44, rel=1e-3)  # one job
+    (tmp_path / "rates.json").write_text(json.dumps(rounds))
+    plan.main(["--rates", str(tmp_path / "rates.json"), "--price", "1000"])
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
+    assert len(lines) == 2 * len(plan.LARGE)

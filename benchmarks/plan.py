@@ -1,0 +1,151 @@
+"""What a pair of very large models would take: bytes, memory, jobs, hours and cost, from rates that were measured.
+
+    python benchmarks/scale.py --only average,match-related,match-unrelated      # measures the rates
+    python benchmarks/plan.py [--rates benchmarks/measured/scale-1.1b.json] [--price 0.1]
+
+FFN and attention are matched, then the models are averaged. Rates are those of one node, the machine that was measured:
+bytes that pass through an average, products of the FFNs' Grams, and how much longer than these products all of matching
+takes (of an unrelated pair the assignments come on top, which grow with the cube of the width). Nodes share the spaces
+of the layers, so there are never more at work than there are spaces.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from common.showing import show
+from common.synthetic import Geometry
+from scale import SIZES
+
+BFLOAT16, FLOAT32, FLOAT64 = 2, 4, 8
+PART = 1 << 26  # bytes of a table of neurons that are made at once
+LARGE = {
+    "7B": SIZES["7b"],
+    "70B (Llama 3)": Geometry(8192, 28672, 80, 64, 8, 128256),
+    "400B, 128 experts a layer": Geometry(6144, 2560, 66, 64, 8, 152064, 128),
+}
+NODES = (1, 8, 64)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What one node does.
+
+    Attributes:
+        stream: bytes a second that are read or written by an average.
+        products: floating point operations a second, of Grams.
+        overhead: what matching takes, in units of its Grams' products.
+        assignment: seconds of an assignment over the cube of its width.
+    """
+
+    stream: float
+    products: float
+    overhead: float
+    assignment: float
+
+    @classmethod
+    def of(cls, measured: Mapping[str, Any], geometry: Geometry) -> Rates:
+        """From what `scale` has measured on models of a geometry."""
+
+        def seconds(case: str, who: str = "cobasin") -> float:
+            return median(one["wall_s"] for one in measured[case]["rounds"][who])
+
+        average, grams = seconds("average"), seconds("match-related", "grams and assignments")
+        related, unrelated = (seconds(f"match-{kind}") - average for kind in ("related", "unrelated"))
+        return cls(
+            3 * size(geometry) / average,
+            flops(geometry) / grams,
+            related / grams,
+            max(0.0, unrelated - related) / (geometry.layers * geometry.ffn**3),
+        )
+
+
+def size(geometry: Geometry) -> int:
+    """Bytes of a model in bfloat16."""
+    return BFLOAT16 * sum(math.prod(shape) for _, shape in geometry.shapes())
+
+
+def spaces(geometry: Geometry) -> int:
+    """Jobs of a round: the neurons of every layer, those of all its experts together, and its heads."""
+    return 2 * geometry.layers
+
+
+def flops(geometry: Geometry) -> float:
+    """Of the Grams of all FFNs, three products each."""
+    return geometry.layers * max(1, geometry.experts) * 6.0 * geometry.ffn**2 * geometry.hidden
+
+
+def memory(geometry: Geometry, related: bool) -> float:
+    """Bytes of a node: tables of a layer's neurons, two tensors of both models; or the largest tensor, twice.
+
+    Tables of one FFN are made in parts, and whole where they have to be assigned, one of them in float64.
+    """
+    tables, matrix = max(1, geometry.experts) * geometry.ffn**2, geometry.ffn * geometry.hidden
+    made = 2 * FLOAT32 * tables if geometry.experts or not related else 2 * PART
+    solved = 0 if related else FLOAT64 * geometry.ffn**2
+    largest = max(math.prod(shape) for _, shape in geometry.shapes())
+    return max(made + solved + 4 * FLOAT32 * matrix, 2 * BFLOAT16 * largest)
+
+
+def hours(geometry: Geometry, rates: Rates, nodes: int, related: bool) -> float:
+    """Of wall time."""
+    own = -(-spaces(geometry) // nodes) / spaces(geometry)  # the share of the node that has most to do
+    matching = rates.overhead * flops(geometry) / rates.products
+    if not related:
+        matching += rates.assignment * geometry.ffn**3 * geometry.layers * max(1, geometry.experts)
+    return (matching * own + 3 * size(geometry) / rates.stream / nodes) / 3600
+
+
+def rows(rates: Rates, price: float) -> list[list[str]]:
+    """The table: a line for every model and kind of pair."""
+    found = []
+    for name, geometry in LARGE.items():
+        for kind in ("related", "unrelated"):
+            related = kind == "related"
+            wall = [hours(geometry, rates, nodes, related) for nodes in NODES]
+            found.append(
+                [
+                    f"{name}, {kind}",
+                    f"{size(geometry) / 1e9:,.0f}",
+                    f"{3 * size(geometry) / 1e9:,.0f}",
+                    f"{memory(geometry, related) / 1e9:.1f}",
+                    f"{spaces(geometry):,}",
+                    *(f"{one:,.1f}" for one in wall),
+                    f"{price * wall[0]:,.2f}",
+                ]
+            )
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rates", type=Path, default=Path("benchmarks/measured/scale-1.1b.json"))
+    parser.add_argument("--price", type=float, default=0.1, help="dollars for an hour of a node")
+    options = parser.parse_args(arguments)
+    rates = Rates.of(json.loads(options.rates.read_text()), SIZES["1.1b"])
+    columns = [
+        "pair",
+        "GB a model",
+        "GB moved",
+        "GB of memory",
+        "jobs a round",
+        *(f"hours, {n} node{'s' * (n > 1)}" for n in NODES),
+    ]
+    show(
+        "FFN and attention matched, then averaged; bfloat16",
+        [*columns, "dollars"],
+        rows(rates, options.price),
+        f"A node moves {rates.stream / 1e9:.2f} GB/s and multiplies {rates.products / 1e9:.0f} GFLOP/s; matching takes "
+        f"{rates.overhead:.2f} times its products. Experts stay in their order; memory is beside the interpreter.",
+    )
+
+
+if __name__ == "__main__":
+    main()
