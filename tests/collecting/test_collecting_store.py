@@ -1,6 +1,8 @@
-"""One pass over a data set: kept in a file, resumed, and refused where it is not what is asked for."""
+"""One pass over a data set: kept in a file, resumed, shared, and refused where it is not what is asked for."""
 
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -12,11 +14,15 @@ from cobasin.checkpoints.typed import Typed
 from cobasin.data import batches
 from cobasin.errors import InputError
 from cobasin.evaluation.running import instantiate
+from cobasin.execution.parts import Part
+from cobasin.finding.kept import Kept
 from cobasin.statistics import collect as module
+from cobasin.statistics import slices
 from cobasin.statistics.collect import KINDS, collect
 from cobasin.statistics.grams import InputGram
 
 CASE = "bert/BertForSequenceClassification"
+BATCHES = 20  # of two rows, the last of one
 
 
 def data(model, count=7, size=2, seed=0):
@@ -42,7 +48,7 @@ def identical(one, other):
 
 def stop_at(monkeypatch, batch):
     """Let the next run keep its sums after every batch, and stop it in the middle of one."""
-    monkeypatch.setattr(module, "SAVE_EVERY", 0.0)
+    monkeypatch.setattr(slices, "SAVE_EVERY", 0.0)
     done = []
 
     def progress(finished, total):
@@ -87,6 +93,71 @@ def test_what_was_collected_is_read_the_next_time(kind, bert, tmp_path, monkeypa
         assert len({id(again[name].matrix) for name in names}) == 1
         (file,) = tmp_path.iterdir()
         assert len(load_file(file)) == len({id(one.matrix) for one in first.values()}) < len(first)
+
+
+@pytest.fixture
+def ran(monkeypatch):
+    """The batches that were run, by thread."""
+    found: dict[int, list[int]] = {}
+    adding = slices._adding
+
+    def counted(sums, batches, span):
+        found.setdefault(threading.get_ident(), []).extend(span)
+        return adding(sums, batches, span)
+
+    monkeypatch.setattr(slices, "_adding", counted)
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_parts_find_what_one_finds_alone(kind, bert, ran, tmp_path, monkeypatch):
+    rows, lock = data(bert, count=2 * BATCHES - 1), threading.Lock()
+
+    def one_at_a_time(*given):
+        with lock:  # Transformers changes classes while it loads
+            return instantiate(*given)
+
+    monkeypatch.setattr(module, "instantiate", one_at_a_time)
+    whole = collect(kind, bert, rows, sampled=5)
+    assert ran.popitem()[1] == [*range(BATCHES)]
+
+    def share(number):
+        part = Part(number, 2, tmp_path)
+        with part.at_work():
+            return collect(kind, bert, rows, sampled=5, keep=Kept(tmp_path, part).within(kind))
+
+    with ThreadPoolExecutor(2) as threads:
+        found = list(threads.map(share, (1, 2)))
+    assert all(identical(one, whole) for one in found)
+    one, other = ran.values()
+    assert one
+    assert other
+    assert sorted([*one, *other]) == [*range(BATCHES)]
+    ran.clear()
+    seen = []
+    gathered = collect(
+        kind, bert, rows, sampled=5, keep=Kept(tmp_path / kind), progress=lambda *done: seen.append(done)
+    )
+    assert identical(gathered, whole)
+    assert ran.popitem()[1] == [0]  # which modules read the same is seen in a run
+    assert seen == [(0, BATCHES), (BATCHES, BATCHES)]
+    # the control: another slice makes another result
+    path = tmp_path / kind / "slice-3.safetensors"
+    other_slice = Kept(tmp_path / kind).load("slice-4")
+    Kept(tmp_path / kind).save("slice-3", other_slice)
+    assert not identical(collect(kind, bert, rows, sampled=5, keep=Kept(tmp_path / kind)), whole)
+    # one that is not there is made again, and not kept where nobody shares it
+    path.unlink()
+    assert identical(collect(kind, bert, rows, sampled=5, keep=Kept(tmp_path / kind)), whole)
+    assert not path.exists()
+
+
+def test_slices_are_consecutive_and_all():
+    for count in (1, 5, 16, 17, 100):
+        found = slices._slices(count)
+        assert [number for span in found for number in span] == [*range(count)]
+        assert len(found) == min(count, slices.SLICES)
+        assert max(map(len, found)) - min(map(len, found)) <= 1
 
 
 def test_what_changes_the_result_changes_the_file(bert, tmp_path):

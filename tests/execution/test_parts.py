@@ -14,7 +14,7 @@ from cobasin.execution import parts
 from cobasin.execution.parts import Part, living, part_of
 from cobasin.matching import weights
 from command_line import pair, refused, run, snapshot
-from merge_cases import saved
+from merge_cases import CLASSIFIER, recipe, saved, token_rows
 from test_resume import assert_same_files
 
 CASE = "bert/BertForMaskedLM"
@@ -130,6 +130,19 @@ def test_merge(tmp_path, impatient):
     for part in ("1/2", "2/2"):
         assert run(*command, out, "--part", part).code == 0
     assert run(*command, out, "--resume").code == 0
+    assert_same_files(out, whole)
+
+
+def test_a_merge_with_statistics_shared_by_two_processes(tmp_path):
+    models, data = saved(tmp_path, CLASSIFIER, 2), {"path": str(token_rows(tmp_path / "rows.jsonl", count=20))}
+    path = recipe(tmp_path / "recipe.yaml", "fisher", models, statistics={"data": data, "batch_size": 1})
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    assert run("merge", path, "--out", whole).code == 0
+    both = [start("merge", path, "--out", out, "--part", f"{i}/2") for i in (1, 2)]
+    said = [one.communicate(timeout=300) for one in both]
+    assert [one.returncode for one in both] == [0, 0], said
+    assert len(list((tmp_path / ".out.parts" / ".found").glob("fisher-*/slice-*.safetensors"))) == 2 * 16
+    assert run("merge", path, "--out", out, "--resume").code == 0
     assert_same_files(out, whole)
 
 

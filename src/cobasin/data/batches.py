@@ -29,12 +29,13 @@ class Batches:
 
     Attributes:
         rows: how many rows (of a language model: blocks) are used, also after `skip`.
+        size: rows a batch; the last may have fewer.
         digest: SHA-256, in hexadecimal, of what these rows hold and of how it becomes inputs and labels.
     """
 
     def __init__(self, examples: Examples, order: Sequence[int], encoder: Encoder, batch_size: int):
         self.rows = len(order)
-        self._examples, self._order, self._encoder, self._size = examples, order, encoder, batch_size
+        self._examples, self._order, self._encoder, self.size = examples, order, encoder, batch_size
         self._numbers: Sequence[int] = range(-(-self.rows // batch_size))
         sha = hashlib.sha256(json.dumps([encoder.settings, batch_size], sort_keys=True).encode())
         for place in order:
@@ -47,7 +48,7 @@ class Batches:
 
     def __iter__(self) -> Iterator[Batch]:
         for number in self._numbers:
-            places = self._order[number * self._size : (number + 1) * self._size]
+            places = self._order[number * self.size : (number + 1) * self.size]
             yield self._encoder([self._examples[place] for place in places], number)
 
     def skip(self, count: int) -> Batches:

@@ -56,7 +56,7 @@ class Kept:
                 said = {name: json.loads(text) for name, text in (file.metadata() or {}).items()}
                 values = {}
                 for entry in file.keys():  # noqa: SIM118 - not a dict
-                    key, part = entry.rsplit("/", 1)
+                    key, part = entry.split("/", 1)
                     values.setdefault(key_of(key), {})[part] = file.get_tensor(entry).clone()
             return Outcome(values, said["distances"], said["says"])
         except (OSError, SafetensorError, ValueError, KeyError) as error:

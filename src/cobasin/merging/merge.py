@@ -177,7 +177,7 @@ def merge_recipe(
     report = progress or (lambda *_: None)
     parents = [model.checkpoint for model in typed]
     matched = _equally_tied(_matched(recipe, names, typed, report, keep))
-    statistics = statistics_of(recipe, read, matched, fused, report)
+    statistics = statistics_of(recipe, read, matched, fused, report, keep)
     fusion = Fusion(recipe, matched.typed, _coupled(recipe, matched, fused, statistics, report), fused, statistics)
     if recipe.method.statistics == "grams_in_turn":
         kept = fusion.typed[fused[0]].task_heads if head else ()  # never fused: of other shapes, perhaps

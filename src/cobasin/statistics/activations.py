@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from cobasin.statistics.modules import is_linear, writing
 from cobasin.statistics.rows import Rows, TokenCalls, generator_of, token_calls
+from cobasin.statistics.slices import Sums
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -67,15 +68,18 @@ class Activations:
 
     def state(self) -> dict[str, Tensor]:
         """The samples so far."""
-        found = {}
-        for name, (drawn, outputs) in self.samples.items():
-            found |= {f"{name}/drawn": drawn, f"{name}/outputs": outputs}
-        return found
+        return _told(self.samples)
 
     def resume(self, state: Mapping[str, Tensor]) -> None:
         """Go on from the samples of `state`."""
-        names = [key.removesuffix("/drawn") for key in state if key.endswith("/drawn")]
-        self.samples = {name: _Sample(state[f"{name}/drawn"], state[f"{name}/outputs"]) for name in names}
+        self.samples = _samples(state)
+
+    def joined(self, total: Sums, more: Sums) -> Sums:
+        """The sample of some rows and of those after them."""
+        found = _samples(total)
+        for name, later in _samples(more).items():
+            found[name] = found[name].with_(*later, self.sampled) if name in found else later
+        return _told(found)
 
     def result(self, rows: int) -> dict[str, Tensor]:
         """The outputs, float32 [tokens, n], by the spec name of the module's weight; tokens as in the data."""
@@ -95,3 +99,13 @@ class _Sample(NamedTuple):
         old, new = stay[stay < len(self.drawn)], stay[stay >= len(self.drawn)] - len(self.drawn)
         chosen = outputs[new.to(outputs.device)].float().cpu()
         return _Sample(drawn[stay], torch.cat([self.outputs[old], chosen]))
+
+
+def _told(samples: Mapping[str, _Sample]) -> Sums:
+    """Samples as tensors by name."""
+    return {f"{name}/{part}": tensor for name, one in samples.items() for part, tensor in one._asdict().items()}
+
+
+def _samples(told: Mapping[str, Tensor]) -> dict[str, _Sample]:
+    names = [key.removesuffix("/drawn") for key in told if key.endswith("/drawn")]
+    return {name: _Sample(told[f"{name}/drawn"], told[f"{name}/outputs"]) for name in names}

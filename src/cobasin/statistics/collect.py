@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -17,42 +16,21 @@ from cobasin.checkpoints.typed import Typed
 from cobasin.checkpoints.weight_files import one_line
 from cobasin.errors import InputError
 from cobasin.evaluation.running import instantiate
+from cobasin.matching.units import Keep
 from cobasin.statistics.activations import SAMPLED, Activations
 from cobasin.statistics.fishers import Fishers
 from cobasin.statistics.grams import Grams, InputGram
 from cobasin.statistics.modules import holders_of, linear_maps
-from cobasin.statistics.rows import row_count
+from cobasin.statistics.slices import Collector, Report, Sums, alone, together
 from cobasin.statistics.store import Source, prepare, read, write
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
     from cobasin.data import Batches
 
 KINDS = {"fisher": ("seed",), "fisher_empirical": (), "grams": (), "activations": ("seed", "sampled")}
 """What can be collected, and the settings it depends on."""
 
-SAVE_EVERY = 60.0  # seconds
-
-
-class Collector(Protocol):
-    """Sums over the batches of a data set."""
-
-    model: PreTrainedModel
-
-    def add(self, inputs: Mapping[str, Tensor], labels: Tensor | None, row: int) -> None:
-        """Add one batch, whose first row is row number ``row``."""
-
-    def state(self) -> dict[str, Tensor]:
-        """What was added up so far."""
-        ...
-
-    def resume(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from there."""
-
-    def result(self, rows: int) -> dict[str, Any]:
-        """The statistics by spec name."""
-        ...
+_TOTAL, _OWN = "total/", "own/"  # names in the file of a pass that was stopped
 
 
 def collect(
@@ -64,7 +42,8 @@ def collect(
     sampled: int = SAMPLED,
     device: str = "auto",
     cache: Path | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Report | None = None,
+    keep: Keep | None = None,
 ) -> dict[str, Any]:
     """Collect one kind of statistics of a model.
 
@@ -83,6 +62,7 @@ def collect(
         device: where to run; ``auto`` leaves it to accelerate.
         cache: a folder for files of statistics.
         progress: called with the number of batches done, and of all.
+        keep: where parts of one run find what the others have added up.
 
     Returns:
         By spec name.
@@ -93,7 +73,7 @@ def collect(
     """
     settings = {"seed": seed, "sampled": sampled}
     if cache is None:
-        return _run(kind, typed, batches, settings, device, None, progress)
+        return _run(kind, typed, batches, settings, device, None, progress, keep)
     own = {name: settings[name] for name in KINDS[kind]}
     source = Source(kind, fingerprint(typed.checkpoint), batches.digest, batches.rows, own)
     path = Path(cache) / source.file_name
@@ -101,7 +81,7 @@ def collect(
         return read(path, source)[0]
     prepare(path.parent)
     partial = _Partial(path.with_name(f"{path.name}.partial"), source)
-    result = _run(kind, typed, batches, settings, device, partial, progress)
+    result = _run(kind, typed, batches, settings, device, partial, progress, keep)
     write(path, source, result)
     partial.path.unlink(missing_ok=True)
     return result
@@ -163,17 +143,22 @@ class _Partial:
     path: Path
     source: Source
 
-    def save(self, sums: Collector, done: int, row: int) -> None:
-        """Keep what was added up from ``done`` batches with ``row`` rows."""
-        write(self.path, self.source, sums.state(), done=done, row=row)
+    def save(self, total: Sums, own: Sums, done: int, row: int) -> None:
+        """Keep the sums of the slices that are done, of the one at hand, and how many batches and rows these are."""
+        state = {f"{_TOTAL}{name}": tensor for name, tensor in total.items()}
+        state |= {f"{_OWN}{name}": tensor for name, tensor in own.items()}
+        write(self.path, self.source, state, done=done, row=row)
 
-    def load(self, sums: Collector) -> tuple[int, int]:
-        """Put it back, and say how many batches and rows it is of."""
+    def load(self) -> tuple[Sums, Sums, int, int]:
+        """Find them again; nothing, where nothing was kept."""
         if not self.path.exists():
-            return 0, 0
+            return {}, {}, 0, 0
         state, notes = read(self.path, self.source)
-        sums.resume(state)
-        return notes["done"], notes["row"]
+        total, own = (
+            {name.removeprefix(kind): tensor for name, tensor in state.items() if name.startswith(kind)}
+            for kind in (_TOTAL, _OWN)
+        )
+        return total, own, notes["done"], notes["row"]
 
 
 def _run(
@@ -183,24 +168,13 @@ def _run(
     settings: Mapping[str, int],
     device: str,
     partial: _Partial | None,
-    progress: Callable[[int, int], None] | None,
+    progress: Report | None,
+    keep: Keep | None,
 ) -> dict[str, Any]:
     """One pass over the data, or what is left of it."""
-    place = device_of(device)
-    sums = collector(kind, typed, place, **settings)
-    done, row = (0, 0) if partial is None else partial.load(sums)
-    report = progress or (lambda done, total: None)
-    report(done, len(batches))
-    saved = time.monotonic()
-    for batch in batches.skip(done):
-        inputs = {name: _to(value, place, sums.model.dtype) for name, value in batch.inputs.items()}
-        sums.add(inputs, None if batch.labels is None else batch.labels.to(place), row)
-        done, row = done + 1, row + row_count(inputs)
-        report(done, len(batches))
-        if partial is not None and done < len(batches) and time.monotonic() - saved >= SAVE_EVERY:
-            partial.save(sums, done, row)
-            saved = time.monotonic()
-    result = sums.result(row)
+    sums, report = collector(kind, typed, device_of(device), **settings), progress or (lambda done, total: None)
+    rows = alone(sums, batches, partial, report) if keep is None else together(sums, batches, keep, report)
+    result = sums.result(rows)
     for name, value in result.items():
         if not (value.matrix if isinstance(value, InputGram) else value).isfinite().all():
             raise InputError(
@@ -208,7 +182,3 @@ def _run(
                 "data"
             )
     return result
-
-
-def _to(value: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
-    return value.to(device, dtype) if value.is_floating_point() else value.to(device)

@@ -17,6 +17,7 @@ from cobasin.errors import InputError
 from cobasin.statistics.likelihood import score
 from cobasin.statistics.modules import by_spec_name
 from cobasin.statistics.rows import generator_of, row_count
+from cobasin.statistics.slices import Sums, added
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -42,7 +43,8 @@ class Fishers:
         check_likelihood(typed, task, sampled)
         self.model, self.typed, self.task, self.sampled, self.seed = model, typed, task, sampled, seed
         self.parameters = dict(model.requires_grad_().named_parameters())
-        self.sums = {name: torch.zeros_like(one, requires_grad=False) for name, one in self.parameters.items()}
+        self.sums: Sums = {}
+        self.resume({})
 
     def add(self, inputs: Mapping[str, Tensor], labels: Tensor | None, row: int) -> None:
         """Add the examples of one batch, whose first row is row number ``row`` of the data.
@@ -69,8 +71,15 @@ class Fishers:
         return self.sums
 
     def resume(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from the sums of `state`."""
-        self.sums = {name: state[name].to(one.device) for name, one in self.parameters.items()}
+        """Go on from the sums of `state`; of none, from zeros."""
+        self.sums = {
+            name: state[name].to(one.device) if state else torch.zeros_like(one, requires_grad=False)
+            for name, one in self.parameters.items()
+        }
+
+    def joined(self, total: Sums, more: Sums) -> Sums:
+        """The sums over some rows and those after them; ``total`` is changed."""
+        return added(total, more)
 
     def result(self, rows: int) -> dict[str, Tensor]:
         """The diagonal Fisher information of every tensor by spec name, of its shape; the mean over ``rows``.

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from cobasin.statistics.modules import input_axis, reading
 from cobasin.statistics.rows import Rows, TokenCalls, home, token_calls
+from cobasin.statistics.slices import Sums, added
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -118,6 +119,10 @@ class Grams:
     def resume(self, state: Mapping[str, Tensor]) -> None:
         """Go on from the sums of `state`."""
         self.sums = {name: GramSum(total.to(home(self.model.device))) for name, total in state.items()}
+
+    def joined(self, total: Sums, more: Sums) -> Sums:
+        """The sums over some rows and those after them; ``total`` is changed."""
+        return added(total, more)
 
     def result(self, rows: int) -> dict[str, InputGram]:
         """The Gram of every map that has read a token that counts, by spec name."""

@@ -12,6 +12,7 @@ from torch import Tensor
 from cobasin.checkpoints.typed import Typed
 from cobasin.data import Batches, batches, task_of
 from cobasin.errors import InputError
+from cobasin.finding.kept import Kept
 from cobasin.finding.match import Matched
 from cobasin.statistics.collect import collect, device_of
 from cobasin.statistics.fishers import check_likelihood
@@ -46,9 +47,16 @@ class Statistics:
 
 
 def statistics_of(
-    recipe: Recipe, read: Sequence[Batches], matched: Matched, fused: Sequence[int], progress: Progress
+    recipe: Recipe,
+    read: Sequence[Batches],
+    matched: Matched,
+    fused: Sequence[int],
+    progress: Progress,
+    keep: Kept | None = None,
 ) -> Statistics:
     """Collect what the recipe's method needs on the data of `batches_of`; nothing for a method that needs none.
+
+    Parts of one run share the data, and meet in ``keep``.
 
     Statistics are collected on the models as they are and moved with their elements, so that they can be used
     again; what does not move (a diagonal Fisher under a rotation) is collected on the matched model.
@@ -68,6 +76,7 @@ def statistics_of(
             device=settings.device,
             cache=None if settings.cache is None else Path(settings.cache).expanduser(),
             progress=lambda done, total: progress(f"{kind.replace('_', ' ')} of {model.checkpoint.label}", done, total),
+            keep=None if keep is None else keep.within(f"{kind}-{which}"),
         )
 
     states = matched.states

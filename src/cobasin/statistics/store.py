@@ -19,7 +19,7 @@ from cobasin.checkpoints.weight_files import one_line
 from cobasin.errors import InputError
 from cobasin.statistics.grams import InputGram
 
-_LAYOUT = 1  # of the files; a number of its own for every change that makes old ones wrong
+_LAYOUT = 2  # of the files; a number of its own for every change that makes old ones wrong
 
 
 @dataclass(frozen=True)

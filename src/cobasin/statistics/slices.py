@@ -1,0 +1,160 @@
+"""Sums over the batches of a data set, slice by slice: a slice is a job, and other parts of a run may do it.
+
+Every slice is summed by itself, and the slices are joined in their order. So the result is the same to the last bit,
+whoever has summed which of them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor
+
+from cobasin.matching.units import Keep, Outcome
+from cobasin.statistics.rows import row_count
+from cobasin.symmetry.spec import Key
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from cobasin.data import Batches
+
+SLICES = 16  # of a data set, whoever sums them; fewer, where there are fewer batches
+SAVE_EVERY = 60.0  # seconds
+_SUMS: Key = ("sums",)
+
+Sums = dict[str, Tensor]
+Report = Callable[[int, int], None]
+
+
+class Collector(Protocol):
+    """Sums over the batches of a data set."""
+
+    model: PreTrainedModel
+
+    def add(self, inputs: Mapping[str, Tensor], labels: Tensor | None, row: int) -> None:
+        """Add one batch, whose first row is row number ``row``."""
+
+    def state(self) -> Sums:
+        """What was added up so far."""
+        ...
+
+    def resume(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from there; from nothing, where there is nothing in it."""
+
+    def joined(self, total: Sums, more: Sums) -> Sums:
+        """What was added up of some rows and of those after them; ``total`` may be changed."""
+        ...
+
+    def result(self, rows: int) -> dict[str, Any]:
+        """The statistics by spec name."""
+        ...
+
+
+class Partial(Protocol):
+    """Where a pass keeps what it has added up so far."""
+
+    def save(self, total: Sums, own: Sums, done: int, row: int) -> None:
+        """Keep the sums of the slices that are done, of the one at hand, and how many batches and rows these are."""
+
+    def load(self) -> tuple[Sums, Sums, int, int]:
+        """Find them again; nothing, where nothing was kept."""
+        ...
+
+
+def alone(sums: Collector, batches: Batches, partial: Partial | None, report: Report) -> int:
+    """Add up all batches; returns how many rows these have.
+
+    Args:
+        sums: afterwards it holds the sums.
+        batches: the data.
+        partial: where to keep what was added up, every minute, and to go on from.
+        report: called with the number of batches done, and of all.
+    """
+    total, own, done, row = ({}, {}, 0, 0) if partial is None else partial.load()
+    report(done, len(batches))
+    saved = time.monotonic()
+    for span in _slices(len(batches)):
+        if span.stop < done or (
+            span.stop == done and not own
+        ):  # in the total; one that was just finished may be still apart
+            continue
+        sums.resume(own)
+        for rows in _adding(sums, batches, range(done, span.stop)):
+            done, row = done + 1, row + rows
+            report(done, len(batches))
+            if partial is not None and done < len(batches) and time.monotonic() - saved >= SAVE_EVERY:
+                partial.save(total, sums.state(), done, row)
+                saved = time.monotonic()
+        total, own = sums.joined(total, _on_cpu(sums.state())), {}
+    sums.resume(total)
+    return row
+
+
+def together(sums: Collector, batches: Batches, keep: Keep, report: Report) -> int:
+    """`alone`, but with other parts of the run, which find each other's slices in ``keep``.
+
+    Where nobody else is at work, what was left there is used.
+    """
+    slices, ran, total, row = _slices(len(batches)), 0, {}, 0
+    report(0, len(batches))
+
+    def slice_(number: int) -> Outcome:
+        nonlocal ran
+        if (found := keep.load(f"slice-{number}", number)) is None:
+            sums.resume({})
+            rows = 0
+            for more in _adding(sums, batches, slices[number]):
+                rows, ran = rows + more, ran + 1
+                report(ran, len(batches))
+            found = Outcome({_SUMS: _on_cpu(sums.state())}, {}, {"rows": rows})
+            if keep.shared:
+                keep.save(f"slice-{number}", found)
+        return found
+
+    for number in range(len(slices)):
+        if keep.shared and keep.owns(number):
+            slice_(number)
+    for number in range(len(slices)):
+        found = slice_(number)
+        total = sums.joined(total, dict(found.values[_SUMS]))
+        row += found.says["rows"]
+    if not ran:  # which modules read the same is seen in a run
+        next(_adding(sums, batches, range(1)))
+    report(len(batches), len(batches))
+    sums.resume(total)
+    return row
+
+
+def added(total: Sums, more: Sums) -> Sums:
+    """Sums of tensors, joined; ``total`` is changed."""
+    for name, tensor in more.items():
+        total[name] = total[name].add_(tensor) if name in total else tensor
+    return total
+
+
+def _adding(sums: Collector, batches: Batches, span: range) -> Iterator[int]:
+    """Add the batches of these numbers; after each one, the number of its rows."""
+    place = sums.model.device
+    for number, batch in zip(span, islice(batches.skip(span.start), len(span)), strict=True):
+        inputs = {name: _to(value, place, sums.model.dtype) for name, value in batch.inputs.items()}
+        sums.add(inputs, None if batch.labels is None else batch.labels.to(place), number * batches.size)
+        yield row_count(inputs)
+
+
+def _slices(count: int) -> list[range]:
+    """So many batches, in consecutive slices."""
+    slices = min(SLICES, count)
+    return [range(count * i // slices, count * (i + 1) // slices) for i in range(slices)]
+
+
+def _on_cpu(sums: Sums) -> Sums:
+    return {name: tensor.cpu() for name, tensor in sums.items()}
+
+
+def _to(value: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
+    return value.to(device, dtype) if value.is_floating_point() else value.to(device)
