@@ -14,7 +14,6 @@ import argparse
 import os
 import platform
 import sys
-import time
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
@@ -39,8 +38,8 @@ def run(item: str, experiment: Experiment, world: World, small: bool) -> dict[st
     import transformers
 
     name = Path(item).stem
-    started = time.perf_counter()
-    measuring = Measuring(experiment, world, Results(world.out / f"measured-{name}.json"))
+    results = Results(world.out / f"measured-{name}.json")
+    measuring = Measuring(experiment, world, results)
     rows = list(measuring.run())
     found = {
         "item": name,
@@ -48,7 +47,7 @@ def run(item: str, experiment: Experiment, world: World, small: bool) -> dict[st
         "small": small,
         "settings": experiment.model_dump(exclude_defaults=True),
         "rows": rows,
-        "minutes": round((time.perf_counter() - started) / 60, 2),
+        "minutes": round(results.seconds / 60, 2),
         "device": measuring.device,
         "versions": {
             "cobasin": __version__,
@@ -83,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for item, experiment in experiments.items():
             found = run(item, experiment, world, options.small)
             print(markdown(found))
-            print(f"{item}: {found['minutes']} minutes, in {world.out}", file=sys.stderr, flush=True)
+            print(f"{item}: {found['minutes']} minutes of measuring, in {world.out}", file=sys.stderr, flush=True)
     except InputError as error:
         print("error:", " ".join(str(error).split()), file=sys.stderr)
         return 2

@@ -33,7 +33,7 @@ def markdown(found: Mapping[str, Any]) -> str:
     small = "A reduced run (`--small`), which says nothing of what it measures. " if found["small"] else ""
     lines.append(
         f"{small}`python experiments/run.py {found['item']}{' --small' if found['small'] else ''}`; seeds {seeds}; "
-        f"{found['device']}, {found['minutes']:g} minutes; {versions}; {found['date']}."
+        f"{found['device']}, {found['minutes']:g} minutes of measuring; {versions}; {found['date']}."
     )
     return "\n".join(lines) + "\n"
 

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+import time
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -162,14 +163,17 @@ def test_an_ensemble_is_the_mean_of_probabilities(shared, tmp_path):
 
 def test_what_was_measured_is_not_measured_again(tmp_path):
     found = results.Results(tmp_path / "some.json")
-    assert found.get({"way": "a", "pair": (0, 1)}, lambda: {"loss": 1.0})["loss"] == 1.0
+    assert found.get({"way": "a", "pair": (0, 1)}, lambda: time.sleep(0.02) or {"loss": 1.0})["loss"] == 1.0
+    assert found.seconds >= 0.02
     with pytest.raises(ZeroDivisionError):
         found.get({"way": "b", "pair": (0, 1)}, lambda: {"loss": 1 / 0})
     again = results.Results(tmp_path / "some.json")
     assert again.get({"way": "a", "pair": (0, 1)}, lambda: {"loss": 2.0})["loss"] == 1.0
     assert again.get({"way": "b", "pair": (0, 1)}, lambda: {"loss": 3.0})["loss"] == 3.0
     assert again.get({"way": "a", "pair": (0, 2)}, lambda: {"loss": 4.0})["loss"] == 4.0
-    assert [row["loss"] for row in written(tmp_path / "some.json")] == [1.0, 3.0, 4.0]
+    rows = written(tmp_path / "some.json")
+    assert [row["loss"] for row in rows] == [1.0, 3.0, 4.0]
+    assert again.seconds == pytest.approx(sum(row["took"] for row in rows))  # also of what was found
 
 
 def test_one_basin(shared, tmp_path, capsys, monkeypatch):

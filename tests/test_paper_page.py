@@ -88,7 +88,9 @@ def test_a_table_has_means_and_what_they_are_worth(found):
     assert "| Simple | 37.50 ± 10.61 | 42.50 ± 3.54 |" in text
     assert "| difference | full - none |\n| --- | --- |\n| Simple | +5.00 ± 5.00 (3 of 4 up) |" in text
     assert "| Simple | 0.625 ± 0.106 | 0.575 ± 0.035 |" in text
-    assert text.endswith("`python experiments/run.py tiny`; seeds 0, 1; cpu, 1.5 minutes; python 3; 2020-01-01.\n")
+    assert text.endswith(
+        "`python experiments/run.py tiny`; seeds 0, 1; cpu, 1.5 minutes of measuring; python 3; 2020-01-01.\n"
+    )
     assert "says nothing" in tables.markdown(found | {"small": True})
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,12 @@ class Results:
 
     def __init__(self, path: Path):
         self.path = path
+        self._took: dict[str, float] = {}
+
+    @property
+    def seconds(self) -> float:
+        """That it took to measure all rows that were asked for, whenever that was."""
+        return sum(self._took.values())
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -30,9 +37,12 @@ class Results:
         wanted = json.loads(json.dumps(of))
         row = next((row for row in self.rows if row["of"] == wanted), None)
         if row is None:
+            started = time.perf_counter()
             row = json.loads(json.dumps({"of": wanted, **measure()}))
+            row["took"] = round(time.perf_counter() - started, 2)
             write(self.path, [*self.rows, row])
             print(f"{self.path.name}: {json.dumps(wanted)}", file=sys.stderr, flush=True)
+        self._took[json.dumps(wanted)] = row.get("took", 0.0)
         return row
 
 
