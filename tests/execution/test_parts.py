@@ -13,6 +13,7 @@ from cobasin.errors import InputError
 from cobasin.execution import parts
 from cobasin.execution.parts import Part, living, part_of
 from cobasin.matching import weights
+from cobasin.statistics import of_models
 from command_line import pair, refused, run, snapshot
 from merge_cases import CLASSIFIER, recipe, saved, token_rows
 from test_resume import assert_same_files
@@ -133,16 +134,22 @@ def test_merge(tmp_path, impatient):
     assert_same_files(out, whole)
 
 
-def test_a_merge_with_statistics_shared_by_two_processes(tmp_path):
+def test_a_merge_with_statistics_shared_by_two_processes(tmp_path, monkeypatch):
     models, data = saved(tmp_path, CLASSIFIER, 2), {"path": str(token_rows(tmp_path / "rows.jsonl", count=20))}
     path = recipe(tmp_path / "recipe.yaml", "fisher", models, statistics={"data": data, "batch_size": 1})
-    whole, out = tmp_path / "whole", tmp_path / "out"
+    whole, out, keeps = tmp_path / "whole", tmp_path / "out", []
+    collect = of_models.collect
+    monkeypatch.setattr(
+        of_models, "collect", lambda *given, **more: keeps.append(more["keep"]) or collect(*given, **more)
+    )
     assert run("merge", path, "--out", whole).code == 0
+    assert keeps == [None] * 2  # a run of its own keeps sums in the cache only
     both = [start("merge", path, "--out", out, "--part", f"{i}/2") for i in (1, 2)]
     said = [one.communicate(timeout=300) for one in both]
     assert [one.returncode for one in both] == [0, 0], said
     assert len(list((tmp_path / ".out.parts" / ".found").glob("fisher-*/slice-*.safetensors"))) == 2 * 16
     assert run("merge", path, "--out", out, "--resume").code == 0
+    assert None not in keeps[2:]
     assert_same_files(out, whole)
 
 

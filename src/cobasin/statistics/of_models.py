@@ -68,6 +68,9 @@ def statistics_of(
     assert settings is not None
 
     def collected(kind: str, model: Typed, which: int) -> dict:
+        slices = None if keep is None else keep.within(f"{kind}-{which}")
+        if slices is not None and not (slices.shared or slices.folder.exists()):
+            slices = None  # nobody shares them, and nobody did: what is added up is kept beside the cache
         return collect(
             kind,
             model,
@@ -76,7 +79,7 @@ def statistics_of(
             device=settings.device,
             cache=None if settings.cache is None else Path(settings.cache).expanduser(),
             progress=lambda done, total: progress(f"{kind.replace('_', ' ')} of {model.checkpoint.label}", done, total),
-            keep=None if keep is None else keep.within(f"{kind}-{which}"),
+            keep=slices,
         )
 
     states = matched.states
