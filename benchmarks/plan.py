@@ -1,12 +1,13 @@
 """What a pair of very large models would take: bytes, memory, jobs, hours and cost, from rates that were measured.
 
     python benchmarks/scale.py --only average,match-related,match-unrelated      # measures the rates
-    python benchmarks/plan.py [--rates benchmarks/measured/scale-1.1b.json] [--price 0.1]
+    python benchmarks/plan.py [--rates benchmarks/out/scale/scale-1.1b.json] [--price 0.1]
 
 FFN and attention are matched, then the models are averaged. Rates are those of one node, the machine that was measured:
 bytes that pass through an average, products of the FFNs' Grams, and how much longer than these products all of matching
-takes (of an unrelated pair the assignments come on top, which grow with the cube of the width). Nodes share the spaces
-of the layers, so there are never more at work than there are spaces.
+takes (of an unrelated pair the assignments come on top, which grow with the cube of the width). Of a round's jobs the
+FFNs take nearly all the time, one a layer, so no more nodes than layers are of use. The order of the experts of a layer
+is assigned, too, on the Grams of all pairs of them.
 """
 
 from __future__ import annotations
@@ -72,34 +73,36 @@ def size(geometry: Geometry) -> int:
     return BFLOAT16 * sum(math.prod(shape) for _, shape in geometry.shapes())
 
 
-def spaces(geometry: Geometry) -> int:
-    """Jobs of a round: the neurons of every layer, those of all its experts together, and its heads."""
-    return 2 * geometry.layers
+def ffn_pairs(geometry: Geometry) -> int:
+    """Pairs of FFNs whose neurons are compared in a layer: one, or all pairs of experts."""
+    return max(1, geometry.experts) ** 2
 
 
 def flops(geometry: Geometry) -> float:
-    """Of the Grams of all FFNs, three products each."""
-    return geometry.layers * max(1, geometry.experts) * 6.0 * geometry.ffn**2 * geometry.hidden
+    """Of the Grams of all pairs of FFNs, three products each."""
+    return geometry.layers * ffn_pairs(geometry) * 6.0 * geometry.ffn**2 * geometry.hidden
 
 
 def memory(geometry: Geometry, related: bool) -> float:
-    """Bytes of a node: tables of a layer's neurons, two tensors of both models; or the largest tensor, twice.
+    """Bytes of a node: tables of an FFN's neurons, tensors of both models; or the largest tensor, twice.
 
-    Tables of one FFN are made in parts, and whole where they have to be assigned, one of them in float64.
+    Tables are made in parts, and whole where they have to be assigned, one of them in float64. Of experts, which are
+    compared in pairs, the three tensors of all in a layer are held of both models.
     """
-    tables, matrix = max(1, geometry.experts) * geometry.ffn**2, geometry.ffn * geometry.hidden
+    tables, matrix = geometry.ffn**2, geometry.ffn * geometry.hidden
     made = 2 * FLOAT32 * tables if geometry.experts or not related else 2 * PART
-    solved = 0 if related else FLOAT64 * geometry.ffn**2
+    solved = 0 if related else FLOAT64 * tables
+    held = 6 * geometry.experts if geometry.experts else 4
     largest = max(math.prod(shape) for _, shape in geometry.shapes())
-    return max(made + solved + 4 * FLOAT32 * matrix, 2 * BFLOAT16 * largest)
+    return max(made + solved + held * FLOAT32 * matrix, 2 * BFLOAT16 * largest)
 
 
 def hours(geometry: Geometry, rates: Rates, nodes: int, related: bool) -> float:
     """Of wall time."""
-    own = -(-spaces(geometry) // nodes) / spaces(geometry)  # the share of the node that has most to do
+    own = -(-geometry.layers // nodes) / geometry.layers  # the share of the node that has most to do
     matching = rates.overhead * flops(geometry) / rates.products
     if not related:
-        matching += rates.assignment * geometry.ffn**3 * geometry.layers * max(1, geometry.experts)
+        matching += rates.assignment * geometry.ffn**3 * geometry.layers * ffn_pairs(geometry)
     return (matching * own + 3 * size(geometry) / rates.stream / nodes) / 3600
 
 
@@ -116,7 +119,7 @@ def rows(rates: Rates, price: float) -> list[list[str]]:
                     f"{size(geometry) / 1e9:,.0f}",
                     f"{3 * size(geometry) / 1e9:,.0f}",
                     f"{memory(geometry, related) / 1e9:.1f}",
-                    f"{spaces(geometry):,}",
+                    f"{3 * geometry.layers:,}",  # queries and keys, values and outputs, FFN
                     *(f"{one:,.1f}" for one in wall),
                     f"{price * wall[0]:,.2f}",
                 ]
@@ -126,9 +129,13 @@ def rows(rates: Rates, price: float) -> list[list[str]]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rates", type=Path, default=Path("benchmarks/measured/scale-1.1b.json"))
+    parser.add_argument(
+        "--rates", type=Path, default=Path("benchmarks/out/scale/scale-1.1b.json"), help="of 1.1B pairs"
+    )
     parser.add_argument("--price", type=float, default=0.1, help="dollars for an hour of a node")
     options = parser.parse_args(arguments)
+    if not options.rates.exists():
+        parser.error(f"{options.rates}: no such file; run benchmarks/scale.py first")
     rates = Rates.of(json.loads(options.rates.read_text()), SIZES["1.1b"])
     columns = [
         "pair",
@@ -143,7 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         [*columns, "dollars"],
         rows(rates, options.price),
         f"A node moves {rates.stream / 1e9:.2f} GB/s and multiplies {rates.products / 1e9:.0f} GFLOP/s; matching takes "
-        f"{rates.overhead:.2f} times its products. Experts stay in their order; memory is beside the interpreter.",
+        f"{rates.overhead:.2f} times its products. Memory is beside the interpreter.",
     )
 
 

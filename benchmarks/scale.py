@@ -202,10 +202,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
     if options.mergekit is not None:
         options.mergekit = options.mergekit.absolute()
-    console, before = Console(), os.getloadavg()[0]
+    console, before = Console(), os.getloadavg()[0]  # the load later on is that of the benchmark
     if before > 0.5:
         console.print(f"the machine is not quiet: its load is {before:.1f}")
-    said = {"processor": processor(), "cores": os.cpu_count(), "torch": torch.__version__, "load_before": before}
+    said = {"processor": processor(), "cores": os.cpu_count(), "torch": torch.__version__, "load_at_start": before}
     for case in options.only.split(","):
         kept, shown = measure(options, case)
         console.print(shown)
@@ -218,7 +218,7 @@ def measure(options: argparse.Namespace, case: str) -> tuple[dict[str, Any], Tab
     """What there is to keep of a case, and to show."""
     if case in SWEEPS:
         rows = sweep(options, case)
-        draw(rows, case, options.folder / f"scale-{case}.png")
+        draw(rows, case, options.folder / f"scale-{options.size}-{case}.png")
         shown = Table(*rows[0], title=case)
         for row in rows:
             shown.add_row(*(f"{value:.2f}" if isinstance(value, float) else str(value) for value in row.values()))
@@ -243,7 +243,7 @@ def _rounds(found: Mapping[str, Sequence[Figures]]) -> dict[str, list[dict[str, 
 
 def processor() -> str:
     """The name of the processor, as Linux says it."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    lines = Path("/proc/cpuinfo").read_text().splitlines()  # the figures of memory need Linux, too
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
 
 

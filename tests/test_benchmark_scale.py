@@ -92,7 +92,7 @@ def test_a_tiny_run(tmp_path):
         (2, "match-related"),
     ]
     assert {name: found[name] for name in cases} == cases
-    assert (tmp_path / "scale-layers.png").exists()
+    assert (tmp_path / "scale-tiny-layers.png").exists()
 
 
 def test_unknown_cases_are_refused(capsys):
@@ -109,8 +109,11 @@ def test_a_plan_agrees_with_what_was_measured(tmp_path, capsys):
     assert plan.hours(own, rates, 1, related=True) * 3600 == pytest.approx(87.0)
     assert plan.hours(own, rates, 1, related=False) * 3600 == pytest.approx(300.0)
     assert plan.hours(own, rates, 2, related=False) * 3600 == pytest.approx(150.0)
-    assert plan.hours(own, rates, 10**6, related=True) * 3600 == pytest.approx(72.0 / 44, rel=1e-3)  # one job
+    assert plan.hours(own, rates, 10**6, related=True) * 3600 == pytest.approx(72.0 / 22, rel=1e-3)  # one layer
     (tmp_path / "rates.json").write_text(json.dumps(rounds))
     plan.main(["--rates", str(tmp_path / "rates.json"), "--price", "1000"])
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
     assert len(lines) == 2 * len(plan.LARGE)
+    with pytest.raises(SystemExit):
+        plan.main(["--rates", str(tmp_path / "none.json")])
+    assert "none.json: no such file; run benchmarks/scale.py first" in capsys.readouterr().err

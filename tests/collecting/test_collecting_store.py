@@ -139,17 +139,27 @@ def test_two_parts_find_what_one_finds_alone(kind, bert, ran, tmp_path, monkeypa
         kind, bert, rows, sampled=5, keep=Kept(tmp_path / kind), progress=lambda *done: seen.append(done)
     )
     assert identical(gathered, whole)
-    assert ran.popitem()[1] == [0]  # which modules read the same is seen in a run
+    assert not ran
     assert seen == [(0, BATCHES), (BATCHES, BATCHES)]
     # the control: another slice makes another result
     path = tmp_path / kind / "slice-3.safetensors"
     other_slice = Kept(tmp_path / kind).load("slice-4")
     Kept(tmp_path / kind).save("slice-3", other_slice)
     assert not identical(collect(kind, bert, rows, sampled=5, keep=Kept(tmp_path / kind)), whole)
-    # one that is not there is made again, and not kept where nobody shares it
+    # one that is not there is made again
     path.unlink()
     assert identical(collect(kind, bert, rows, sampled=5, keep=Kept(tmp_path / kind)), whole)
-    assert not path.exists()
+    assert path.exists()
+    assert ran.popitem()[1] == [3, 4]  # slice 3 of 16 has two of the 20 batches
+    # a part that has the result makes its slices all the same: others wait for them
+    cache = tmp_path / "cache"
+    collect(kind, bert, rows, sampled=5, cache=cache)
+    part = Part(1, 2, tmp_path)
+    with part.at_work():
+        monkeypatch.setattr(part, "must_do", lambda job, result: not result.exists())
+        found = collect(kind, bert, rows, sampled=5, cache=cache, keep=Kept(tmp_path, part).within("again"))
+    assert identical(found, whole)
+    assert len(list((tmp_path / "again").iterdir())) == 16
 
 
 def test_slices_are_consecutive_and_all():

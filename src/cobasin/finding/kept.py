@@ -1,4 +1,4 @@
-"""What a search for elements has found, in files: one that was killed goes on from there, parts of one share it."""
+"""What a run has found, in files: one that was killed goes on from there, parts of one share it."""
 
 from __future__ import annotations
 

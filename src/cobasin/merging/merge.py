@@ -159,7 +159,7 @@ def merge_recipe(
         recipe: a YAML file, its content, or a Recipe.
         models: what the names in the recipe stand for, where they are not folders or hub ids.
         progress: see `Progress`.
-        keep: where to keep what matching finds on the way; see `match_all`.
+        keep: where to keep what is found on the way (see `match_all`), and parts of one run share statistics.
 
     Raises:
         InputError: for a recipe that cannot be read, models that do not fit it or each other, data that do not fit.

@@ -45,8 +45,7 @@ class Activations:
 
     def add(self, inputs: Mapping[str, Tensor], labels: Tensor | None, row: int) -> None:
         """Run one batch, whose first row is row number ``row`` of the data."""
-        if not self.calls:
-            self.calls = token_calls(self.model, inputs, partial(writing, self.holders))
+        self.look(inputs)
         rows, about_tokens = Rows(inputs), {name: iter(calls) for name, calls in self.calls.items()}
 
         @cache
@@ -65,6 +64,11 @@ class Activations:
 
         with writing(self.holders, add), torch.no_grad():
             self.model(**inputs)
+
+    def look(self, inputs: Mapping[str, Tensor]) -> None:
+        """Tell, on two rows, which calls of the modules are about tokens; once."""
+        if not self.calls:
+            self.calls = token_calls(self.model, inputs, partial(writing, self.holders))
 
     def state(self) -> dict[str, Tensor]:
         """The samples so far."""

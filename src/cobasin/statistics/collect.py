@@ -49,7 +49,9 @@ def collect(
 
     The model runs in float32, a float64 model in float64. With ``cache``, the result is kept there in a file whose
     name depends on the model, the data and the settings, and read from it the next time. What was added up so far
-    is kept beside it every minute, so that a run that was stopped goes on where it was, to the same result.
+    is kept beside it every minute, so that a run that was stopped goes on where it was, to the same result. Parts of
+    one run keep the slices of the data instead, and do not read the file: a part that has it must not leave the others
+    without its slices.
 
     Args:
         kind: ``fisher`` (labels drawn from the model), ``fisher_empirical`` (labels of the data): a tensor for
@@ -77,7 +79,7 @@ def collect(
     own = {name: settings[name] for name in KINDS[kind]}
     source = Source(kind, fingerprint(typed.checkpoint), batches.digest, batches.rows, own)
     path = Path(cache) / source.file_name
-    if path.exists():
+    if path.exists() and not (keep is not None and keep.shared):
         return read(path, source)[0]
     prepare(path.parent)
     partial = _Partial(path.with_name(f"{path.name}.partial"), source)

@@ -66,6 +66,9 @@ class Fishers:
                 if gradient is not None:
                     total.addcmul_(gradient, gradient)
 
+    def look(self, inputs: Mapping[str, Tensor]) -> None:
+        """Nothing has to be told from inputs."""
+
     def state(self) -> dict[str, Tensor]:
         """The sums so far, by the names of the model in memory."""
         return self.sums

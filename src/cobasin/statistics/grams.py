@@ -81,8 +81,7 @@ class Grams:
 
     def add(self, inputs: Mapping[str, Tensor], labels: Tensor | None, row: int) -> None:
         """Run one batch, and count the tokens of it that are not padding."""
-        if not self.leaders:
-            self._look(inputs)
+        self.look(inputs)
         rows, about_tokens = Rows(inputs), {name: iter(calls) for name, calls in self.calls.items()}
 
         def add(name: str, x: Tensor) -> None:
@@ -95,8 +94,10 @@ class Grams:
         with reading({name: self.maps[name] for name in leaders}, add), torch.no_grad():
             self.model(**inputs)
 
-    def _look(self, inputs: Mapping[str, Tensor]) -> None:
-        """Tell, on two rows, which calls of the maps are about tokens, and which maps read the same tensors."""
+    def look(self, inputs: Mapping[str, Tensor]) -> None:
+        """Tell, on two rows, which calls of the maps are about tokens, and which read the same tensors; once."""
+        if self.leaders:
+            return
         read: dict[str, list[tuple]] = {}
         kept = []  # so that no two tensors of the run are in the same place
 

@@ -1,7 +1,7 @@
 """Sums over the batches of a data set, slice by slice: a slice is a job, and other parts of a run may do it.
 
-Every slice is summed by itself, and the slices are joined in their order. So the result is the same to the last bit,
-whoever has summed which of them.
+Every slice is summed by itself, and the slices are joined in their order. So the result is the same, whoever has summed
+which of them: to the last bit, where processors are alike.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cobasin.symmetry.spec import Key
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from cobasin.data import Batches
+    from cobasin.data import Batch, Batches
 
 SLICES = 16  # of a data set, whoever sums them; fewer, where there are fewer batches
 SAVE_EVERY = 60.0  # seconds
@@ -35,6 +35,9 @@ class Collector(Protocol):
     """Sums over the batches of a data set."""
 
     model: PreTrainedModel
+
+    def look(self, inputs: Mapping[str, Tensor]) -> None:
+        """Tell from the first batch what has to be known of a run of the model; done once, in every part alike."""
 
     def add(self, inputs: Mapping[str, Tensor], labels: Tensor | None, row: int) -> None:
         """Add one batch, whose first row is row number ``row``."""
@@ -77,6 +80,7 @@ def alone(sums: Collector, batches: Batches, partial: Partial | None, report: Re
     """
     total, own, done, row = ({}, {}, 0, 0) if partial is None else partial.load()
     report(done, len(batches))
+    _look(sums, batches)
     saved = time.monotonic()
     for span in _slices(len(batches)):
         if span.stop < done or (
@@ -96,12 +100,10 @@ def alone(sums: Collector, batches: Batches, partial: Partial | None, report: Re
 
 
 def together(sums: Collector, batches: Batches, keep: Keep, report: Report) -> int:
-    """`alone`, but with other parts of the run, which find each other's slices in ``keep``.
-
-    Where nobody else is at work, what was left there is used.
-    """
+    """`alone`, but with other parts of the run, which find each other's slices in ``keep``; or with what these left."""
     slices, ran, total, row = _slices(len(batches)), 0, {}, 0
     report(0, len(batches))
+    _look(sums, batches)
 
     def slice_(number: int) -> Outcome:
         nonlocal ran
@@ -112,8 +114,7 @@ def together(sums: Collector, batches: Batches, keep: Keep, report: Report) -> i
                 rows, ran = rows + more, ran + 1
                 report(ran, len(batches))
             found = Outcome({_SUMS: _on_cpu(sums.state())}, {}, {"rows": rows})
-            if keep.shared:
-                keep.save(f"slice-{number}", found)
+            keep.save(f"slice-{number}", found)
         return found
 
     for number in range(len(slices)):
@@ -121,10 +122,8 @@ def together(sums: Collector, batches: Batches, keep: Keep, report: Report) -> i
             slice_(number)
     for number in range(len(slices)):
         found = slice_(number)
-        total = sums.joined(total, dict(found.values[_SUMS]))
+        total = sums.joined(total, dict(found.values.get(_SUMS, {})))  # of no tensor there is no entry
         row += found.says["rows"]
-    if not ran:  # which modules read the same is seen in a run
-        next(_adding(sums, batches, range(1)))
     report(len(batches), len(batches))
     sums.resume(total)
     return row
@@ -139,11 +138,19 @@ def added(total: Sums, more: Sums) -> Sums:
 
 def _adding(sums: Collector, batches: Batches, span: range) -> Iterator[int]:
     """Add the batches of these numbers; after each one, the number of its rows."""
-    place = sums.model.device
     for number, batch in zip(span, islice(batches.skip(span.start), len(span)), strict=True):
-        inputs = {name: _to(value, place, sums.model.dtype) for name, value in batch.inputs.items()}
-        sums.add(inputs, None if batch.labels is None else batch.labels.to(place), number * batches.size)
+        inputs, labels = _inputs(sums, batch), batch.labels
+        sums.add(inputs, None if labels is None else labels.to(sums.model.device), number * batches.size)
         yield row_count(inputs)
+
+
+def _look(sums: Collector, batches: Batches) -> None:
+    sums.look(_inputs(sums, next(iter(batches))))
+
+
+def _inputs(sums: Collector, batch: Batch) -> dict[str, Tensor]:
+    """Those of a batch, where and as the model reads them."""
+    return {name: _to(value, sums.model.device, sums.model.dtype) for name, value in batch.inputs.items()}
 
 
 def _slices(count: int) -> list[range]:
