@@ -83,9 +83,8 @@ def alone(sums: Collector, batches: Batches, partial: Partial | None, report: Re
     _look(sums, batches)
     saved = time.monotonic()
     for span in _slices(len(batches)):
-        if span.stop < done or (
-            span.stop == done and not own
-        ):  # in the total; one that was just finished may be still apart
+        in_total = span.stop < done or (span.stop == done and not own)  # the last that was finished may still be apart
+        if in_total:
             continue
         sums.resume(own)
         for rows in _adding(sums, batches, range(done, span.stop)):
