@@ -201,8 +201,16 @@ def test_a_run_of_something_else_is_refused_and_one_without_resume_starts_anew(t
     assert f"with other model {source}" in refused(tmp_path, *start, out, "--resume")
     (folder / ".run.json").write_text("{")
     assert f"{folder}: does not say what run it is of" in refused(tmp_path, *start, out, "--resume")
-    assert run(*start, out).code == 0
-    assert not list(tmp_path.glob(".out.*"))
+    assert run(*start, tmp_path / "whole").code == 0
+    (folder / ".run.json").unlink()  # as a run leaves it that is killed at its very start or end
+    assert run(*start, out, "--resume").code == 0
+    assert_same_files(out, tmp_path / "whole")
+    again = tmp_path / "again"
+    killed([[*start, str(again)], "shard", 2])
+    left(again)
+    assert run(*start, again).code == 0
+    assert_same_files(again, tmp_path / "whole")
+    assert not list(tmp_path.glob(".out.*")) + list(tmp_path.glob(".again.*"))
 
 
 def test_damaged_state(tmp_path):

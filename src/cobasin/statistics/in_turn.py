@@ -16,10 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from cobasin.checkpoints.typed import Typed
-from cobasin.evaluation.running import cast_floats, instantiate
+from cobasin.evaluation.running import instantiate
 from cobasin.statistics.collect import device_of
 from cobasin.statistics.grams import Grams, InputGram
 from cobasin.statistics.modules import holders_of, linear_maps
+from cobasin.statistics.rows import inputs_for
 from cobasin.symmetry.spec import Spec, is_layer
 from cobasin.symmetry.state import Lazy, State
 
@@ -156,7 +157,7 @@ def _calls(
         for module in modules:
             module.register_forward_pre_hook(lambda *_, name=name: calls.append(name))
     with torch.no_grad():
-        model(**_inputs({name: value[:2] for name, value in inputs.items()}, model))
+        model(**inputs_for(model, {name: value[:2] for name, value in inputs.items()}))
     return calls, frozenset(linear_maps(holders))
 
 
@@ -190,12 +191,8 @@ def _grams(
     sums = Grams(model, {name: module for name, module in linear_maps(holders).items() if name in turn.maps})
     try:
         for batch in batches:
-            sums.add(_inputs(batch.inputs, model), None, 0)
+            sums.add(inputs_for(model, batch.inputs), None, 0)
             advance()
     finally:
         del model.forward  # it holds the model: a circle that would keep one model in memory for every layer
     return sums.result(0)
-
-
-def _inputs(inputs: Mapping[str, Tensor], model: PreTrainedModel) -> dict[str, Tensor]:
-    return {name: cast_floats(value, model.dtype).to(model.device) for name, value in inputs.items()}

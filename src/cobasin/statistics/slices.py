@@ -11,17 +11,16 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
-import torch
 from torch import Tensor
 
 from cobasin.matching.units import Keep, Outcome
-from cobasin.statistics.rows import row_count
+from cobasin.statistics.rows import inputs_for, row_count
 from cobasin.symmetry.spec import Key
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from cobasin.data import Batch, Batches
+    from cobasin.data import Batches
 
 SLICES = 16  # of a data set, whoever sums them; fewer, where there are fewer batches
 SAVE_EVERY = 60.0  # seconds
@@ -138,18 +137,13 @@ def added(total: Sums, more: Sums) -> Sums:
 def _adding(sums: Collector, batches: Batches, span: range) -> Iterator[int]:
     """Add the batches of these numbers; after each one, the number of its rows."""
     for number, batch in zip(span, islice(batches.skip(span.start), len(span)), strict=True):
-        inputs, labels = _inputs(sums, batch), batch.labels
+        inputs, labels = inputs_for(sums.model, batch.inputs), batch.labels
         sums.add(inputs, None if labels is None else labels.to(sums.model.device), number * batches.size)
         yield row_count(inputs)
 
 
 def _look(sums: Collector, batches: Batches) -> None:
-    sums.look(_inputs(sums, next(iter(batches))))
-
-
-def _inputs(sums: Collector, batch: Batch) -> dict[str, Tensor]:
-    """Those of a batch, where and as the model reads them."""
-    return {name: _to(value, sums.model.device, sums.model.dtype) for name, value in batch.inputs.items()}
+    sums.look(inputs_for(sums.model, next(iter(batches)).inputs))
 
 
 def _slices(count: int) -> list[range]:
@@ -160,7 +154,3 @@ def _slices(count: int) -> list[range]:
 
 def _on_cpu(sums: Sums) -> Sums:
     return {name: tensor.cpu() for name, tensor in sums.items()}
-
-
-def _to(value: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
-    return value.to(device, dtype) if value.is_floating_point() else value.to(device)
