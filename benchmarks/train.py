@@ -43,7 +43,7 @@ class Family(BaseModel):
         architecture: a class of Transformers.
         config: its config, ``model_type`` included; the vocabulary's size is that of the data.
         data: text is read in windows as long as the model's positions: of tiny Shakespeare by characters, of all
-            training texts together (``texts``) by pieces of words, for a masked language model.
+            training texts together (``texts``) by pieces of words; masked for a masked language model.
         held_out: the last training images, which become dev data; 0: the last 5,000 are dev data, but trained on.
         padding: black pixels on every side of an image before it is cut at random.
         training: arguments of ``transformers.TrainingArguments``; ``max_steps`` must be among them.
@@ -85,14 +85,15 @@ class Family(BaseModel):
             raise InputError(f"config: {error}") from error
 
     def read_data(self, config: Any, shared: Path) -> Data:
-        """Training and dev data; of text, the config learns how many tokens there are."""
+        """Training and dev data; of text, the config learns how many tokens there are, and which are special."""
         if self.data == "cifar10":
             return cifar10(shared, config.image_size, self.padding, self.held_out)
-        if self.data == "texts":
-            data = texts(shared, config.max_position_embeddings)
-        else:
-            data = tinyshakespeare(shared, config.max_position_embeddings, self.architecture.endswith("ForMaskedLM"))
+        read = texts if self.data == "texts" else tinyshakespeare
+        data = read(shared, config.max_position_embeddings, self.architecture.endswith("ForMaskedLM"))
         config.vocab_size = data.vocabulary
+        for name, token in data.special.items():
+            if hasattr(config, name):
+                setattr(config, name, token)
         return data
 
     def model(self, seed: int, config: Any) -> Any:

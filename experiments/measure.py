@@ -28,7 +28,7 @@ from models import End, end_models, rows_digest
 from running import Ensemble, models_of, with_head
 from world import World
 
-BATCH = 64  # rows that are evaluated at once
+BATCH = 16  # rows that are evaluated at once: of more, texts are mostly padding
 QUICK = 30.0  # seconds
 Row = dict[str, Any]
 

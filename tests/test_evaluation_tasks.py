@@ -82,6 +82,18 @@ def test_multilabel_leaves_out_what_is_not_annotated():
     assert found.metric_name == "macro F1"
 
 
+def test_multilabel_with_at_least_one_label():
+    """The second row's most probable label is not annotated, and the third row has one at 1/2."""
+    logits = [[-1.0, -2.0, -3.0], [-3.0, -2.0, -1.0], [1.0, -1.0, -2.0]]
+    labels = [[1.0, 0.0, NAN], [0.0, 1.0, NAN], [0.0, 1.0, NAN]]
+    data = given((logits[:2], labels[:2]), (logits[2:], labels[2:]))
+    found = evaluate(Given("a", "b", "c"), data, "multilabel", "macro F1, at least one label")
+    # a: one hit of two predicted and one true; b: one hit of one predicted and two true
+    assert found.metric == pytest.approx((2 * 1 / 3 + 2 * 1 / 3) / 2)
+    assert found.metric_name == "macro F1, at least one label"
+    assert evaluate(Given("a", "b", "c"), data, "multilabel").metric == 0.0
+
+
 def test_macro_f1_is_that_of_scikit_learn():
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(30, 4, generator=generator)
@@ -201,7 +213,7 @@ def test_refusals(monkeypatch):
     assert "no label that counts" in refusal(Given("a", "b"), nothing, "classification")
     assert "no label that counts" in refusal(Given("a", "b"), [], "classification")
     assert "label 'LABEL_1' is not in IOB2" in refusal(Given("O", "LABEL_1"), data, "tokens")
-    assert "no Pearson r of classification; expected accuracy, or of classes one of macro F1," in refusal(
+    assert "no Pearson r of classification; expected accuracy or macro F1 or Matthews correlation" in refusal(
         Given("a", "b"), data, "classification", "Pearson r"
     )
     assert "no macro F1 of regression; expected Pearson r" in refusal(Given("a"), data, "regression", "macro F1")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import runpy
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ class Data:
     Attributes:
         seen: whether the dev rows are trained on, too.
         vocabulary: tokens; None of images.
+        special: what configs call special tokens, and which these are.
         beside: writes what goes with the weights into a model's folder.
     """
 
@@ -45,6 +46,7 @@ class Data:
     dev: Rows
     seen: bool = False
     vocabulary: int | None = None
+    special: Mapping[str, int] = field(default_factory=dict)
     beside: Callable[[Path], object] | None = None
 
 

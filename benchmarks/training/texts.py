@@ -1,4 +1,4 @@
-"""All training texts beside the project as one, by pieces of words: what encoders are pre-trained on."""
+"""All training texts beside the project as one, by pieces of words: what is fine-tuned later is pre-trained on them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,19 @@ from torch import Tensor
 
 from cobasin.data import DataConfig, rows_of
 from cobasin.errors import InputError
-from training.data import Data, MaskedWindows
+from training.data import Blocks, Data, MaskedWindows, Windows
 
 VOCABULARY = 4096  # pieces of words
 TABLES = ("emotion/*/{}.jsonl", "glue/*/{}.jsonl")
 SENTENCES, PLAIN = "ner/*/{}.conll", ("lm/tinyshakespeare/{}.txt",)
+SPECIAL = {"pad": "pad", "bos": "cls", "eos": "sep", "cls": "cls", "sep": "sep"}  # by their roles in configs
 WIKITEXT = "lm/wikitext2/dev.txt"  # it has no training text here
 
 
-def texts(shared: Path, length: int) -> Data:
+def texts(shared: Path, length: int, masked: bool) -> Data:
     """Training texts in windows from every place; dev rows, of the dev texts, do not overlap. No test text is read.
+
+    Causal language models see where texts begin and end, which is where they are asked for a class later.
 
     Raises:
         InputError: there are no texts.
@@ -32,13 +35,13 @@ def texts(shared: Path, length: int) -> Data:
     if not train:
         raise InputError(f"{folder}: no texts in it; give the folder that holds data/ with --shared")
     tokenizer = pieces(train, length)
-    learned, dev = (_ids(tokenizer, part) for part in (train, list(_read(folder, "dev"))))
-    return Data(
-        MaskedWindows(learned, length, 1, tokenizer),
-        MaskedWindows(dev, length, length - 2, tokenizer, seed=0),
-        vocabulary=len(tokenizer),
-        beside=tokenizer.save_pretrained,
-    )
+    learned, dev = (_ids(tokenizer, part, not masked) for part in (train, list(_read(folder, "dev"))))
+    if masked:
+        rows = MaskedWindows(learned, length, 1, tokenizer), MaskedWindows(dev, length, length - 2, tokenizer, seed=0)
+    else:
+        rows = Windows(learned, length, 1), Blocks(dev, length)
+    special = {f"{role}_token_id": getattr(tokenizer, f"{name}_token_id") for role, name in SPECIAL.items()}
+    return Data(*rows, vocabulary=len(tokenizer), special=special, beside=tokenizer.save_pretrained)
 
 
 def _read(folder: Path, split: str) -> Iterator[str]:
@@ -81,6 +84,6 @@ def pieces(train: list[str], length: int) -> Any:
     return BertTokenizerFast(vocab=vocabulary, do_lower_case=True, model_max_length=length)
 
 
-def _ids(tokenizer: Any, rows: list[str]) -> Tensor:
-    """All texts as one, [tokens]."""
-    return torch.tensor([id_ for row in tokenizer(rows, add_special_tokens=False)["input_ids"] for id_ in row])
+def _ids(tokenizer: Any, rows: list[str], special: bool) -> Tensor:
+    """All texts as one, [tokens]; with ``special`` tokens at the ends of each."""
+    return torch.tensor([id_ for row in tokenizer(rows, add_special_tokens=special)["input_ids"] for id_ in row])

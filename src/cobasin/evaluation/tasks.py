@@ -29,6 +29,8 @@ METRICS = {
 }
 # what a classifier can be measured by besides
 CLASS_METRICS = ("macro F1", "Matthews correlation")
+AT_LEAST_ONE = "macro F1, at least one label"
+OTHER_METRICS = {"classification": CLASS_METRICS, "image": CLASS_METRICS, "multilabel": (AT_LEAST_ONE,)}
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,8 @@ def evaluate(model: PreTrainedModel, batches: Iterable[Batch], task: str, metric
 
     - classification, image: accuracy; if asked for, macro F1 or Matthews correlation, by scikit-learn
     - multi-label: macro F1 at probability 1/2, over the labels that are annotated at all; a label that neither
-      occurs nor is predicted counts 0, as in scikit-learn
+      occurs nor is predicted counts 0, as in scikit-learn; if asked for, with the most probable of a row's annotated
+      labels predicted where none of them reaches 1/2, which tells models apart that are seldom sure
     - regression: Pearson r, 0 where all predictions or all labels are the same
     - tokens: micro F1 of whole spans (Tjong Kim Sang and De Meulder, 2003), by seqeval, from labels in IOB2
     - language models: how often the most probable token is the right one
@@ -64,7 +67,7 @@ def evaluate(model: PreTrainedModel, batches: Iterable[Batch], task: str, metric
         model: in evaluation mode.
         batches: rows with labels, such as `cobasin.data.batches` makes.
         task: as `cobasin.data.task_of` says.
-        metric: for classes, one of `CLASS_METRICS` in place of the accuracy.
+        metric: one of `OTHER_METRICS` of the task in place of its usual one.
 
     Raises:
         InputError: the task has no loss or another metric, the rows have no labels, none of which counts, or seqeval
@@ -84,6 +87,8 @@ def evaluate(model: PreTrainedModel, batches: Iterable[Batch], task: str, metric
             logits, expected = logits[:, :-1], expected[:, 1:]
         predicted, counts = _predicted(task, logits), _counts(expected)
         count += int(counts.sum())
+        if metric == AT_LEAST_ONE:
+            predicted = _with_top(predicted, logits, counts)
         if task != "tokens":  # there, rows have to stay apart
             predicted = predicted.reshape(expected.shape)
             if task not in ("multilabel", "regression"):
@@ -107,11 +112,11 @@ def check_metric(config: PreTrainedConfig, task: str, metric: str | None = None)
     if task not in METRICS:
         raise InputError(f"a {config.model_type} without a task head has no loss; name a model with one")
     if metric not in (None, METRICS[task]):
-        if task not in ("classification", "image") or metric not in CLASS_METRICS:
-            raise InputError(
-                f"no {metric} of {task}; expected {METRICS[task]}, or of classes one of {', '.join(CLASS_METRICS)}"
-            )
-        _sklearn()
+        others = OTHER_METRICS.get(task, ())
+        if metric not in others:
+            raise InputError(f"no {metric} of {task}; expected {' or '.join((METRICS[task], *others))}")
+        if metric in CLASS_METRICS:
+            _sklearn()
     if task == "tokens":
         _seqeval()
         for label in _tags(config):
@@ -141,6 +146,13 @@ def _predicted(task: str, logits: Tensor) -> Tensor:
     if task == "regression":
         return logits
     return (logits > 0).to(logits) if task == "multilabel" else logits.argmax(-1)
+
+
+def _with_top(predicted: Tensor, logits: Tensor, counts: Tensor) -> Tensor:
+    """With the most probable annotated label of every row, all [rows, labels]."""
+    top = logits.masked_fill(~counts, -torch.inf).argmax(-1, keepdim=True)
+    marked = predicted.scatter(-1, top, 1)
+    return torch.where((predicted * counts).any(-1, keepdim=True), predicted, marked)
 
 
 def _counts(labels: Tensor) -> Tensor:
