@@ -110,7 +110,7 @@ def test_all_texts_by_pieces_of_words(world, monkeypatch):
         (emotion / f"{split}.jsonl").write_text(json.dumps({"text": f"the {word} of joy", "labels": ["joy"]}) + "\n")
         (glue / f"{split}.jsonl").write_text(json.dumps({"text": f"a {word}", "text_b": "an answer"}) + "\n")
         (ner / f"{split}.conll").write_text(f"Paris\tB-LOC\n{word}\tO\n\n")
-    found = texts.texts(world, 8)
+    found = texts.texts(world, 8, masked=True)
     tokenizer = found.train.tokenizer
     assert tokenizer.decode(found.train.windows[0]) == "the question of joy a question"
     pieces = tokenizer.get_vocab()
@@ -119,7 +119,7 @@ def test_all_texts_by_pieces_of_words(world, monkeypatch):
     assert "zebra" not in pieces
     with monkeypatch.context() as patched:
         patched.setattr(texts, "VOCABULARY", 0)  # then there are characters
-        fewer = texts.texts(world, 8).train.tokenizer.get_vocab()
+        fewer = texts.texts(world, 8, masked=True).train.tokenizer.get_vocab()
     assert {"q", "##q", "[MASK]"} <= fewer.keys()
     assert "question" not in fewer
     write(world, "words", FAMILIES["masked"], data="texts")
@@ -127,7 +127,24 @@ def test_all_texts_by_pieces_of_words(world, monkeypatch):
         assert run(world, world / "words.yaml", seed) == 0
     first, other = (world / f"out/words-{seed}" for seed in (0, 1))
     assert stock(first).config.vocab_size == len(pieces)
+    assert stock(first).config.pad_token_id == pieces["[PAD]"]
     assert (first / "tokenizer.json").read_text() == (other / "tokenizer.json").read_text()
+
+
+def test_next_tokens_of_texts_with_their_ends(world):
+    """A causal model sees where texts begin and end, and knows these tokens by their names."""
+    (world / "data/emotion/a").mkdir(parents=True)
+    for split in ("train", "dev"):
+        (world / f"data/emotion/a/{split}.jsonl").write_text('{"text": "to be"}\n{"text": "that is"}\n')
+    write(world, "words", FAMILIES["causal"], data="texts")
+    assert run(world, world / "words.yaml") == 0
+    found = texts.texts(world, 8, masked=False)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(world / "out/words-0")
+    assert tokenizer.decode(found.train.windows[0]) == "[CLS] to be [SEP] [CLS] that is [SEP]"
+    config = stock(world / "out/words-0").config
+    tokens = [config.pad_token_id, config.bos_token_id, config.eos_token_id]
+    assert tokens == tokenizer.convert_tokens_to_ids(["[PAD]", "[CLS]", "[SEP]"])
+    assert not hasattr(config, "cls_token_id")  # a Llama knows of none
 
 
 def untrained(family, seed, folder):
