@@ -7,7 +7,7 @@ FFN and attention are matched, then the models are averaged. Rates are those of 
 bytes that pass through an average, products of the FFNs' Grams, and how much longer than these products all of matching
 takes (of an unrelated pair the assignments come on top, which grow with the cube of the width). Of a round's jobs the
 FFNs take nearly all the time, one a layer, so no more nodes than layers are of use. The order of the experts of a layer
-is assigned, too, on the Grams of all pairs of them.
+is assigned, too, on the Grams of all pairs of them (``full``), or stays (``--symmetry ffn,attention,scale``).
 """
 
 from __future__ import annotations
@@ -73,14 +73,14 @@ def size(geometry: Geometry) -> int:
     return BFLOAT16 * sum(math.prod(shape) for _, shape in geometry.shapes())
 
 
-def ffn_pairs(geometry: Geometry) -> int:
-    """Pairs of FFNs whose neurons are compared in a layer: one, or all pairs of experts."""
-    return max(1, geometry.experts) ** 2
+def ffn_pairs(geometry: Geometry, ordered: bool) -> int:
+    """Pairs of FFNs whose neurons are compared in a layer: one, or all pairs of experts, or each with its twin."""
+    return max(1, geometry.experts) ** (1 if ordered else 2)
 
 
-def flops(geometry: Geometry) -> float:
+def flops(geometry: Geometry, ordered: bool = False) -> float:
     """Of the Grams of all pairs of FFNs, three products each."""
-    return geometry.layers * ffn_pairs(geometry) * 6.0 * geometry.ffn**2 * geometry.hidden
+    return geometry.layers * ffn_pairs(geometry, ordered) * 6.0 * geometry.ffn**2 * geometry.hidden
 
 
 def memory(geometry: Geometry, related: bool) -> float:
@@ -97,12 +97,12 @@ def memory(geometry: Geometry, related: bool) -> float:
     return max(made + solved + held * FLOAT32 * matrix, 2 * BFLOAT16 * largest)
 
 
-def hours(geometry: Geometry, rates: Rates, nodes: int, related: bool) -> float:
+def hours(geometry: Geometry, rates: Rates, nodes: int, related: bool, ordered: bool = False) -> float:
     """Of wall time."""
     own = -(-geometry.layers // nodes) / geometry.layers  # the share of the node that has most to do
-    matching = rates.overhead * flops(geometry) / rates.products
+    matching = rates.overhead * flops(geometry, ordered) / rates.products
     if not related:
-        matching += rates.assignment * geometry.ffn**3 * geometry.layers * ffn_pairs(geometry)
+        matching += rates.assignment * geometry.ffn**3 * geometry.layers * ffn_pairs(geometry, ordered)
     return (matching * own + 3 * size(geometry) / rates.stream / nodes) / 3600
 
 
@@ -110,9 +110,9 @@ def rows(rates: Rates, price: float) -> list[list[str]]:
     """The table: a line for every model and kind of pair."""
     found = []
     for name, geometry in LARGE.items():
-        for kind in ("related", "unrelated"):
-            related = kind == "related"
-            wall = [hours(geometry, rates, nodes, related) for nodes in NODES]
+        for kind in ("related, experts in their order", "related", "unrelated")[not geometry.experts :]:
+            related, ordered = kind != "unrelated", kind.endswith("order")
+            wall = [hours(geometry, rates, nodes, related, ordered) for nodes in NODES]
             found.append(
                 [
                     f"{name}, {kind}",

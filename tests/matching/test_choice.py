@@ -1,7 +1,7 @@
 """What is asked for, and which elements that leaves free."""
 
 import pytest
-from transformers import BertConfig
+from transformers import BertConfig, MixtralConfig
 
 from cobasin.architectures import declare
 from cobasin.errors import InputError
@@ -102,6 +102,14 @@ def test_full_frees_all():
 )
 def test_parts_free_their_spaces(symmetry, spaces):
     assert {key[0] for key in free("llama", symmetry)} == spaces
+
+
+def test_the_order_of_experts_is_a_part():
+    """Apart from their neurons, and none of the paper's."""
+    spec = declare(MixtralConfig(num_hidden_layers=1, vocab_size=8), "MixtralForCausalLM")
+    free = {word: {key[0] for key in spec.sites if Choice.parse(word).frees(spec, key)} for word in ("ffn", "experts")}
+    assert free == {"ffn": {"ffn"}, "experts": {"expert"}}
+    assert not Choice.parse("paper").frees(spec, ("expert", 0))
 
 
 def test_layers_free_what_is_in_them():

@@ -8,6 +8,7 @@ import torch
 from cobasin.matching.choice import Choice
 from cobasin.matching.order import propose_order
 from cobasin.matching.state import Match
+from cobasin.matching.weights import ascend
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import Form
 from cobasin.symmetry.groups import Orthogonal, Permutation
@@ -109,13 +110,16 @@ def test_a_bias_per_head_counts():
     assert not torch.equal(propose_order(without, ("head", 0))["head", 0]["perm"], perm.argsort())
 
 
-@pytest.mark.parametrize("group", [Permutation(), Permutation(signed=True, scaled=True)], ids=["plain", "scaled"])
-@pytest.mark.parametrize("seed", range(3))
-def test_the_order_of_experts_is_optimal(group, seed):
-    """Against every order of the experts, the neurons of each matched as well as can be."""
+NEURONS = pytest.mark.parametrize(
+    "group", [Permutation(), Permutation(signed=True, scaled=True)], ids=["plain", "scaled"]
+)
+
+
+def mixture(group):
+    """A layer of three experts with four neurons each."""
     spaces = {
         "layer": Space(1),
-        "expert": Space(3, Permutation(), ("layer",), "ffn"),
+        "expert": Space(3, Permutation(), ("layer",), "experts"),
         "ffn": Space(4, group, ("layer", "expert"), "ffn"),
         "d": Space(5),
     }
@@ -125,7 +129,14 @@ def test_the_order_of_experts_is_optimal(group, seed):
         "{layer}.up": "expert ffn d",
         "{layer}.down": "expert d ffn'",
     }
-    spec = Spec("Toy", spaces, templates)
+    return Spec("Toy", spaces, templates)
+
+
+@NEURONS
+@pytest.mark.parametrize("seed", range(3))
+def test_the_order_of_experts_is_optimal(group, seed):
+    """Against every order of the experts, the neurons of each matched as well as can be."""
+    spec = mixture(group)
     source, anchor = random_state(spec, seed), random_state(spec, seed + 10)
     totals = []
     for perm in itertools.permutations(range(3)):
@@ -133,7 +144,34 @@ def test_the_order_of_experts_is_optimal(group, seed):
         match = Match.of(Form(spec), Choice.parse("ffn,scale"), moved, anchor)
         match.set({("ffn", 0): match.groups["ffn", 0].project(match.gram(("ffn", 0)))})
         totals.append(match.total)
-    match = Match.of(Form(spec), Choice.parse("ffn,scale"), source, anchor)
+    match = Match.of(Form(spec), Choice.parse("ffn,experts,scale"), source, anchor)
     match.set(propose_order(match, ("expert", 0)))
     assert match.total == pytest.approx(min(totals), rel=1e-12)
     assert max(totals) > 1.01 * min(totals)
+
+
+@NEURONS
+def test_neurons_of_experts_that_stay_in_their_order(group, monkeypatch):
+    """Each expert is compared with its own twin only, one at a time."""
+    spec = mixture(group)
+    anchor = random_state(spec, 0)
+    neurons = Element.sample(Form(spec), 1, "ffn")
+    compared = []
+    real = Match.pair_grams
+
+    def watched(match, key, over, without=()):
+        gram = real(match, key, over, without)
+        return lambda p, q: compared.append((p, q)) or gram(p, q)
+
+    monkeypatch.setattr(Match, "pair_grams", watched)
+    match = Match.of(Form(spec), Choice.parse("ffn,scale"), dict(neurons.apply(anchor)), anchor)
+    start = match.total
+    ascend(match)
+    assert match.total < 1e-20 * start
+    assert set(compared) == {(0, 0), (1, 1), (2, 2)}
+    order = Element(Form(spec), {("expert", 0): {"perm": torch.tensor([1, 2, 0])}})
+    source = dict(order.apply(neurons.apply(anchor)))
+    for symmetry, found in (("ffn,scale", False), ("ffn,experts,scale", True)):
+        match = Match.of(Form(spec), Choice.parse(symmetry), source, anchor)
+        ascend(match)
+        assert (match.total < 1e-20 * start) is found

@@ -47,7 +47,7 @@ def experts(request: Request, block: str = MLP, names: tuple[str, str, str] = PR
 def moe_spaces(count: int, width: int) -> dict[str, Space]:
     """Spaces of ``count`` experts with ``width`` neurons each."""
     return {
-        "expert": Space(count, Permutation(), LAYER, part="ffn"),
+        "expert": Space(count, Permutation(), LAYER, part="experts"),
         "ffn": Space(width, NEURONS, ("layer", "expert"), part="ffn"),
     }
 

@@ -63,7 +63,7 @@ Out = Annotated[Path, OUT]
 SYMMETRY = (
     "'full' (all symmetries of the architecture, isometries in the heads), 'gl' (full, and any invertible map in the "
     "heads where the architecture allows it), 'paper' (Zhang et al. 2025: FFN permutation, attention rotation and "
-    "scale), or a list out of: ffn, heads, attention, scale, residual, residual-order (the residual stream by "
+    "scale), or a list out of: ffn, experts, heads, attention, scale, residual, residual-order (the residual stream by "
     "permutations only, no norm folded)."
 )
 

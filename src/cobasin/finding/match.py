@@ -46,8 +46,9 @@ def match(
     Args:
         source, anchor: anything `load` takes; of one architecture, configuration and vocabulary.
         symmetry: ``full``, ``gl`` (full, with any invertible map in place of the orthogonal ones where the
-            architecture allows it), ``paper``, or a list out of ffn, heads, attention, scale, residual (the stream,
-            with norms folded so that it may turn), residual-order (the stream by permutations only).
+            architecture allows it), ``paper``, or a list out of ffn, experts (their order), heads, attention, scale,
+            residual (the stream, with norms folded so that it may turn), residual-order (the stream by permutations
+            only).
         layers: restrict it to layers, like ``"0-4,7"``; the residual stream is then left alone.
         progress: called after every round with its number and the squared distance; while learning, with the number
             of the step.

@@ -9,7 +9,7 @@ from cobasin.errors import InputError
 from cobasin.symmetry.groups import Group, Permutation
 from cobasin.symmetry.spec import Key, Spec, is_layer, layer_of
 
-PARTS = ("ffn", "heads", "attention", "scale", "residual")
+PARTS = ("ffn", "experts", "heads", "attention", "scale", "residual")
 WORDS = (*PARTS, "residual-order")
 """What a list may name. ``residual-order`` is the residual stream with no norm folded: by (signed) permutations alone,
 except where its norms have no gains."""

@@ -53,7 +53,7 @@ def propose_order(match: Match, base: Key) -> dict[Key, Value]:
         picked = gram.map(*[lambda x: x.expand(len(perm), len(perm), *x.shape[2:])[perm, chosen]] * 2)
         proposal[key] = _listed(on_cpu(match.groups[key].project(picked, not match.choice.paper)), back)
     for key in orders:
-        gram_of = match.pair_grams(key, base, family)
+        gram_of = match.pair_grams(key, str(base[0]), family)
         values = [on_cpu(match.groups[key].project(gram_of(p, q))) for q, p in enumerate(perm.tolist())]
         proposal[key] = _listed({part: torch.cat([value[part] for value in values]) for part in values[0]}, back)
     if inner and within is not None:
@@ -75,7 +75,7 @@ def _assign(match: Match, base: Key, orders: list[Key], family: list[Key], terms
     """The best assignment, given the pairs' values apart from those of ``orders``."""
     if not orders:
         return assign(_total(terms))
-    grams = {key: match.pair_grams(key, base, family) for key in orders}
+    grams = {key: match.pair_grams(key, str(base[0]), family) for key in orders}
     n = match.spec.spaces[str(base[0])].size
     rest = _total(terms) if terms else torch.zeros(n, n, dtype=torch.float64, device="cpu")
 

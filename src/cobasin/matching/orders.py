@@ -25,14 +25,9 @@ BONUS = 0.05
 
 
 def neurons(form: Form, groups: Mapping[Key, Group]) -> list[Key]:
-    """The orders of FFN neurons among these keys; orders of what has parts of its own, such as experts, are none."""
-    spec = form.spec
-    bases = {over for key in groups for over in spec.batch_axes(str(key[0]))}
-    return [
-        key
-        for key, group in groups.items()
-        if isinstance(group, Permutation) and spec.spaces[str(key[0])].part == "ffn" and key[0] not in bases
-    ]
+    """The orders of FFN neurons among these keys."""
+    parts = {key: form.spec.spaces[str(key[0])].part for key in groups}
+    return [key for key, group in groups.items() if isinstance(group, Permutation) and parts[key] == "ffn"]
 
 
 def pairs(match: Match) -> dict[Key, Value]:

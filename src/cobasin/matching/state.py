@@ -156,14 +156,14 @@ class Match:
             normalise,
         )
 
-    def pair_grams(self, key: Key, base: Key, without: Iterable[Key]) -> Callable[[int, int], Gram]:
-        """The cross-Gram of one key between value p of ``base`` in the source and value q in the anchor."""
+    def pair_grams(self, key: Key, over: str, without: Iterable[Key] = ()) -> Callable[[int, int], Gram]:
+        """The cross-Gram of one key between place p of a space it varies over in the source, and q in the anchor."""
         group, sites = self.groups[key], self.sites(key)
         source = cache(lambda site: self._moved_elsewhere(site, key, without))
         anchor = cache(lambda site: self.anchor[site.tensor])
 
         def gram(p: int, q: int) -> Gram:
-            return cross_gram(self.spec, str(key[0]), group, sites, source, anchor, select={str(base[0]): (p, q)})
+            return cross_gram(self.spec, str(key[0]), group, sites, source, anchor, select={over: (p, q)})
 
         return gram
 

@@ -201,10 +201,15 @@ def _update(match: Match, key: Key, exactly: bool) -> None:
 def _best(match: Match, key: Key, exactly: bool) -> Value:
     """The value that the Gram asks for, which may be large, and is not held any longer than that takes."""
     group, size, space = match.groups[key], match.spec.sizes[str(key[0])], match.spec.spaces[str(key[0])]
+    over = match.spec.batch_axes(str(key[0]))
     # a stream runs through too many tensors to hold them all while parts are made
-    neurons = space.part == "ffn" and not match.spec.batch(str(key[0]))
-    if isinstance(group, Permutation) and neurons and _table(match, [key]) > LARGE:
-        return group.project_in_parts(match.column_grams(key), size, max(1, PART // (4 * size)))
+    if isinstance(group, Permutation) and space.part == "ffn":
+        if over:  # neurons of experts: the tables of all together may be too large
+            gram_of = match.pair_grams(key, over[0])
+            found = [group.project(gram_of(i, i)) for i in range(match.spec.sizes[over[0]])]
+            return {part: torch.cat([value[part] for value in found]) for part in found[0]}
+        if _table(match, [key]) > LARGE:
+            return group.project_in_parts(match.column_grams(key), size, max(1, PART // (4 * size)))
     gram = match.gram(key)
     if exactly:
         return group.project(gram, joint=not match.choice.paper)

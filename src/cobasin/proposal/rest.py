@@ -29,7 +29,7 @@ def ffn(draft: Draft) -> None:
     experts = draft.value("expert")
     for module in draft.matrices(inside=True):
         if experts and module.sizes == (experts, draft.resid) and "{expert}" not in module.name:
-            draft.space("expert", draft.size("expert", experts), "Permutation()", '"layer",', "ffn")
+            draft.space("expert", draft.size("expert", experts), "Permutation()", '"layer",', "experts")
             draft.templates |= module.linear("expert", "resid")
             draft.biases.append(("SoftmaxShift", [f'"{module.weight}"']))
             draft.doubt(

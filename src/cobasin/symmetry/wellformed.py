@@ -10,7 +10,7 @@ from cobasin.symmetry.groups import Rotation2
 from cobasin.symmetry.spec import Space, Spec
 from cobasin.symmetry.types import Axis, Node, TypeSyntaxError, layout, parse
 
-PARTS = ("ffn", "heads", "attention", "residual")
+PARTS = ("ffn", "experts", "heads", "attention", "residual")
 
 
 def mistakes(spec: Spec) -> list[str]:
