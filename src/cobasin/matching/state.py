@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, partial
 
 import torch
@@ -176,6 +176,11 @@ class Match:
             return self.anchor[site.tensor]
 
         return lambda columns: cross_gram(self.spec, str(key[0]), group, sites, source, anchor, columns=columns)
+
+    def compared_at(self, key: Key) -> Iterator[tuple[Site, Tensor, Tensor]]:
+        """Where a key acts on what counts: the source, moved by all other keys, and the anchor."""
+        for site in self.sites(key):
+            yield site, self._moved_elsewhere(site, key, ()), self.anchor[site.tensor]
 
     def _moved_elsewhere(self, site: Site, key: Key, without: Iterable[Key]) -> Tensor:
         """The source tensor at ``site`` moved by all keys but ``key`` and those in ``without``.

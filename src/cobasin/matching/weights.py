@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from cobasin.execution.jobs import bfloat16_products, run_jobs
+from cobasin.matching.near import neurons, proven_order
 from cobasin.matching.order import inner_order, propose_order
 from cobasin.matching.state import CPU, Match, on_cpu
 from cobasin.matching.units import Keep, Units, owns
@@ -201,13 +202,12 @@ def _update(match: Match, key: Key, exactly: bool) -> None:
 def _best(match: Match, key: Key, exactly: bool) -> Value:
     """The value that the Gram asks for, which may be large, and is not held any longer than that takes."""
     group, size, space = match.groups[key], match.spec.sizes[str(key[0])], match.spec.spaces[str(key[0])]
-    over = match.spec.batch_axes(str(key[0]))
     # a stream runs through too many tensors to hold them all while parts are made
     if isinstance(group, Permutation) and space.part == "ffn":
-        if over:  # neurons of experts: the tables of all together may be too large
-            gram_of = match.pair_grams(key, over[0])
-            found = [group.project(gram_of(i, i)) for i in range(match.spec.sizes[over[0]])]
-            return {part: torch.cat([value[part] for value in found]) for part in found[0]}
+        if over := match.spec.batch_axes(str(key[0])):
+            return _neurons_of_experts(match, key, group, over[0])
+        if (proven := proven_order(group, neurons(match, key))) is not None:
+            return proven
         if _table(match, [key]) > LARGE:
             return group.project_in_parts(match.column_grams(key), size, max(1, PART // (4 * size)))
     gram = match.gram(key)
@@ -215,6 +215,16 @@ def _best(match: Match, key: Key, exactly: bool) -> Value:
         return group.project(gram, joint=not match.choice.paper)
     # the Gram lists heads as the current order has put them, an element as it finds them
     return group.refine(in_new_order(match.spec, match.values, key, match.values[key]), gram)
+
+
+def _neurons_of_experts(match: Match, key: Key, group: Permutation, experts: str) -> Value:
+    """Those of one expert after the other: the tables of all together may be too large."""
+    terms, gram_of = neurons(match, key), match.pair_grams(key, experts)
+    found = []
+    for i in range(match.spec.sizes[experts]):
+        value = proven_order(group, [(charge, x[i], y[i]) for charge, x, y in terms])
+        found.append(value or {part: x[0] for part, x in group.project(gram_of(i, i)).items()})
+    return {part: torch.stack([value[part] for value in found]) for part in found[0]}
 
 
 def _entries(match: Match, family: list[Key]) -> int:

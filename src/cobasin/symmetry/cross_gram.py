@@ -65,8 +65,7 @@ def cross_gram(
         weight = _weight(parts()) if normalise else 1.0
         if weight == 0:
             continue
-        charge = block.axes[site.axis].charge if group.charged else 0
-        charge = charge if group.scaled else abs(charge)  # a sign is its own inverse
+        charge = group.charge(block.axes[site.axis].charge)
         sums = _Sums.of(block.axes, site.axis, pairs, batch)
         for x, y in parts():
             y = y / weight if normalise else y

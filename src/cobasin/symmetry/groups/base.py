@@ -35,6 +35,12 @@ class Group(ABC):
         """Whether the charge of an axis makes a difference."""
         return self.scaled
 
+    def charge(self, declared: int) -> int:
+        """How an axis of this charge counts."""
+        if not self.charged:
+            return 0
+        return declared if self.scaled else abs(declared)  # a sign is its own inverse
+
     @abstractmethod
     def identity(self, batch: Batch, n: int) -> Value:
         """The neutral element."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -98,6 +98,32 @@ class Permutation(Group):
         if not is_permutation(perm).all():
             return self.project(gram_of(slice(0, n)))
         return {"perm": perm} | (self._entries.solve(rest[0], rest[1], rest[2:]) if self.charged else {})
+
+    def of_pairs(self, target: Tensor, grams: Sequence[Gram]) -> Value:
+        """The element that carries source column j to column ``target[j]``.
+
+        ``grams`` are those of these pairs alone, ``[some columns, 1, 1]``, of all columns in their order.
+        """
+        perm = target.argsort()
+        if not self.charged:
+            return {"perm": perm}
+        direct, inverse = (torch.cat([gram.total(charge)[:, 0, 0] for gram in grams])[perm] for charge in (1, -1))
+        by_part = [self._entries.norms(gram) for gram in grams]
+        norms = [torch.cat([norm[:, 0] for norm in one])[perm] for one in zip(*by_part, strict=True)]
+        return {"perm": perm} | self._entries.solve(direct, inverse, norms)
+
+    def distances(self, gram: Gram) -> Tensor:
+        """Squared distance of source column j to target column i, by the best sign and scale of that pair.
+
+        Args:
+            gram: with all norms, as if the group were scaled.
+
+        Returns:
+            ``[..., j, i]``.
+        """
+        still = [norm for charge, norm in gram.source.items() if not (self.scaled and charge)]
+        distances = torch.stack([*gram.target.values()]).sum(0)[..., None, :] - 2 * self._pair_gain(gram)
+        return distances + torch.stack(still).sum(0)[..., :, None] if still else distances
 
     def support(self, gram: Gram) -> Tensor:
         table = self._pair_gain(gram)
