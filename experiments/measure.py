@@ -28,7 +28,7 @@ from models import End, end_models, rows_digest
 from running import Ensemble, models_of, with_head
 from world import World
 
-BATCH = 16  # rows that are evaluated at once: of more, texts are mostly padding
+BATCH = 16  # rows that are evaluated at once; with more, a batch of texts is mostly padding
 QUICK = 30.0  # seconds
 Row = dict[str, Any]
 

@@ -22,7 +22,7 @@ def folders(tmp_path):
             "match",
             "--symmetry",
             "rotation",
-            "'rotation' is unknown; expected full, gl, paper, or a list out of ffn, heads",
+            "'rotation' is unknown; expected full, gl, paper, or a list out of ffn, experts, heads",
         ),
         ("match", "--symmetry", "ffn,", "'' is unknown"),
         ("match", "--symmetry", "none", "'none' is unknown"),

@@ -83,13 +83,13 @@ def test_multilabel_leaves_out_what_is_not_annotated():
 
 
 def test_multilabel_with_at_least_one_label():
-    """The second row's most probable label is not annotated, and the third row has one at 1/2."""
-    logits = [[-1.0, -2.0, -3.0], [-3.0, -2.0, -1.0], [1.0, -1.0, -2.0]]
-    labels = [[1.0, 0.0, NAN], [0.0, 1.0, NAN], [0.0, 1.0, NAN]]
+    """The second row's most probable label is not annotated; the third row has one above 1/2, the fourth one at it."""
+    logits = [[-1.0, -2.0, -3.0], [-3.0, -2.0, -1.0], [1.0, -1.0, -2.0], [-1.0, 0.0, 1.0]]
+    labels = [[1.0, 0.0, NAN], [0.0, 1.0, NAN], [0.0, 1.0, NAN], [0.0, 1.0, NAN]]
     data = given((logits[:2], labels[:2]), (logits[2:], labels[2:]))
     found = evaluate(Given("a", "b", "c"), data, "multilabel", "macro F1, at least one label")
-    # a: one hit of two predicted and one true; b: one hit of one predicted and two true
-    assert found.metric == pytest.approx((2 * 1 / 3 + 2 * 1 / 3) / 2)
+    # a: one hit of two predicted and one true; b: two hits of two predicted and three true
+    assert found.metric == pytest.approx((2 * 1 / 3 + 2 * 2 / 5) / 2)
     assert found.metric_name == "macro F1, at least one label"
     assert evaluate(Given("a", "b", "c"), data, "multilabel").metric == 0.0
 

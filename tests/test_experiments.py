@@ -228,8 +228,9 @@ def test_the_files_are_experiments(item, small):
     if small:
         assert read.minutes < experiment.Experiment.read(item).minutes
         assert read.seeds == [0]
-        own = [start for starts in read.models.values() for start in starts if start.family == "modernbert-words"]
-        assert all(start.max_steps for start in own)  # hours, where they are trained to the end
+        own = [start for starts in read.models.values() for start in starts if start.family]
+        # cifar10-vit is there already; the others take hours, where they are trained to the end
+        assert all(start.max_steps or start.family == "cifar10-vit" for start in own)
 
 
 @pytest.mark.parametrize(

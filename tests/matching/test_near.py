@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from cobasin.matching import near
 from cobasin.matching.choice import Choice
+from cobasin.matching.compared import Compared
 from cobasin.matching.near import proven_order
 from cobasin.matching.state import Match
 from cobasin.matching.weights import ascend
@@ -39,7 +40,7 @@ def whole(group, terms):
 
 @groups
 @settings(deadline=None, max_examples=25, derandomize=True)
-@given(seed=st.integers(0, 10**6), noise=st.floats(0, 1), n=st.integers(1, 40), weights=st.integers(1, 160))
+@given(seed=st.integers(0, 10**6), noise=st.floats(0, 0.4), n=st.integers(1, 40), weights=st.integers(1, 160))
 def test_it_is_the_order_of_the_whole_gram_or_none(group, seed, noise, n, weights):
     terms, _ = terms_of(group, seed, noise, n, weights)
     found, expected = proven_order(group, terms), whole(group, terms)
@@ -67,6 +68,15 @@ def test_twins_within_a_model_are_not_told_apart(group):
     for _, _, target in terms:
         target[7] = target[3]
     assert proven_order(group, terms) is None
+
+
+def test_what_rounding_may_hide_is_not_proven():
+    """Neurons that differ by 1e-3 in weights of 100: in float32 their products do not tell them apart."""
+    draw = torch.Generator().manual_seed(0)
+    target = 100 + 1e-3 * torch.randn(40, 160, generator=draw)
+    order = torch.randperm(40, generator=draw)
+    assert proven_order(GROUPS[0], [(0, target[order], target)]) is None
+    assert proven_order(GROUPS[0], [(0, target[order] - 100, target - 100)])["perm"].equal(order.argsort())
 
 
 def test_two_neurons_that_are_nearest_to_the_same_one():
@@ -105,9 +115,9 @@ def test_no_gram_is_made_of_near_copies(family, related, monkeypatch):
     form = form_of(family, folded=False)
     anchor, other = random_state(form.spec, 0), random_state(form.spec, 1)
     source = dict(Element.sample(form, 2, "ffn").apply(anchor)) if related else other
-    match, grams, seen = Match.of(form, Choice.parse("ffn,scale"), source, anchor), Match.gram, []
+    match, gram, seen = Match.of(form, Choice.parse("ffn,scale"), source, anchor), Compared.gram, []
     start = match.total
-    monkeypatch.setattr(Match, "gram", lambda *given, **options: seen.append(1) or grams(*given, **options))
+    monkeypatch.setattr(Compared, "gram", lambda own: seen.append(1) or gram(own))
     ascend(match)
     assert bool(seen) is not related
     assert (match.total < 1e-20 * start) is related

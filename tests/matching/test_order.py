@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from cobasin.matching.choice import Choice
+from cobasin.matching.compared import Compared
 from cobasin.matching.order import propose_order
 from cobasin.matching.state import Match
 from cobasin.matching.weights import ascend
@@ -157,13 +158,9 @@ def test_neurons_of_experts_that_stay_in_their_order(group, monkeypatch):
     anchor = random_state(spec, 0)
     neurons = Element.sample(Form(spec), 1, "ffn")
     compared = []
-    real = Match.pair_grams
-
-    def watched(match, key, over, without=()):
-        gram = real(match, key, over, without)
-        return lambda p, q: compared.append((p, q)) or gram(p, q)
-
-    monkeypatch.setattr(Match, "pair_grams", watched)
+    gram = Compared.gram
+    watched = lambda own, select: compared.append(select["expert"]) or gram(own, select=select)  # noqa: E731
+    monkeypatch.setattr(Compared, "gram", watched)
     ascend(Match.of(Form(spec), Choice.parse("ffn,scale"), random_state(spec, 2), anchor))
     assert set(compared) == {(0, 0), (1, 1), (2, 2)}
     match = Match.of(Form(spec), Choice.parse("ffn,scale"), dict(neurons.apply(anchor)), anchor)

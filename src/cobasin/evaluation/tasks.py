@@ -56,9 +56,9 @@ def evaluate(model: PreTrainedModel, batches: Iterable[Batch], task: str, metric
     Padding, labels of -100 and labels of NaN (not annotated) never count.
 
     - classification, image: accuracy; if asked for, macro F1 or Matthews correlation, by scikit-learn
-    - multi-label: macro F1 at probability 1/2, over the labels that are annotated at all; a label that neither
-      occurs nor is predicted counts 0, as in scikit-learn; if asked for, with the most probable of a row's annotated
-      labels predicted where none of them reaches 1/2, which tells models apart that are seldom sure
+    - multi-label: macro F1 of what is above probability 1/2, over the labels that are annotated at all; a label that
+      neither occurs nor is predicted counts 0, as in scikit-learn; if asked for, with the most probable of a row's
+      annotated labels predicted where none of them is above 1/2, which tells models apart that are seldom sure
     - regression: Pearson r, 0 where all predictions or all labels are the same
     - tokens: micro F1 of whole spans (Tjong Kim Sang and De Meulder, 2003), by seqeval, from labels in IOB2
     - language models: how often the most probable token is the right one

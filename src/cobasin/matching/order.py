@@ -8,9 +8,12 @@ best assignment of their neurons.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
+from cobasin.matching.compared import Compared
 from cobasin.matching.state import Match, on_cpu
 from cobasin.symmetry.groups import Gram, Permutation, Value
 from cobasin.symmetry.groups.assignment import assign, assign_lazily
@@ -53,7 +56,7 @@ def propose_order(match: Match, base: Key) -> dict[Key, Value]:
         picked = gram.map(*[lambda x: x.expand(len(perm), len(perm), *x.shape[2:])[perm, chosen]] * 2)
         proposal[key] = _listed(on_cpu(match.groups[key].project(picked, not match.choice.paper)), back)
     for key in orders:
-        gram_of = match.pair_grams(key, str(base[0]), family)
+        gram_of = _pair_grams(match, key, base, family)
         values = [on_cpu(match.groups[key].project(gram_of(p, q))) for q, p in enumerate(perm.tolist())]
         proposal[key] = _listed({part: torch.cat([value[part] for value in values]) for part in values[0]}, back)
     if inner and within is not None:
@@ -75,7 +78,7 @@ def _assign(match: Match, base: Key, orders: list[Key], family: list[Key], terms
     """The best assignment, given the pairs' values apart from those of ``orders``."""
     if not orders:
         return assign(_total(terms))
-    grams = {key: match.pair_grams(key, str(base[0]), family) for key in orders}
+    grams = {key: _pair_grams(match, key, base, family) for key in orders}
     n = match.spec.spaces[str(base[0])].size
     rest = _total(terms) if terms else torch.zeros(n, n, dtype=torch.float64, device="cpu")
 
@@ -84,6 +87,12 @@ def _assign(match: Match, base: Key, orders: list[Key], family: list[Key], terms
 
     bound = torch.tensor([[best("bound", p, q) for q in range(n)] for p in range(n)], dtype=torch.float64, device="cpu")
     return assign_lazily(bound, lambda p, q: best("support", p, q))
+
+
+def _pair_grams(match: Match, key: Key, base: Key, without: list[Key]) -> Callable[[int, int], Gram]:
+    """The cross-Gram of one key between value p of ``base`` in the source and value q in the anchor."""
+    compared = Compared(match, key, without)
+    return lambda p, q: compared.gram(select={str(base[0]): (p, q)})
 
 
 def _listed(value: Value, order: Tensor) -> Value:

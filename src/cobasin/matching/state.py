@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache, partial
+from collections.abc import Iterable, Mapping
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -150,39 +150,13 @@ class Match:
             str(key[0]),
             group or self.groups[key],
             self.sites(key) if sites is None else sites,
-            lambda site: self._moved_elsewhere(site, key, without),
+            lambda site: self.moved_elsewhere(site, key, without),
             lambda site: self.anchor[site.tensor],
             pairs,
             normalise,
         )
 
-    def pair_grams(self, key: Key, over: str, without: Iterable[Key] = ()) -> Callable[[int, int], Gram]:
-        """The cross-Gram of one key between place p of a space it varies over in the source, and q in the anchor."""
-        group, sites = self.groups[key], self.sites(key)
-        source = cache(lambda site: self._moved_elsewhere(site, key, without))
-        anchor = cache(lambda site: self.anchor[site.tensor])
-
-        def gram(p: int, q: int) -> Gram:
-            return cross_gram(self.spec, str(key[0]), group, sites, source, anchor, select={over: (p, q)})
-
-        return gram
-
-    def column_grams(self, key: Key) -> Callable[[slice], Gram]:
-        """The cross-Gram of some of the columns of the source, of a key."""
-        group, sites = self.groups[key], self.sites(key)
-        source = cache(lambda site: self._moved_elsewhere(site, key, ()))
-
-        def anchor(site: Site) -> Tensor:
-            return self.anchor[site.tensor]
-
-        return lambda columns: cross_gram(self.spec, str(key[0]), group, sites, source, anchor, columns=columns)
-
-    def compared_at(self, key: Key) -> Iterator[tuple[Site, Tensor, Tensor]]:
-        """Where a key acts on what counts: the source, moved by all other keys, and the anchor."""
-        for site in self.sites(key):
-            yield site, self._moved_elsewhere(site, key, ()), self.anchor[site.tensor]
-
-    def _moved_elsewhere(self, site: Site, key: Key, without: Iterable[Key]) -> Tensor:
+    def moved_elsewhere(self, site: Site, key: Key, without: Iterable[Key]) -> Tensor:
         """The source tensor at ``site`` moved by all keys but ``key`` and those in ``without``.
 
         Where ``key`` acts on another axis of the block as well (a square map of the stream), it is left out on the

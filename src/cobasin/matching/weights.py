@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from cobasin.execution.jobs import bfloat16_products, run_jobs
-from cobasin.matching.near import neurons, proven_order
+from cobasin.matching.compared import Compared
+from cobasin.matching.near import proven_order, terms
 from cobasin.matching.order import inner_order, propose_order
 from cobasin.matching.state import CPU, Match, on_cpu
 from cobasin.matching.units import Keep, Units, owns
@@ -204,12 +205,14 @@ def _best(match: Match, key: Key, exactly: bool) -> Value:
     group, size, space = match.groups[key], match.spec.sizes[str(key[0])], match.spec.spaces[str(key[0])]
     # a stream runs through too many tensors to hold them all while parts are made
     if isinstance(group, Permutation) and space.part == "ffn":
-        if over := match.spec.batch_axes(str(key[0])):
-            return _neurons_of_experts(match, key, group, over[0])
-        if (proven := proven_order(group, neurons(match, key))) is not None:
+        compared, over = Compared(match, key), match.spec.batch_axes(str(key[0]))
+        if over:
+            return _neurons_of_experts(compared, group, *over)
+        if (proven := proven_order(group, terms(compared))) is not None:
             return proven
         if _table(match, [key]) > LARGE:
-            return group.project_in_parts(match.column_grams(key), size, max(1, PART // (4 * size)))
+            return group.project_in_parts(compared.gram, size, max(1, PART // (4 * size)))
+        return group.project(compared.gram())
     gram = match.gram(key)
     if exactly:
         return group.project(gram, joint=not match.choice.paper)
@@ -217,13 +220,14 @@ def _best(match: Match, key: Key, exactly: bool) -> Value:
     return group.refine(in_new_order(match.spec, match.values, key, match.values[key]), gram)
 
 
-def _neurons_of_experts(match: Match, key: Key, group: Permutation, experts: str) -> Value:
+def _neurons_of_experts(compared: Compared, group: Permutation, experts: str) -> Value:
     """Those of one expert after the other: the tables of all together may be too large."""
-    terms, gram_of = neurons(match, key), match.pair_grams(key, experts)
-    found = []
-    for i in range(match.spec.sizes[experts]):
-        value = proven_order(group, [(charge, x[i], y[i]) for charge, x, y in terms])
-        found.append(value or {part: x[0] for part, x in group.project(gram_of(i, i)).items()})
+    found, of_all = list[Value](), terms(compared)
+    for i in range(compared.spec.sizes[experts]):
+        value = proven_order(group, [(charge, x[i], y[i]) for charge, x, y in of_all])
+        if value is None:
+            value = {part: x[0] for part, x in group.project(compared.gram(select={experts: (i, i)})).items()}
+        found.append(value)
     return {part: torch.stack([value[part] for value in found]) for part in found[0]}
 
 

@@ -64,7 +64,7 @@ class SoftmaxShift:
 
     weight: str
     space: str = "expert"
-    part: str = "ffn"
+    part: str = "experts"
 
 
 FreeGauge = KeyBias | ValueBias | SoftmaxShift

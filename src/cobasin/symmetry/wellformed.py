@@ -36,6 +36,8 @@ def _of_space(spec: Spec, name: str, space: Space) -> Iterator[str]:
             yield f"space {name!r} varies over {over!r}, which is no space"
     if space.group is not None and space.part not in PARTS:
         yield f"space {name!r} has a group, but its part is {space.part!r}; expected one of {', '.join(PARTS)}"
+    if space.group is not None and space.part == "ffn" and any(name in other.over for other in spec.spaces.values()):
+        yield f"space {name!r} has spaces that vary over it, so it is no FFN's neurons; expected part experts or heads"
     if isinstance(space.group, Rotation2) and space.size != 2:
         yield f"space {name!r} has size {space.size}, but Rotation2 acts on pairs"
 
