@@ -4,8 +4,9 @@
     python benchmarks/plan.py [--rates benchmarks/out/scale/scale-1.1b.json] [--price 0.1]
 
 FFN and attention are matched, then the models are averaged. Rates are those of one node, the machine that was measured:
-bytes that pass through an average, products of the FFNs' Grams, and how much longer than these products all of matching
-takes (of an unrelated pair the assignments come on top, which grow with the cube of the width). Of a round's jobs the
+bytes that pass through an average, products of the FFNs' Grams, assignments, which grow with the cube of the width, and
+what matching takes in their units: of a related pair less than the products, as a part of them proves the order. Of a
+round's jobs the
 FFNs take nearly all the time, one a layer, so no more nodes than layers are of use. The order of the experts of a layer
 is assigned, too, on the Grams of all pairs of them (``full``), or stays (``--symmetry ffn,attention,scale``).
 """
@@ -21,12 +22,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from cobasin.matching.near import ROWS
 from common.showing import show
 from common.synthetic import Geometry
 from scale import SIZES
 
 BFLOAT16, FLOAT32, FLOAT64 = 2, 4, 8
-PART = 1 << 26  # bytes of a table of neurons that are made at once
 LARGE = {
     "7B": SIZES["7b"],
     "70B (Llama 3)": Geometry(8192, 28672, 80, 64, 8, 128256),
@@ -42,14 +43,16 @@ class Rates:
     Attributes:
         stream: bytes a second that are read or written by an average.
         products: floating point operations a second, of Grams.
-        overhead: what matching takes, in units of its Grams' products.
         assignment: seconds of an assignment over the cube of its width.
+        related: what matching takes of a related pair, in units of its Grams' products.
+        unrelated: of an unrelated pair, in units of products and assignments.
     """
 
     stream: float
     products: float
-    overhead: float
     assignment: float
+    related: float
+    unrelated: float
 
     @classmethod
     def of(cls, measured: Mapping[str, Any], geometry: Geometry) -> Rates:
@@ -58,13 +61,17 @@ class Rates:
         def seconds(case: str, who: str = "cobasin") -> float:
             return median(one["wall_s"] for one in measured[case]["rounds"][who])
 
-        average, grams = seconds("average"), seconds("match-related", "grams and assignments")
-        related, unrelated = (seconds(f"match-{kind}") - average for kind in ("related", "unrelated"))
+        average = seconds("average")
+        cases = ("match-related", "match-unrelated")
+        (grams, solved), (related, unrelated) = (
+            [seconds(case, who) for case in cases] for who in ("grams and assignments", "cobasin")
+        )
         return cls(
             3 * size(geometry) / average,
             flops(geometry) / grams,
-            related / grams,
-            max(0.0, unrelated - related) / (geometry.layers * geometry.ffn**3),
+            max(0.0, solved - grams) / (geometry.layers * geometry.ffn**3),
+            (related - average) / grams,
+            (unrelated - average) / solved,
         )
 
 
@@ -86,11 +93,11 @@ def flops(geometry: Geometry, ordered: bool = False) -> float:
 def memory(geometry: Geometry, related: bool) -> float:
     """Bytes of a node: tables of an FFN's neurons, tensors of both models; or the largest tensor, twice.
 
-    Tables are made in parts, and whole where they have to be assigned, one of them in float64. Of experts, which are
-    compared in pairs, the three tensors of all in a layer are held of both models.
+    Of related pairs some rows of a table are made at once; of others the whole, one of them in float64. Of experts,
+    which are compared in pairs, the three tensors of all in a layer are held of both models.
     """
     tables, matrix = geometry.ffn**2, geometry.ffn * geometry.hidden
-    made = 2 * FLOAT32 * tables if geometry.experts or not related else 2 * PART
+    made = 2 * FLOAT32 * tables if geometry.experts or not related else 4 * FLOAT32 * ROWS * geometry.ffn
     solved = 0 if related else FLOAT64 * tables
     held = 6 * geometry.experts if geometry.experts else 4
     largest = max(math.prod(shape) for _, shape in geometry.shapes())
@@ -100,9 +107,11 @@ def memory(geometry: Geometry, related: bool) -> float:
 def hours(geometry: Geometry, rates: Rates, nodes: int, related: bool, ordered: bool = False) -> float:
     """Of wall time."""
     own = -(-geometry.layers // nodes) / geometry.layers  # the share of the node that has most to do
-    matching = rates.overhead * flops(geometry, ordered) / rates.products
+    matching = flops(geometry, ordered) / rates.products
     if not related:
         matching += rates.assignment * geometry.ffn**3 * geometry.layers * ffn_pairs(geometry, ordered)
+    proven = related and (ordered or not geometry.experts)  # of all pairs of experts most are not related
+    matching *= rates.related if proven else rates.unrelated
     return (matching * own + 3 * size(geometry) / rates.stream / nodes) / 3600
 
 
@@ -150,7 +159,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         [*columns, "dollars"],
         rows(rates, options.price),
         f"A node moves {rates.stream / 1e9:.2f} GB/s and multiplies {rates.products / 1e9:.0f} GFLOP/s; matching takes "
-        f"{rates.overhead:.2f} times its products. Memory is beside the interpreter.",
+        f"{rates.related:.2f} times its products of a related pair, {rates.unrelated:.2f} times products and assignments "
+        "of an unrelated one. Memory is beside the interpreter.",
     )
 
 

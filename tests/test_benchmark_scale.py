@@ -104,7 +104,8 @@ def test_unknown_cases_are_refused(capsys):
 def test_a_plan_agrees_with_what_was_measured(tmp_path, capsys):
     own, told = scale.SIZES["1.1b"], {"average": 15.0, "match-related": 87.0, "match-unrelated": 300.0}
     rounds = {case: {"rounds": {"cobasin": [{"wall_s": seconds}]}} for case, seconds in told.items()}
-    rounds["match-related"]["rounds"]["grams and assignments"] = [{"wall_s": 90.0}]
+    for case, seconds in (("match-related", 90.0), ("match-unrelated", 200.0)):
+        rounds[case]["rounds"]["grams and assignments"] = [{"wall_s": seconds}]
     rates = plan.Rates.of(rounds, own)
     assert plan.hours(own, rates, 1, related=True) * 3600 == pytest.approx(87.0)
     assert plan.hours(own, rates, 1, related=False) * 3600 == pytest.approx(300.0)
