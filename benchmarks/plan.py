@@ -159,8 +159,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         [*columns, "dollars"],
         rows(rates, options.price),
         f"A node moves {rates.stream / 1e9:.2f} GB/s and multiplies {rates.products / 1e9:.0f} GFLOP/s; matching takes "
-        f"{rates.related:.2f} times its products of a related pair, {rates.unrelated:.2f} times products and assignments "
-        "of an unrelated one. Memory is beside the interpreter.",
+        f"{rates.related:.2f} times its products of a related pair, {rates.unrelated:.2f} times products and "
+        "assignments of an unrelated one. Memory is beside the interpreter.",
     )
 
 

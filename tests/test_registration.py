@@ -144,7 +144,7 @@ def test_a_file_may_be_loaded_again_but_not_declare_what_another_does(tmp_path):
         (('"norm.bias")', '"norm.offset")'), "norms: no tensor 'norm.offset'"),
         (('"lm_head.weight": "embed', '"head.weight": "embed'), "tied: no tensor 'head.weight'"),
         (('part="residual"', 'part="stream"'), "space 'resid' has a group, but its part is 'stream'; expected one of"),
-        (('part="heads"', 'part="ffn"'), "space 'kv' has spaces that vary over it, so it is no FFN's neurons; expected"),
+        (('part="heads"', 'part="ffn"'), "space 'kv' has spaces that vary over it, so it is no FFN's neurons"),
         (("Space(2, Rotation2", "Space(3, Rotation2"), "space 'pair' has size 3, but Rotation2 acts on pairs"),
         (("Permutation(), GROUP", 'Permutation(), ("layer", "group")'), "space 'rep' varies over 'group'"),
         (("Space(config.intermediate_size", "Space(config.hidden_size / 2"), "space 'ffn' has size 12.0, expected a"),
