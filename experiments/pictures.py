@@ -67,8 +67,9 @@ def _scores(rows: Rows, path: Path, title: str) -> None:
     for i, name in enumerate(names):
         points = [[row for row in merged if (row["matching"], row["way"]) == (name, way)] for way in ways]
         values = [mean(by_seed(own, lambda row: 100 * row["metric"])) for own in points]
-        colour = COLOURS[i % len(COLOURS)]
-        axes.plot(values, range(len(ways)), "o", color=colour, markersize=9, alpha=0.85, label=name)
+        again, colour = divmod(i, len(COLOURS))  # where there are more than colours, in other shapes
+        look: dict[str, Any] = {"marker": "oDs^"[again % 4], "color": COLOURS[colour], "markersize": 9, "alpha": 0.85}
+        axes.plot(values, range(len(ways)), linestyle="", label=name, **look)
     parents = [row for row in rows if row["way"] == "parents"]
     axes.axvline(mean(by_seed(parents, lambda row: 100 * row["metric"])), color="black", linestyle=":", label="parents")
     axes.set_yticks(range(len(ways)), ways, fontsize=12)
