@@ -12,7 +12,7 @@ from cobasin.verification import verify
 from command_line import run
 from tiny_models import CASES, checkpoint, model, tolerance
 
-ORDERS = "ffn,heads,attention,scale,residual-order"
+ORDERS = "ffn,experts,heads,attention,scale,residual-order"
 FAMILIES = {case.split("/")[0]: case for case in CASES}
 GPT2 = "gpt2/GPT2LMHeadModel"  # tied: folding would untie it
 
