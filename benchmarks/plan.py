@@ -6,9 +6,9 @@
 FFN and attention are matched, then the models are averaged. Rates are those of one node, the machine that was measured:
 bytes that pass through an average, products of the FFNs' Grams, assignments, which grow with the cube of the width, and
 what matching takes in their units: of a related pair less than the products, as a part of them proves the order. Of a
-round's jobs the
-FFNs take nearly all the time, one a layer, so no more nodes than layers are of use. The order of the experts of a layer
-is assigned, too, on the Grams of all pairs of them (``full``), or stays (``--symmetry ffn,attention,scale``).
+round's jobs the FFNs take nearly all the time, one a layer, so no more nodes than layers are of use. The order of the
+experts of a layer is assigned, too, on the Grams of all pairs of them (``full``), or stays (``--symmetry
+ffn,attention,scale``).
 """
 
 from __future__ import annotations

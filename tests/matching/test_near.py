@@ -70,13 +70,15 @@ def test_twins_within_a_model_are_not_told_apart(group):
     assert proven_order(group, terms) is None
 
 
-def test_what_rounding_may_hide_is_not_proven():
-    """Neurons that differ by 1e-3 in weights of 100: in float32 their products do not tell them apart."""
-    draw = torch.Generator().manual_seed(0)
-    target = 100 + 1e-3 * torch.randn(40, 160, generator=draw)
-    order = torch.randperm(40, generator=draw)
-    assert proven_order(GROUPS[0], [(0, target[order], target)]) is None
-    assert proven_order(GROUPS[0], [(0, target[order] - 100, target - 100)])["perm"].equal(order.argsort())
+def test_what_rounding_decides_is_not_proven(monkeypatch):
+    """Neurons that differ by 1e-3 in weights of 100: in float32 the wrong ones often seem to be the nearest."""
+    draw, group = torch.Generator().manual_seed(0), GROUPS[0]
+    pairs = [[(0, *(100 + 1e-3 * torch.randn(2, 2, 160, generator=draw)))] for _ in range(300)]
+    assert all(proven_order(group, pair) is None for pair in pairs)
+    monkeypatch.setattr(near, "ROUNDING", 0)
+    best = [whole(group, [(0, x.double(), y.double())])["perm"] for ((_, x, y),) in pairs]
+    found = [proven_order(group, pair) for pair in pairs]
+    assert any(one and not one["perm"].equal(order) for one, order in zip(found, best, strict=True))
 
 
 def test_two_neurons_that_are_nearest_to_the_same_one():
