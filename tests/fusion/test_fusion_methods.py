@@ -39,6 +39,7 @@ def given(name: str) -> dict[str, Any]:
         "fishers": [random(ROWS, COLUMNS, seed=20 + i).square() for i in range(count)],
         "grams": [gram(30 + i) for i in range(count)],
         "generator": torch.Generator().manual_seed(0),
+        "dtype": None,
     }
 
 

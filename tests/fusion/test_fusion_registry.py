@@ -12,7 +12,7 @@ from cobasin.fusion.registry import REQUIRED, find, method, methods
 
 def test_the_signature_is_the_schema():
     found = find("ties")
-    assert (found.inputs, found.takes_base) == (("base", "tensors"), True)
+    assert (found.inputs, found.takes_base) == (("base", "tensors", "dtype"), True)
     assert list(found.parameters) == ["weight", "density", "normalize", "lambda"]
     assert [one.each for one in found.parameters.values()] == [True, True, False, False]
     assert [one.default for one in found.parameters.values()] == [1.0, 1.0, True, 1.0]

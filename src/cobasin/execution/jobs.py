@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from functools import cache
+from contextlib import contextmanager
 
 import torch
 
-_M_MMAP_THRESHOLD = -3  # of malloc.h
-_LARGE = 1 << 24  # bytes
+from cobasin.execution.memory import settle_malloc
 
 
 def run_jobs(jobs: Sequence[Callable[[], None]], one_by_one: bool = False) -> None:
@@ -21,7 +18,7 @@ def run_jobs(jobs: Sequence[Callable[[], None]], one_by_one: bool = False) -> No
     Each worker gets its share of the machine's threads: many small factorisations in parallel beat one that
     is split.
     """
-    _return_large_blocks()
+    settle_malloc()
     workers = 1 if one_by_one else min(len(jobs), os.cpu_count() or 1)
     if workers <= 1:
         for job in jobs:
@@ -39,13 +36,6 @@ def run_jobs(jobs: Sequence[Callable[[], None]], one_by_one: bool = False) -> No
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-
-
-@cache
-def _return_large_blocks() -> None:
-    """Have freed tensors returned to the system at once: glibc would keep them in the arenas of its threads."""
-    with suppress(OSError, AttributeError):  # another C library
-        ctypes.CDLL("libc.so.6").mallopt(_M_MMAP_THRESHOLD, _LARGE)
 
 
 @contextmanager

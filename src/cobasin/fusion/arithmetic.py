@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from cobasin.errors import InputError
+from cobasin.execution.jobs import torch_threads
+from cobasin.execution.memory import settle_malloc
 
 SLICE = 1 << 17
 """Entries that are computed with at a time: in float32 they fit a cache, and need no memory that is mapped anew."""
@@ -26,10 +28,15 @@ def widened(*tensors: Tensor) -> list[Tensor]:
 
 
 def sliced(*tensors: Tensor) -> Iterator[tuple[int, list[Tensor]]]:
-    """Tensors of one shape, flattened, in slices, widened: the position of the first entry, and the slices."""
+    """Tensors of one shape, flattened, in slices, widened: the position of the first entry, and the slices.
+
+    On one processor: operations on so little gain nothing from another, and it can write what is done.
+    """
+    settle_malloc()
     flat = [tensor.reshape(-1) for tensor in tensors]
-    for start in range(0, flat[0].numel(), SLICE):
-        yield start, widened(*(one[start : start + SLICE] for one in flat))
+    with torch_threads(1):
+        for start in range(0, flat[0].numel(), SLICE):
+            yield start, widened(*(one[start : start + SLICE] for one in flat))
 
 
 def by_slices(

@@ -7,6 +7,7 @@ Its positional parameters say what it is given, by name:
     fishers     the diagonal Fisher information of every tensor
     grams       the `InputGram` of every tensor; only tensors that have one reach the method
     generator   a random generator, seeded for this tensor
+    dtype       that of the result; None for float32 or better
 
 Its keyword parameters are those of a recipe; ``lambda_`` is written ``lambda`` there. An annotation
 ``tuple[float, ...]`` asks for one value a model, with a default of one value for all. Annotated bounds are checked, and
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 REQUIRED = inspect.Parameter.empty
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
-INPUTS = ("tensors", "base", "fishers", "grams", "generator")
+INPUTS = ("tensors", "base", "fishers", "grams", "generator", "dtype")
 
 
 @dataclass(frozen=True)
@@ -83,8 +84,8 @@ class Method:
         reference: the paper it is from.
         statistics: what has to be collected on data first: fisher, grams, grams_in_turn or activations; None.
         couple: what brings the models together first; see the module's docstring.
-        elementwise: whether an entry of the result depends on the same entries of ``tensors`` and ``base`` alone, so
-            that a tensor may be fused slice by slice.
+        elementwise: whether an entry of the result depends on the same entries of ``tensors`` and ``base`` alone (or on
+            chance), so that a tensor may be fused slice by slice.
     """
 
     name: str

@@ -25,7 +25,9 @@ NO_DIRECTION = 1e-3
 
 
 @method("slerp", reference="Shoemake, Animating rotation with quaternion curves, SIGGRAPH 1985", fewest=1, most=1)
-def slerp(base: Tensor, tensors: Sequence[Tensor], *, t: Annotated[float, Ge(0), Le(1)]) -> Tensor:
+def slerp(
+    base: Tensor, tensors: Sequence[Tensor], dtype: torch.dtype | None = None, *, t: Annotated[float, Ge(0), Le(1)]
+) -> Tensor:
     """Spherical linear interpolation from ``base`` (t = 0) to the other tensor (t = 1).
 
     ``(sin((1-t)θ) x + sin(tθ) y) / sin θ`` with θ the angle between the flattened tensors. Straight interpolation where
@@ -34,6 +36,7 @@ def slerp(base: Tensor, tensors: Sequence[Tensor], *, t: Annotated[float, Ge(0),
     Args:
         base: of any shape.
         tensors: the other one, of that shape.
+        dtype: of the result; float32 or better by default.
         t: how far from ``base``.
     """
     ends = base, tensors[0]
@@ -45,12 +48,13 @@ def slerp(base: Tensor, tensors: Sequence[Tensor], *, t: Annotated[float, Ge(0),
     else:
         angle = math.acos(cosine)
         shares = math.sin((1 - t) * angle) / math.sin(angle), math.sin(t * angle) / math.sin(angle)
-    return _combined(ends, shares)
+    return _combined(ends, shares, dtype)
 
 
 @method("karcher", reference="Karcher, Riemannian center of mass and mollifier smoothing, CPAM 1977")
 def karcher(
     tensors: Sequence[Tensor],
+    dtype: torch.dtype | None = None,
     *,
     weight: tuple[Annotated[float, Ge(0)], ...] = (1.0,),
     max_iter: Annotated[int, Ge(0)] = 10,
@@ -65,6 +69,7 @@ def karcher(
 
     Args:
         tensors: of one shape.
+        dtype: of the result; float32 or better by default.
         weight: one a model; they are divided by their sum.
         max_iter: how many steps at most.
         tol: the step, in radians, at which to stop.
@@ -82,7 +87,7 @@ def karcher(
     weights = weights / weight_sum(weights.tolist())
     shares = weights * directed / (weights * directed).sum().clamp_min(torch.finfo(torch.float64).tiny)
     if length(shares) < NO_DIRECTION:
-        return _combined(tensors, (weights / weights.sum()).tolist())
+        return _combined(tensors, (weights / weights.sum()).tolist(), dtype)
     mean = shares / length(shares)
     for _ in range(max_iter):
         cosine = (cosines @ mean).clamp(-1, 1)
@@ -96,8 +101,8 @@ def karcher(
             break
         mean = math.cos(size) * mean + math.sin(size) / size * step
         mean = mean / length(mean)
-    return _combined(tensors, (mean * scales * (weights @ norms)).tolist())
+    return _combined(tensors, (mean * scales * (weights @ norms)).tolist(), dtype)
 
 
-def _combined(tensors: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
-    return by_slices(lambda _, parts: linear(parts, weight=tuple(shares), normalize=False), *tensors)
+def _combined(tensors: Sequence[Tensor], shares: Sequence[float], dtype: torch.dtype | None) -> Tensor:
+    return by_slices(lambda _, parts: linear(parts, weight=tuple(shares), normalize=False), *tensors, dtype=dtype)

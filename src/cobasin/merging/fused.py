@@ -112,16 +112,14 @@ class Fusion:
         return torch.stack([self._fused(part, _within(given, i), dtype) for i, part in enumerate(stack)])
 
     def _fused(self, part: str, given: dict[str, Any], dtype: torch.dtype | None) -> Tensor:
-        method, parameters = self.method, self.parameters(part)
+        method, parameters, given = self.method, self.parameters(part), given | {"dtype": dtype}
         if any(given[kind] is None for kind in ("grams", "fishers") if kind in method.inputs):
             method, parameters = find("linear"), {"weight": parameters["weight"], "normalize": True}
         if "generator" in method.inputs:
             seed = hashlib.sha256(f"{self.recipe.seed} {part}".encode()).digest()
             given["generator"] = torch.Generator().manual_seed(int.from_bytes(seed[:8], "big", signed=True))
         try:
-            return (
-                _by_slices(method, given, parameters, dtype) if method.elementwise else method.fuse(given, parameters)
-            )
+            return _by_slices(method, given, parameters) if method.elementwise else method.fuse(given, parameters)
         except InputError as error:
             raise InputError(f"{self.on_disk(part)}: {error}") from None
 
@@ -134,12 +132,14 @@ class Fusion:
         return "weight" in parameters and self.base is None and parameters.get("normalize", True)
 
 
-def _by_slices(method: Method, given: dict[str, Any], parameters: dict[str, Any], dtype: torch.dtype | None) -> Tensor:
+def _by_slices(method: Method, given: dict[str, Any], parameters: dict[str, Any]) -> Tensor:
     tensors = given["tensors"] + ([given["base"]] if method.takes_base else [])
     count = len(given["tensors"])
-    return by_slices(
-        lambda _, parts: method.fuse({"tensors": parts[:count], "base": parts[-1]}, parameters), *tensors, dtype=dtype
-    )
+
+    def fuse(_: int, parts: list[Tensor]) -> Tensor:
+        return method.fuse(given | {"tensors": parts[:count], "base": parts[-1]}, parameters)
+
+    return by_slices(fuse, *tensors, dtype=given["dtype"])
 
 
 def _within(given: Mapping[str, Any], i: int) -> dict[str, Any]:

@@ -1,0 +1,24 @@
+"""Tell the C library what to do with freed memory."""
+
+from __future__ import annotations
+
+import ctypes
+from contextlib import suppress
+from functools import cache
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+_LARGE = 1 << 24  # bytes
+_KEPT = 1 << 26
+
+
+@cache
+def settle_malloc() -> None:
+    """Have the memory of large tensors returned to the system at once, and that of small ones kept for the next.
+
+    glibc would keep large ones in the arenas of its threads, and give back the end of its heap with every tensor of a
+    slice: arithmetic in slices then takes five times as long, most of it to map the same pages again.
+    """
+    with suppress(OSError, AttributeError):  # another C library
+        libc = ctypes.CDLL("libc.so.6")
+        libc.mallopt(_M_MMAP_THRESHOLD, _LARGE)
+        libc.mallopt(_M_TRIM_THRESHOLD, _KEPT)
