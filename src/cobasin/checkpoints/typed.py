@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, reduce
@@ -179,7 +180,7 @@ class Typed(Mapping[str, Tensor]):
 
 
 def _is_finite(tensor: Tensor) -> bool:
-    return all(bool(end.isfinite()) for end in torch.aminmax(tensor))  # one pass, and NaN shows in both ends
+    return all(math.isfinite(end) for end in torch.aminmax(tensor))  # one pass, and NaN shows in both ends
 
 
 def check_pair(source: Typed, anchor: Typed) -> None:

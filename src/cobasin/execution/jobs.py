@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 
 import torch
@@ -25,17 +26,19 @@ def run_jobs(jobs: Sequence[Callable[[], None]], one_by_one: bool = False) -> No
             job()
         return
     share = max(1, torch.get_num_threads() // workers)
-    # OpenMP keeps the number for each thread by itself: a worker has to be told, too
-    with (
-        torch_threads(share),
-        ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(share,)) as pool,
-    ):
+    left = iter(jobs)  # the workers take from it in turn: a future for every job would take longer than small ones
+
+    def work() -> None:
+        torch.set_num_threads(share)  # OpenMP keeps the number for each thread by itself: a worker has to be told, too
+        for job in left:
+            job()
+
+    with torch_threads(share), ThreadPoolExecutor(workers) as pool:
         try:
-            for future in [pool.submit(job) for job in jobs]:
+            for future in as_completed([pool.submit(work) for _ in range(workers)]):
                 future.result()
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+        finally:
+            deque(left, maxlen=0)  # after an exception no other job starts
 
 
 @contextmanager

@@ -198,7 +198,7 @@ def shares_of(fusion: Fusion, part: str, count: int) -> list[float]:
     Raises:
         InputError: where one counts less than nothing, or none counts.
     """
-    parameters = fusion.parameters(part)
+    parameters = fusion.parameters[part]
     if "t" in parameters:
         return [1 - parameters["t"], parameters["t"]]
     weights = parameters.get("weight", [1.0] * count)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -59,7 +60,7 @@ class Fusion:
     @property
     def weights(self) -> list[float] | None:
         """The weights of the models where all tensors have the same, shares of 1 where the method divides by them."""
-        (first, *others) = map(self.parameters, self.parts)
+        (first, *others) = self.parameters.values()
         if "weight" not in first or any(other["weight"] != first["weight"] for other in others):
             return None
         total = sum(first["weight"]) if self._averages(first) else 1.0
@@ -72,7 +73,7 @@ class Fusion:
             InputError: where a tensor has no value of a parameter, or is averaged with weights that add up to nothing.
         """
         for part in self.parts:
-            parameters = self.parameters(part)
+            parameters = self.parameters[part]
             weight, disk = parameters.get("weight", ()), self.on_disk(part)
             if any(abs(one) > LARGEST for one in weight):
                 raise InputError(f"{disk}: a weight of {max(weight, key=abs):g} is beyond float32")
@@ -85,8 +86,12 @@ class Fusion:
                     + (", or normalize: false" if "normalize" in parameters else "")
                 )
 
-    def parameters(self, part: str) -> dict[str, Any]:
-        """The method's parameters for one tensor of the file, by its spec name."""
+    @cached_property
+    def parameters(self) -> dict[str, dict[str, Any]]:
+        """The method's parameters for every tensor that is fused, by its spec name."""
+        return {part: self._parameters_of(part) for part in self.parts}
+
+    def _parameters_of(self, part: str) -> dict[str, Any]:
         name, _ = self.spec.file_entries[part]
         index = self.spec.entries[name].index
         layers = next((self.spec.sizes[space] for space in index if is_layer(space)), 1)
@@ -112,7 +117,7 @@ class Fusion:
         return torch.stack([self._fused(part, _within(given, i), dtype) for i, part in enumerate(stack)])
 
     def _fused(self, part: str, given: dict[str, Any], dtype: torch.dtype | None) -> Tensor:
-        method, parameters, given = self.method, self.parameters(part), given | {"dtype": dtype}
+        method, parameters, given = self.method, self.parameters[part], given | {"dtype": dtype}
         if any(given[kind] is None for kind in ("grams", "fishers") if kind in method.inputs):
             method, parameters = find("linear"), {"weight": parameters["weight"], "normalize": True}
         if "generator" in method.inputs:

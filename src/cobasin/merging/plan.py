@@ -38,7 +38,7 @@ def plan(recipe: Recipe, models: Mapping[str, Any]) -> dict[str, Any]:
     fusion = Fusion(recipe, ends, ends, fused, Statistics())
     groups: dict[str, dict[str, Any]] = {}
     for name in fusion.parts:
-        parameters = fusion.parameters(name)
+        parameters = fusion.parameters[name]
         group = {"parameters": parameters, "tensors": 0, "first": fusion.on_disk(name)}
         groups.setdefault(repr(parameters), group)["tensors"] += 1
     results = [result(recipe, ends[owner], ends[owner]) for owner in owners(recipe)]

@@ -216,18 +216,18 @@ class Spec:
         return 1 + max((self._depth(o) for o in over), default=0)
 
     def disk_names(self, names: Iterable[str]) -> dict[str, str]:
-        """Spec name to on-disk name, for all names that are not buffers.
+        """Spec name to on-disk name, for all names that are not buffers."""
+        return {own: name for name in names if (own := self._own_name(name)) is not None}
+
+    def _own_name(self, disk: str) -> str | None:
+        """The spec name of a tensor of the file; None for a buffer.
 
         A file may carry the base model's prefix or not, and BERT files of 2018 call a norm's parameters gamma
         and beta.
         """
-        found = {}
-        for name in names:
-            own = name.removeprefix(self.prefix)
-            own = re.sub(r"(LayerNorm)\.gamma$", r"\1.weight", re.sub(r"(LayerNorm)\.beta$", r"\1.bias", own))
-            if not any(re.fullmatch(buffer, own) for buffer in self.buffers):
-                found[own] = name
-        return found
+        own = disk.removeprefix(self.prefix)
+        own = re.sub(r"(LayerNorm)\.gamma$", r"\1.weight", re.sub(r"(LayerNorm)\.beta$", r"\1.bias", own))
+        return None if any(re.fullmatch(buffer, own) for buffer in self.buffers) else own
 
     @cached_property
     def unties(self) -> bool:
@@ -255,10 +255,10 @@ class Spec:
         """All that is wrong with a checkpoint's headers (on-disk name to shape and dtype), one line each."""
         names, found = self.disk_names(headers), []
         within = {name.split(".")[0] for name, disk in names.items() if disk.removeprefix(self.prefix) != disk}
-        for disk in headers:
-            for name in self.disk_names([disk]):
-                if names[name] != disk:
-                    found.append(f"{disk} and {names[name]} are the same tensor under two names")
+        for disk in headers if len(names) < len(headers) else ():
+            name = self._own_name(disk)
+            if name is not None and names[name] != disk:
+                found.append(f"{disk} and {names[name]} are the same tensor under two names")
         for name in sorted(self.file_entries.keys() - names.keys() - self.tied.keys()):
             prefix = self.prefix if name.split(".")[0] in within else ""
             found.append(f"missing tensor {prefix}{name} {self._file_layout(name)[1]}")
