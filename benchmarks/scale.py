@@ -114,18 +114,21 @@ class Bench:
         contenders["cobasin"] = partial(self.process, [*COBASIN, "merge", str(own), "--out", str(self.out)])
         return in_turn(contenders, self.options.runs)
 
-    def difference(self, case: str) -> float | None:
-        """The largest difference of an entry between the two tools, in units of the last place of bfloat16."""
+    def difference(self, case: str) -> dict[str, float] | None:
+        """How far the two tools' files are apart, in units of the last place of bfloat16."""
         if self.options.mergekit is None or case in RANDOM:
             return None
         kept = self.folder / "peer-out"
         shutil.rmtree(kept, ignore_errors=True)
         measured([str(self.options.mergekit), str(self.folder / f"{case}-peer.yaml"), str(kept), "--no-copy-tokenizer"])
         self.process([*COBASIN, "merge", str(self.folder / f"{case}.yaml"), "--out", str(self.out)])
-        theirs, ours = _reader(kept), _reader(self.out)
-        found = max(_last_places(theirs[name](name), read(name)) for name, read in ours.items())
+        theirs, largest, entries, apart = _reader(kept), 0.0, 0, 0
+        for name, read in _reader(self.out).items():
+            places = _last_places(theirs[name](name), read(name))
+            largest = max(largest, float(places.max()))
+            entries, apart = entries + places.numel(), apart + int((places > 1).sum())
         shutil.rmtree(kept)
-        return found
+        return {"largest": largest, "share_beyond_one": apart / entries}
 
 
 def _reader(folder: Path) -> dict[str, Callable[[str], torch.Tensor]]:
@@ -133,11 +136,11 @@ def _reader(folder: Path) -> dict[str, Callable[[str], torch.Tensor]]:
     return {name: file.get_tensor for file in files for name in file.keys()}  # noqa: SIM118 - not a dict
 
 
-def _last_places(x: torch.Tensor, y: torch.Tensor) -> float:
-    """Largest difference of two bfloat16 tensors over the spacing of bfloat16 at the larger of the two."""
+def _last_places(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """The differences of two bfloat16 tensors over the spacing of bfloat16 at the larger of the two."""
     x, y = x.float(), y.float()
     spacing = torch.exp2(torch.maximum(x.abs(), y.abs()).clamp_min(2.0**-126).log2().floor() - 7)
-    return float(((x - y).abs() / spacing).max())
+    return (x - y).abs() / spacing
 
 
 def sweep(options: argparse.Namespace, what: str) -> list[dict[str, Any]]:
@@ -231,7 +234,10 @@ def measure(options: argparse.Namespace, case: str) -> tuple[dict[str, Any], Tab
     bench = Bench(options, sizes[options.size], options.folder / f"{options.size}-{name}")
     found, note, more = bench.run(case), None, {}
     if case in METHODS and (difference := bench.difference(case)) is not None:
-        note = f"largest difference to mergekit's file: {difference:.3g} units of bfloat16's last place"
+        note = (
+            f"difference to mergekit's file: at most {difference['largest']:.3g} units of bfloat16's last place, "
+            f"more than one for {difference['share_beyond_one']:.2g} of the entries"
+        )
         more = {"difference": difference}
     shutil.rmtree(bench.out, ignore_errors=True)
     return {"rounds": _rounds(found), **more}, table(case, found, note)

@@ -8,7 +8,7 @@ from functools import cache
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 _LARGE = 1 << 24  # bytes
-_KEPT = 1 << 26
+_KEPT = 1 << 23  # bytes
 
 
 @cache

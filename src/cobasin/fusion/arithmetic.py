@@ -28,17 +28,18 @@ def widened(*tensors: Tensor) -> list[Tensor]:
 
 
 def sliced(*tensors: Tensor) -> Iterator[tuple[int, list[Tensor]]]:
-    """Tensors of one shape, flattened, in slices, widened: the position of the first entry, and the slices.
-
-    On one processor: operations on so little gain nothing from another, and it can write what is done.
-    """
+    """Tensors of one shape, flattened, in slices, widened: the position of the first entry, and the slices."""
     settle_malloc()
     flat = [tensor.reshape(-1) for tensor in tensors]
-    with torch_threads(1):
-        for start in range(0, flat[0].numel(), SLICE):
-            yield start, widened(*(one[start : start + SLICE] for one in flat))
+    for start in range(0, flat[0].numel(), SLICE):
+        yield start, widened(*(one[start : start + SLICE] for one in flat))
 
 
+one_thread = torch_threads(1)
+"""Decorates what runs over slices: operations on so little gain nothing from another, which can write what is done."""
+
+
+@one_thread
 def by_slices(
     compute: Callable[[int, list[Tensor]], Tensor], *tensors: Tensor, dtype: torch.dtype | None = None
 ) -> Tensor:
@@ -56,6 +57,7 @@ def by_slices(
     return result
 
 
+@one_thread
 def inner_products(tensors: Sequence[Tensor]) -> Tensor:
     """The inner products of all pairs, float64 ``[n, n]``.
 

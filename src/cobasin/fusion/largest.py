@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import hardshrink
 
-from cobasin.fusion.arithmetic import common_dtype, sliced
+from cobasin.fusion.arithmetic import common_dtype, one_thread, sliced
 
 _DIGIT = 16  # bits
 
@@ -23,6 +23,7 @@ class Largest:
     last: int
 
     @staticmethod
+    @one_thread
     def of(base: Tensor, tensor: Tensor, density: float) -> Largest:
         """The ``int(density n)`` largest entries of ``tensor - base``, at least one; the first of equal ones.
 
