@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from cobasin.fusion import arithmetic
+from cobasin.fusion import arithmetic, largest
 from cobasin.fusion.largest import Largest
 
 SIZE = 500
@@ -24,9 +24,10 @@ def sorted_out(difference: torch.Tensor, count: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("levels", [None, 4, 1])
-@pytest.mark.parametrize("slices", [7, SIZE])
-def test_the_largest_are_those_of_a_sort(monkeypatch, dtype, levels, slices):
+@pytest.mark.parametrize(("slices", "small"), [(7, SIZE + 1), (SIZE, SIZE + 1), (7, 0), (SIZE, 0)])
+def test_the_largest_are_those_of_a_sort(monkeypatch, dtype, levels, slices, small):
     monkeypatch.setattr(arithmetic, "SLICE", slices)
+    monkeypatch.setattr(largest, "_SMALL", small)
     base, tensor = tensors(dtype, levels)
     difference = tensor.to(torch.promote_types(dtype, torch.float32)) - base
     for density in (1e-3, 0.1, 0.5, 0.77, 1 - 1e-3, 1.0):
@@ -34,7 +35,8 @@ def test_the_largest_are_those_of_a_sort(monkeypatch, dtype, levels, slices):
         found = Largest.of(base, tensor, density)
         kept = torch.cat([found.of_slice(part, i * slices) for i, part in enumerate(difference.split(slices))])
         assert torch.equal(kept, sorted_out(difference, count)), density
-        assert count == SIZE or not torch.equal(kept, sorted_out(difference, count + 1)) or levels is not None
+        if levels is None and count < SIZE:
+            assert not torch.equal(kept, sorted_out(difference, count + 1))
 
 
 @pytest.mark.parametrize("scale", [1e-42, 1e38])

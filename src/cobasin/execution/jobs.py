@@ -58,7 +58,10 @@ def bfloat16_products() -> Iterator[None]:
 
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """Let every torch operation use ``count`` threads for a while."""
+    """Let every torch operation use ``count`` threads for a while.
+
+    Not for several threads at a time: torch has one number for those that have not said theirs.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

@@ -36,7 +36,7 @@ def sliced(*tensors: Tensor) -> Iterator[tuple[int, list[Tensor]]]:
 
 
 one_thread = torch_threads(1)
-"""Decorates what runs over slices: operations on so little gain nothing from another, which can write what is done."""
+"""Decorates work on slices: operations on so little gain nothing from a second thread, which is free to write."""
 
 
 @one_thread

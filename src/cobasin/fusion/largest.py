@@ -12,7 +12,7 @@ from torch.nn.functional import hardshrink
 
 from cobasin.fusion.arithmetic import common_dtype, one_thread, sliced
 
-_DIGIT = 16  # bits
+_SMALL = 1 << 15  # entries; of fewer, 65,536 counts would take longer than a second pass over the entries
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Largest:
     def of(base: Tensor, tensor: Tensor, density: float) -> Largest:
         """The ``int(density n)`` largest entries of ``tensor - base``, at least one; the first of equal ones.
 
-        Magnitudes are in the order of their bits. Those of the least are found sixteen at a time, from counts of what
-        the next sixteen are in those magnitudes that begin like it.
+        Magnitudes are in the order of their bits. Those of the least are found sixteen at a time (of small tensors
+        eight), from counts of what the next ones are in those magnitudes that begin like it.
 
         Args:
             base, tensor: of one shape; their difference is in their common dtype, float32 or better.
@@ -37,19 +37,20 @@ class Largest:
         left = max(int(density * base.numel()), 1)  # of those that begin like the least
         if left >= base.numel():
             return Largest(0.0, base.numel())
+        width = 8 if base.numel() < _SMALL else 16
         integers = np.dtype(f"i{common_dtype(base, tensor).itemsize}")
         least, counted = 0, 0
-        for shift in range(8 * integers.itemsize - _DIGIT, -1, -_DIGIT):
-            counts = np.zeros(1 << _DIGIT, np.int64)
+        for shift in range(8 * integers.itemsize - width, -1, -width):
+            counts = np.zeros(1 << width, np.int64)
             for _, bits in _magnitudes(base, tensor, integers):
-                if shift + _DIGIT < 8 * integers.itemsize:
-                    bits = bits[bits >> (shift + _DIGIT) == least]
+                if shift + width < 8 * integers.itemsize:
+                    bits = bits[bits >> (shift + width) == least]
                 counts += np.bincount(bits >> shift & (len(counts) - 1), minlength=len(counts))
             from_here = counts[::-1].cumsum()[::-1]
             digit = np.count_nonzero(from_here >= left) - 1
             counted = int(counts[digit])
             left -= int(from_here[digit]) - counted
-            least = least << _DIGIT | digit
+            least = least << width | digit
         value = float(np.array(least, integers).view(f"f{integers.itemsize}"))
         if left == counted:
             return Largest(value, base.numel())

@@ -11,7 +11,7 @@ from annotated_types import Gt, Le
 from torch import Tensor
 from torch.nn.functional import hardshrink
 
-from cobasin.fusion.arithmetic import by_slices, widened
+from cobasin.fusion.arithmetic import by_slices, common_dtype, widened
 from cobasin.fusion.average import linear
 from cobasin.fusion.largest import Largest
 from cobasin.fusion.registry import method
@@ -69,7 +69,7 @@ def ties(
         normalize: whether an entry is divided by the weights of the models that count for it: a mean, not a sum.
         lambda_: scales the merged task vector.
     """
-    if any(tensor.dtype != base.dtype for tensor in tensors):  # magnitudes are compared in one dtype
+    if len({common_dtype(base, tensor) for tensor in tensors}) > 1:  # what is kept is found and applied in one dtype
         base, *tensors = widened(base, *tensors)
     largest = [Largest.of(base, tensor, part) for tensor, part in zip(tensors, density, strict=True)]
 
@@ -143,12 +143,12 @@ def _sum(deltas: Sequence[Tensor], weight: Sequence[float], normalize: bool) -> 
 
 def _agreed_sum(deltas: Sequence[Tensor], weight: Sequence[float], normalize: bool) -> Tensor:
     """The weighted sum over the models that have the majority's sign, entry by entry; an entry of 0 has none."""
-    once = (1.0,) * len(deltas)
-    weighted = [delta * share for delta, share in zip(deltas, weight, strict=True)]
-    total = linear(weighted, weight=once, normalize=False)
+    ones = (1.0,) * len(deltas)
+    weighted = [delta * share for delta, share in zip(deltas, weight, strict=True)]  # overwritten below, step by step
+    total = linear(weighted, weight=ones, normalize=False)
     majority = torch.ones_like(total).copysign_(total)  # a sum of 0 is +0, but where all are -0
     agreeing = [one.mul_(majority).clamp_min_(0) for one in weighted]
-    merged = linear(agreeing, weight=once, normalize=False).mul_(majority)
+    merged = linear(agreeing, weight=ones, normalize=False).mul_(majority)
     if normalize:
         counted = linear([one.sign_() for one in agreeing], weight=tuple(weight), normalize=False)
         counted = hardshrink(counted, NO_WEIGHT)
