@@ -180,7 +180,7 @@ def test_what_a_recipe_resolves_to_runs_in_the_method():
 
     made = recipe("{merge_method: slerp, models: [{model: a}, {model: b}], base_model: b, parameters: {t: [0, 1]}}")
     tensors = {name: torch.randn(3, 4) for name in "ab"}
-    given = {"base": tensors[made.base], "tensors": [tensors[name] for name in made.inputs]}
+    given = {"dtype": None, "base": tensors[made.base], "tensors": [tensors[name] for name in made.inputs]}
     for layer, expected in enumerate("ba"):
         fused = made.method.fuse(given, made.parameters_of("x", layer, 2))
         assert torch.allclose(fused, tensors[expected])
