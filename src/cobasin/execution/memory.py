@@ -16,7 +16,7 @@ def settle_malloc() -> None:
     """Have the memory of large tensors returned to the system at once, and that of small ones kept for the next.
 
     glibc would keep large ones in the arenas of its threads, and give back the end of its heap with every tensor of a
-    slice: arithmetic in slices then takes five times as long, most of it to map the same pages again.
+    slice: arithmetic in slices then takes several times as long, most of it to map the same pages again.
     """
     with suppress(OSError, AttributeError):  # another C library
         libc = ctypes.CDLL("libc.so.6")
