@@ -1,11 +1,13 @@
-"""Full-size geometry: time and memory of matching two unrelated random models, next to reading and writing.
+"""Full-size geometry: time and memory of matching two models, next to reading, writing and the bare FFN Grams.
 
-    python benchmarks/full_size.py [--folder benchmarks/out] [roberta-base deberta-v3-large]
+    python benchmarks/full_size.py [--folder benchmarks/out] [--runs 3] [roberta-base deberta-v3-large]
 
-Weights are random (seeds 0 and 1), float32: the hard case, where no argmax is a permutation. Each step runs in a
-process of its own; its memory is the peak of anonymous memory above what the process has after its imports
-(mapped files can be dropped by the system at any time and do not count). "Of it matching" is without the checks of all
-tensors for NaN and without the distances before and after.
+Weights are random, float32. An unrelated pair (seeds 0 and 1) is the hard case, where no argmax is a permutation; a
+related one is a model and a copy with 5 % noise. All steps run in turn, in rounds that begin with another one each,
+every step in a process of its own; figures are medians over the rounds, ratios medians of the ratios within a round.
+Memory is the peak of anonymous memory above what the process has after its imports (mapped files can be dropped by the
+system at any time and do not count). "Of it matching" is without the checks of all tensors for NaN and without the
+distances before and after. "FFN Grams" are the products of the FFNs' weights alone: no assignment, nothing moved.
 """
 
 from __future__ import annotations
@@ -17,24 +19,44 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
+from statistics import median
+from typing import Any
 
-from rich.console import Console
-from rich.table import Table
+from common.processes import Figures, anonymous_mb, in_turn, ratio
+from common.results import write
+from common.showing import show
 
 # Zhang et al. 2025, Table 3: seconds of attention matching on an A100
 PAPER_ATTENTION = {"roberta-base": 1.71, "deberta-v3-large": 1.59}
-STEPS = ("read", "write", "attention", "ffn", "paper", "full")
+GRAMS = "FFN Grams"
+MATCHINGS = ("attention", "ffn", "paper", "full")
+STEPS = ("read", "write", GRAMS, *MATCHINGS)
+PAIRS = ("unrelated", "related")
+COLUMNS = ("step", "CPU s", "of it matching", "wall s", "anonymous MB", "rounds", "wall / Grams", "CPU / Grams")
 
 
-def make(name: str, seed: int, folder: Path) -> None:
+@dataclass(frozen=True)
+class Step(Figures):
+    """What a step took; of matching, also its ascent alone."""
+
+    ascent_cpu_s: float | None = None
+    rounds: int | None = None
+
+
+def make(name: str, which: str, folder: Path) -> Path:
+    """The ``anchor``, or the other model of a pair, made where it is missing."""
     import torch
     import transformers as T
 
-    if folder.exists():
-        return
+    out = folder / f"{name}-{which}"
+    if out.exists():
+        return out
     common = {"vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1, "pad_token_id": 1}
-    torch.manual_seed(seed)
+    torch.manual_seed(1 if which == "unrelated" else 0)
     if name == "roberta-base":
         model = T.RobertaForMaskedLM(T.RobertaConfig(**common))
     else:
@@ -55,83 +77,115 @@ def make(name: str, seed: int, folder: Path) -> None:
             pooler_hidden_size=1024,
         )
         model = T.DebertaV2ForSequenceClassification(config)
-    model.save_pretrained(folder)
+    if which == "related":
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.ndim > 1:
+                    parameter += 0.05 * parameter.std() * torch.randn_like(parameter)
+    model.save_pretrained(out)
+    return out
 
 
-def anonymous_mb() -> float:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("RssAnon"):
-            return int(line.split()[1]) / 1024
-    raise RuntimeError("this benchmark reads /proc/self/status: it needs Linux")
+def grams(anchor: Path, source: Path) -> None:
+    """The products that the FFNs' neurons are compared by: of what goes in, and of what comes out."""
+    import torch
+    from safetensors import safe_open
+
+    one, other = (safe_open(folder / "model.safetensors", framework="pt") for folder in (anchor, source))
+    for name in one.keys():  # noqa: SIM118 - not a dict
+        if name.endswith("intermediate.dense.weight"):
+            out = name.replace("intermediate", "output")
+            into = one.get_tensor(name) @ other.get_tensor(name).T
+            torch.addmm(into, one.get_tensor(out).T, other.get_tensor(out))
 
 
-def step(name: str, what: str, folder: Path) -> None:
+def step(what: str, anchor: Path, source: Path) -> None:
     """Run one step and print its figures as JSON (called in a process of its own)."""
     import transformers  # noqa: F401 - imported before the clock starts
 
     from cobasin.checkpoints import writer
     from cobasin.finding import match as api
 
-    source, anchor = (folder / f"{name}-{seed}" for seed in (1, 0))
-    base, peak, running = anonymous_mb(), 0.0, True
+    base, peak, ended = anonymous_mb("self"), [0.0], threading.Event()
 
     def watch() -> None:
-        nonlocal peak
-        while running:
-            peak = max(peak, anonymous_mb())
-            time.sleep(0.01)
+        while not ended.wait(0.01):
+            peak[0] = max(peak[0], anonymous_mb("self"))
 
     watcher = threading.Thread(target=watch)
     watcher.start()
     before, started = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
-    extra = {}
+    more: dict[str, Any] = {}
     if what == "read":
         for model in (source, anchor):
-            checkpoint = api.load(model)
-            for tensor in checkpoint.values():
+            for tensor in api.load(model).values():
                 float(tensor.sum())
     elif what == "write":
-        writer.save(api.load(source), folder / "written", overwrite=True)
+        writer.save(api.load(source), source.parent / "written", overwrite=True)
+    elif what == GRAMS:
+        grams(anchor, source)
     else:
         report = api.match(source, anchor, symmetry=what).report
-        extra = {k: report[k] for k in ("rounds", "ascent_cpu_seconds", "distance_before", "distance_after")}
+        more = {"ascent_cpu_s": report["ascent_cpu_seconds"], "rounds": report["rounds"]}
     wall = time.perf_counter() - started
     after = resource.getrusage(resource.RUSAGE_SELF)
-    running = False
+    ended.set()
     watcher.join()
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    print(json.dumps({"cpu_s": cpu, "wall_s": wall, "anonymous_mb": peak - base, **extra}))
+    print(json.dumps(asdict(Step(wall, cpu, peak[0] - base, **more))))
 
 
-def main() -> None:
+def run(what: str, anchor: Path, source: Path) -> Step:
+    """One step in a process of its own."""
+    command = [sys.executable, __file__, "--step", what, str(anchor), str(source)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return Step(**json.loads(done.stdout.splitlines()[-1]))
+
+
+def rows(found: dict[str, list[Step]]) -> list[list[str]]:
+    """Medians, and how they compare with the bare Grams."""
+    table = []
+    for what, steps in found.items():
+
+        def middle(key: str, steps: Sequence[Step] = steps) -> float:
+            return median(getattr(one, key) for one in steps)
+
+        matched = what in MATCHINGS
+        row = [what, f"{middle('cpu_s'):.2f}", f"{middle('ascent_cpu_s'):.2f}" if matched else ""]
+        row += [f"{middle('wall_s'):.2f}", f"{middle('anonymous_mb'):.0f}", f"{middle('rounds'):g}" if matched else ""]
+        if matched and GRAMS in found:
+            row += [f"{ratio(steps, found[GRAMS], key):.2f} x" for key in ("wall_s", "cpu_s")]
+        table.append(row)
+    return table
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=list(PAPER_ATTENTION), help=f"of {', '.join(PAPER_ATTENTION)}")
     parser.add_argument("--folder", type=Path, default=Path("benchmarks/out"))
+    parser.add_argument("--pairs", default=",".join(PAIRS))
     parser.add_argument("--steps", default=",".join(STEPS))
-    parser.add_argument("--step", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if unknown := set(options.models) - set(PAPER_ATTENTION):
-        parser.error(f"unknown: {', '.join(unknown)}")
+    parser.add_argument("--runs", type=int, default=3, help="rounds")
+    parser.add_argument("--step", choices=STEPS, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
     if options.step:
-        step(options.models[0], options.step, options.folder)
+        step(options.step, *map(Path, options.models))
         return
-    results: dict = {}
+    wanted = {"models": options.models, "--pairs": options.pairs.split(","), "--steps": options.steps.split(",")}
+    for (what, names), known in zip(wanted.items(), (PAPER_ATTENTION, PAIRS, STEPS), strict=True):
+        if unknown := set(names) - set(known):
+            parser.error(f"{what}: unknown: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    path = options.folder / "full-size.json"
     for name in options.models:
-        for seed in (0, 1):
-            make(name, seed, options.folder / f"{name}-{seed}")
-        table = Table(
-            "step", "CPU s", "of it matching", "wall s", "anonymous MB", "rounds", title=f"{name}, float32, unrelated"
-        )
-        for what in options.steps.split(","):
-            command = [sys.executable, __file__, name, "--folder", str(options.folder), "--step", what]
-            done = subprocess.run(command, check=True, capture_output=True, text=True)
-            row = results.setdefault(name, {})[what] = json.loads(done.stdout.splitlines()[-1])
-            matching = f"{row['ascent_cpu_seconds']:.2f}" if "ascent_cpu_seconds" in row else ""
-            figures = (f"{row['cpu_s']:.2f}", matching, f"{row['wall_s']:.2f}", f"{row['anonymous_mb']:.0f}")
-            table.add_row(what, *figures, str(row.get("rounds", "")))
-        table.caption = f"attention matching of the paper, on an A100: {PAPER_ATTENTION[name]} s"
-        Console().print(table)
-    (options.folder / "full_size.json").write_text(json.dumps(results, indent=2) + "\n")
+        for pair in wanted["--pairs"]:
+            anchor, source = make(name, "anchor", options.folder), make(name, pair, options.folder)
+            steps = {what: partial(run, what, anchor, source) for what in wanted["--steps"]}
+            found = in_turn(steps, options.runs)
+            caption = f"attention matching of the paper, on an A100: {PAPER_ATTENTION[name]} s"
+            show(f"{name}, float32, {pair}", COLUMNS, rows(found), caption)
+            known = json.loads(path.read_text()) if path.exists() else {}
+            told = {what: [asdict(one) for one in steps] for what, steps in found.items()}
+            write(path, known | {f"{name}, {pair}": told})
 
 
 if __name__ == "__main__":

@@ -11,10 +11,11 @@ import torch
 from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.typed import Typed
 from cobasin.merging.merge import merge
+from tiny_models import model
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 floors, processes, synthetic = (import_module(f"common.{name}") for name in ("floors", "processes", "synthetic"))
-scale, plan = (import_module(name) for name in ("scale", "plan"))
+scale, plan, full_size = (import_module(name) for name in ("scale", "plan", "full_size"))
 Figures = processes.Figures
 
 
@@ -118,3 +119,26 @@ def test_a_plan_agrees_with_what_was_measured(tmp_path, capsys):
     with pytest.raises(SystemExit):
         plan.main(["--rates", str(tmp_path / "none.json")])
     assert "none.json: no such file; run benchmarks/scale.py first" in capsys.readouterr().err
+
+
+def test_steps_at_full_size_are_told_next_to_the_bare_grams(tmp_path, monkeypatch, capsys):
+    for which, seed in (("anchor", 0), ("unrelated", 1)):
+        model("roberta/RobertaForMaskedLM", seed, torch.float32).save_pretrained(tmp_path / f"roberta-base-{which}")
+
+    def run(what, anchor, source):
+        full_size.step(what, anchor, source)
+        return full_size.Step(**json.loads(capsys.readouterr().out))
+
+    monkeypatch.setattr(full_size, "run", run)
+    full_size.main(["roberta-base", "--pairs", "unrelated", "--runs", "2", "--folder", str(tmp_path)])
+    shown = capsys.readouterr().out
+    assert [shown.count(f"│ {what} ") for what in full_size.STEPS] == [1] * len(full_size.STEPS)
+    rounds = json.loads((tmp_path / "full-size.json").read_text())["roberta-base, unrelated"]
+    assert {what: len(steps) for what, steps in rounds.items()} == dict.fromkeys(full_size.STEPS, 2)
+    assert all(
+        (step["rounds"] is not None) == (what in full_size.MATCHINGS) for what in rounds for step in rounds[what]
+    )
+    assert rounds["full"][0]["ascent_cpu_s"] > 0
+    with pytest.raises(SystemExit):
+        full_size.main(["--pairs", "nonsense"])
+    assert "--pairs: unknown: nonsense; there are unrelated, related" in capsys.readouterr().err

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import TypeVar
 
 _LOOK = 0.01  # seconds between two looks at the memory
 
@@ -22,6 +23,9 @@ class Figures:
     wall_s: float
     cpu_s: float
     anonymous_mb: float
+
+
+Found = TypeVar("Found", bound=Figures)
 
 
 def measured(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Figures:
@@ -53,15 +57,20 @@ def measured(command: Sequence[str], environment: Mapping[str, str] | None = Non
 def _watch(process: int, peak: list[float], ended: threading.Event) -> None:
     while not ended.wait(_LOOK):
         try:
-            lines = Path(f"/proc/{process}/status").read_text().splitlines()
+            peak[0] = max(peak[0], anonymous_mb(process))
         except OSError:
             return
-        peak[0] = max([peak[0], *(int(line.split()[1]) / 1024 for line in lines if line.startswith("RssAnon"))])
 
 
-def in_turn(contenders: Mapping[str, Callable[[], Figures]], runs: int) -> dict[str, list[Figures]]:
+def anonymous_mb(process: int | str) -> float:
+    """The anonymous memory of a process (by its number, or ``self``) at the moment, as Linux counts it; 0 if ended."""
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return sum(int(line.split()[1]) / 1024 for line in lines if line.startswith("RssAnon"))
+
+
+def in_turn(contenders: Mapping[str, Callable[[], Found]], runs: int) -> dict[str, list[Found]]:
     """Run every contender so many times, in rounds; each round begins with another one."""
-    names, found = list(contenders), {name: list[Figures]() for name in contenders}
+    names, found = list(contenders), {name: list[Found]() for name in contenders}
     for turn in range(runs):
         at = turn % len(names)
         for name in names[at:] + names[:at]:
