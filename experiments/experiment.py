@@ -150,13 +150,14 @@ class Experiment(Part):
         return self
 
     @classmethod
-    def read(cls, item: str, small: bool = False, model: str | None = None) -> Experiment:
+    def read(cls, item: str, small: bool = False, model: str | None = None, setting: str | None = None) -> Experiment:
         """An item by its name, or a YAML file.
 
         Args:
             item: the name of a file in this folder without its suffix, or a file.
             small: with what the file has under ``small`` in place of the same keys.
             model: a folder or hub id that all end models start from, in place of the file's.
+            setting: the only entry of ``models`` that is used.
 
         Raises:
             InputError: there is none, or it is no experiment.
@@ -170,6 +171,10 @@ class Experiment(Part):
         del content["small"]
         if model is not None:
             content["models"] = {model: [{"path": model}]}
+        if setting is not None:
+            if setting not in content.get("models", {}):
+                raise InputError(f"{path}: models: no {setting!r}{nearest(setting, content.get('models', {}))}")
+            content["models"] = {setting: content["models"][setting]}
         try:
             return cls.model_validate(content)
         except ValidationError as error:

@@ -32,7 +32,7 @@ from tables import markdown  # noqa: E402
 from world import World  # noqa: E402
 
 
-def run(item: str, experiment: Experiment, world: World, small: bool) -> dict[str, Any]:
+def run(item: str, experiment: Experiment, world: World, small: bool, setting: str | None) -> dict[str, Any]:
     """One item: measured, written, drawn."""
     import torch
     import transformers
@@ -45,6 +45,7 @@ def run(item: str, experiment: Experiment, world: World, small: bool) -> dict[st
         "item": name,
         "title": experiment.title,
         "small": small,
+        "setting": setting,
         "settings": experiment.model_dump(exclude_defaults=True),
         "rows": rows,
         "minutes": round(results.seconds / 60, 2),
@@ -69,18 +70,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("items", nargs="+", metavar="ITEM", help=f"{', '.join(items())}, a YAML file, or all")
     parser.add_argument("--small", action="store_true", help="few rows, one seed: to see that everything runs")
     parser.add_argument("--model", help="a folder or hub id that all end models start from")
+    parser.add_argument("--setting", help="only these models, out of those that the file has: 'a start each'")
     parser.add_argument("--shared", type=Path, default=Path("../shared"), help="folder with data/ and models/")
     parser.add_argument("--out", type=Path, default=Path("experiments/out"), help="folder of all that is made")
     options = parser.parse_args(arguments)
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     wanted = items() if options.items == ["all"] else options.items
     try:
-        experiments = {item: Experiment.read(item, options.small, options.model) for item in wanted}
+        experiments = {item: Experiment.read(item, options.small, options.model, options.setting) for item in wanted}
         times = ", ".join(f"{item} {one.minutes:g}" for item, one in experiments.items())
         announce(sum(one.minutes for one in experiments.values()), f"{times}; what is there is not made again")
         world = World(options.shared, options.out / "small" if options.small else options.out)
         for item, experiment in experiments.items():
-            found = run(item, experiment, world, options.small)
+            found = run(item, experiment, world, options.small, options.setting)
             print(markdown(found))
             print(f"{item}: {found['minutes']} minutes of measuring, in {world.out}", file=sys.stderr, flush=True)
     except InputError as error:

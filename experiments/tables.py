@@ -31,8 +31,11 @@ def markdown(found: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
     seeds = ", ".join(map(str, found["settings"]["seeds"]))
     small = "A reduced run (`--small`), which says nothing of what it measures. " if found["small"] else ""
+    command = f"python experiments/run.py {found['item']}{' --small' if found['small'] else ''}"
+    if found.get("setting"):
+        command += f' --setting "{found["setting"]}"'
     lines.append(
-        f"{small}`python experiments/run.py {found['item']}{' --small' if found['small'] else ''}`; seeds {seeds}; "
+        f"{small}`{command}`; seeds {seeds}; "
         f"{found['device']}, {found['minutes']:g} minutes of measuring; {versions}; {found['date']}."
     )
     return "\n".join(lines) + "\n"

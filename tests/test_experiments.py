@@ -283,6 +283,18 @@ def test_another_model_for_all(tmp_path):
     }
 
 
+def test_one_setting_alone(place, tmp_path, capsys):
+    path = tmp_path / "item.yaml"
+    models = {"one": [{"path": str(place)}], "other": [{"path": "nowhere"}]}
+    path.write_text(yaml.safe_dump(emotions("x", models=models)))
+    read = experiment.Experiment.read(str(path), setting="one")
+    assert {setting: [start.path for start in starts] for setting, starts in read.models.items()} == {
+        "one": [str(place)]
+    }
+    assert run.main([str(path), "--setting", "onne"]) == 2
+    assert "models: no 'onne'; did you mean 'one'?" in capsys.readouterr().err
+
+
 def test_images_beside_the_project_are_unpacked(tmp_path):
     (tmp_path / "data").mkdir()
     loader = "import numpy as np\n\ndef cifar10():\n    images = np.zeros((20, 32, 32, 3), np.uint8)\n"

@@ -92,6 +92,9 @@ def test_a_table_has_means_and_what_they_are_worth(found):
         "`python experiments/run.py tiny`; seeds 0, 1; cpu, 1.5 minutes of measuring; python 3; 2020-01-01.\n"
     )
     assert "says nothing" in tables.markdown(found | {"small": True})
+    assert '`python experiments/run.py tiny --setting "a start each"`; ' in tables.markdown(
+        found | {"setting": "a start each"}
+    )
 
 
 def test_a_page_is_filled(found, tmp_path):
