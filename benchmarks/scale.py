@@ -5,10 +5,11 @@
     python benchmarks/scale.py --size 7b --runs 1 --only average,match-related      # for its memory
 
 Random bfloat16 checkpoints of Llama's geometry, in shards of 1 GB: a model, two copies of it with 5 % noise (related),
-one of another seed (unrelated). All that is compared runs in turn, in rounds that begin with another contender each;
-figures are medians over the rounds, ratios medians of the ratios within a round. Every command is a process of its own,
-its imports included. The floors (`common/floors.py`) are a numpy stream that averages, and the bare arithmetic of
-matching; cobasin and the numpy stream bring what they write to the disk (fsync), mergekit leaves that to the system.
+one of another seed (unrelated). All layers of 7b have the same weights, so that it is made in minutes. All that is
+compared runs in turn, in rounds that begin with another contender each; figures are medians over the rounds, ratios
+medians of the ratios within a round. Every command is a process of its own, its imports included. The floors
+(`common/floors.py`) are a numpy stream that averages, and the bare arithmetic of matching; cobasin and the numpy stream
+bring what they write to the disk (fsync), mergekit leaves that to the system.
 What was measured is kept in ``scale-SIZE.json``, case by case; sweeps are drawn beside it.
 """
 
@@ -40,7 +41,7 @@ from common.synthetic import Geometry, make
 FLOORS = Path(__file__).parent / "common" / "floors.py"
 SIZES = {
     "1.1b": Geometry(2048, 5632, 22, 32, 4, 32000),
-    "7b": Geometry(4096, 11008, 32, 32, 32, 32000),
+    "7b": Geometry(4096, 11008, 32, 32, 32, 32000, alike=True),  # for its memory
     "tiny": Geometry(32, 48, 2, 4, 2, 64),
 }
 # 18,000 small matrices, the shape of files with a tensor for each expert

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -32,6 +33,15 @@ def test_checkpoints_are_models_of_their_geometry(tmp_path, sizes):
     name = "model.layers.0.self_attn.q_proj.weight"
     distance = float((related[name].float() - made[name].float()).norm() / made[name].float().norm())
     assert distance == pytest.approx(0.05, rel=0.2)
+
+
+def test_layers_that_are_alike_are_files_of_their_own_size(tmp_path):
+    geometry = replace(scale.SIZES["tiny"], alike=True)
+    made = load(synthetic.make(geometry, tmp_path / "a", 0, 1, shard_bytes=4000))
+    assert {name: header.shape for name, header in made.headers.items()} == dict(geometry.shapes())
+    q, k = (f"model.layers.{{}}.self_attn.{name}_proj.weight" for name in "qk")
+    assert torch.equal(made[q.format(0)], made[q.format(1)])
+    assert not torch.equal(made[q.format(0)][:1], made[k.format(0)][:1])
 
 
 def test_experts_are_as_many_tensors_as_announced():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +18,10 @@ STD = 0.02  # of all matrices
 
 @dataclass(frozen=True)
 class Geometry:
-    """The sizes of a Llama; with ``experts`` those of a Mixtral, one file tensor for each matrix of each expert."""
+    """The sizes of a Llama; with ``experts`` those of a Mixtral, one file tensor for each matrix of each expert.
+
+    Layers that are ``alike`` have the weights of the first: a large checkpoint is written in minutes.
+    """
 
     hidden: int
     ffn: int
@@ -26,6 +30,7 @@ class Geometry:
     kv_heads: int
     vocabulary: int
     experts: int = 0
+    alike: bool = False
 
     def shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Name and shape of every tensor, in the order of the file."""
@@ -90,10 +95,20 @@ def make(geometry: Geometry, folder: Path, seed: int, noise: int | None = None, 
             shards.append({})
             filled = 0
         shards[-1][name], filled = shape, filled + size
+    drawn: dict[str, Tensor] = {}
+
+    def made(name: str, shape: tuple[int, ...]) -> Tensor:
+        if not geometry.alike:
+            return _tensor(name, shape, seed, noise)
+        first = re.sub(r"layers\.\d+\.", "layers.0.", name)
+        if first not in drawn:
+            drawn[first] = _tensor(first, shape, seed, noise)
+        return drawn[first].clone()  # a file has every tensor once
+
     weight_map = {}
     for i, shard in enumerate(shards):
         file = f"model-{i + 1:05d}-of-{len(shards):05d}.safetensors"
-        tensors = {name: _tensor(name, shape, seed, noise) for name, shape in shard.items()}
+        tensors = {name: made(name, shape) for name, shape in shard.items()}
         save_file(tensors, folder / file, {"format": "pt"})
         weight_map |= dict.fromkeys(shard, file)
     total = sum(2 * torch.Size(shape).numel() for _, shape in geometry.shapes())
