@@ -1,13 +1,13 @@
 """Full-size geometry: time and memory of matching two models, next to reading, writing and the bare FFN Grams.
 
-    python benchmarks/full_size.py [--folder benchmarks/out] [--runs 3] [roberta-base deberta-v3-large]
+    python benchmarks/full_size.py [--folder benchmarks/out] [--runs 3] [roberta-base deberta-v3-large]   # 45 minutes
 
 Weights are random, float32. An unrelated pair (seeds 0 and 1) is the hard case, where no argmax is a permutation; a
 related one is a model and a copy with 5 % noise. All steps run in turn, in rounds that begin with another one each,
 every step in a process of its own; figures are medians over the rounds, ratios medians of the ratios within a round.
 Memory is the peak of anonymous memory above what the process has after its imports (mapped files can be dropped by the
 system at any time and do not count). "Of it matching" is without the checks of all tensors for NaN and without the
-distances before and after. "FFN Grams" are the products of the FFNs' weights alone: no assignment, nothing moved.
+distances before and after. "ffn-grams" are the products of the FFNs' weights alone: no assignment, nothing moved.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import json
 import resource
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -26,17 +25,17 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from common.processes import Figures, anonymous_mb, in_turn, ratio
+from common.processes import Figures, anonymous_mb, in_turn, ratio, watched
 from common.results import write
 from common.showing import show
 
 # Zhang et al. 2025, Table 3: seconds of attention matching on an A100
 PAPER_ATTENTION = {"roberta-base": 1.71, "deberta-v3-large": 1.59}
-GRAMS = "FFN Grams"
+GRAMS = "ffn-grams"
 MATCHINGS = ("attention", "ffn", "paper", "full")
 STEPS = ("read", "write", GRAMS, *MATCHINGS)
 PAIRS = ("unrelated", "related")
-COLUMNS = ("step", "CPU s", "of it matching", "wall s", "anonymous MB", "rounds", "wall / Grams", "CPU / Grams")
+COLUMNS = ("step", "CPU s", "of it matching", "wall s", "anonymous MB", "ascent rounds", "wall / Grams", "CPU / Grams")
 
 
 @dataclass(frozen=True)
@@ -92,11 +91,13 @@ def grams(anchor: Path, source: Path) -> None:
     from safetensors import safe_open
 
     one, other = (safe_open(folder / "model.safetensors", framework="pt") for folder in (anchor, source))
-    for name in one.keys():  # noqa: SIM118 - not a dict
-        if name.endswith("intermediate.dense.weight"):
-            out = name.replace("intermediate", "output")
-            into = one.get_tensor(name) @ other.get_tensor(name).T
-            torch.addmm(into, one.get_tensor(out).T, other.get_tensor(out))
+    names = [name for name in one.keys() if name.endswith("intermediate.dense.weight")]  # noqa: SIM118 - not a dict
+    if not names:
+        raise RuntimeError(f"{anchor}: no FFN of BERT's names")
+    for name in names:
+        out = name.replace("intermediate", "output")
+        into = one.get_tensor(name) @ other.get_tensor(name).T
+        torch.addmm(into, one.get_tensor(out).T, other.get_tensor(out))
 
 
 def step(what: str, anchor: Path, source: Path) -> None:
@@ -106,31 +107,22 @@ def step(what: str, anchor: Path, source: Path) -> None:
     from cobasin.checkpoints import writer
     from cobasin.finding import match as api
 
-    base, peak, ended = anonymous_mb("self"), [0.0], threading.Event()
-
-    def watch() -> None:
-        while not ended.wait(0.01):
-            peak[0] = max(peak[0], anonymous_mb("self"))
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
+    base = anonymous_mb("self")
     before, started = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
     more: dict[str, Any] = {}
-    if what == "read":
-        for model in (source, anchor):
-            for tensor in api.load(model).values():
-                float(tensor.sum())
-    elif what == "write":
-        writer.save(api.load(source), source.parent / "written", overwrite=True)
-    elif what == GRAMS:
-        grams(anchor, source)
-    else:
-        report = api.match(source, anchor, symmetry=what).report
-        more = {"ascent_cpu_s": report["ascent_cpu_seconds"], "rounds": report["rounds"]}
-    wall = time.perf_counter() - started
-    after = resource.getrusage(resource.RUSAGE_SELF)
-    ended.set()
-    watcher.join()
+    with watched("self") as peak:
+        if what == "read":
+            for model in (source, anchor):
+                for tensor in api.load(model).values():
+                    float(tensor.sum())
+        elif what == "write":
+            writer.save(api.load(source), source.parent / "written", overwrite=True)
+        elif what == GRAMS:
+            grams(anchor, source)
+        else:
+            report = api.match(source, anchor, symmetry=what).report
+            more = {"ascent_cpu_s": report["ascent_cpu_seconds"], "rounds": report["rounds"]}
+        wall, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_SELF)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     print(json.dumps(asdict(Step(wall, cpu, peak[0] - base, **more))))
 
@@ -138,7 +130,7 @@ def step(what: str, anchor: Path, source: Path) -> None:
 def run(what: str, anchor: Path, source: Path) -> Step:
     """One step in a process of its own."""
     command = [sys.executable, __file__, "--step", what, str(anchor), str(source)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     return Step(**json.loads(done.stdout.splitlines()[-1]))
 
 
@@ -146,46 +138,50 @@ def rows(found: dict[str, list[Step]]) -> list[list[str]]:
     """Medians, and how they compare with the bare Grams."""
     table = []
     for what, steps in found.items():
-
-        def middle(key: str, steps: Sequence[Step] = steps) -> float:
-            return median(getattr(one, key) for one in steps)
-
         matched = what in MATCHINGS
-        row = [what, f"{middle('cpu_s'):.2f}", f"{middle('ascent_cpu_s'):.2f}" if matched else ""]
-        row += [f"{middle('wall_s'):.2f}", f"{middle('anonymous_mb'):.0f}", f"{middle('rounds'):g}" if matched else ""]
+        row = [what, f"{_median(steps, 'cpu_s'):.2f}", f"{_median(steps, 'ascent_cpu_s'):.2f}" if matched else ""]
+        row += [f"{_median(steps, 'wall_s'):.2f}", f"{_median(steps, 'anonymous_mb'):.0f}"]
+        row.append(f"{_median(steps, 'rounds'):g}" if matched else "")
         if matched and GRAMS in found:
             row += [f"{ratio(steps, found[GRAMS], key):.2f} x" for key in ("wall_s", "cpu_s")]
         table.append(row)
     return table
 
 
+def _median(steps: Sequence[Step], key: str) -> float:
+    return median(getattr(one, key) for one in steps)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=list(PAPER_ATTENTION), help=f"of {', '.join(PAPER_ATTENTION)}")
     parser.add_argument("--folder", type=Path, default=Path("benchmarks/out"))
-    parser.add_argument("--pairs", default=",".join(PAIRS))
-    parser.add_argument("--steps", default=",".join(STEPS))
+    parser.add_argument("--pairs", default=",".join(PAIRS), help=f"of {', '.join(PAIRS)}")
+    parser.add_argument("--steps", default=",".join(STEPS), help=f"of {', '.join(STEPS)}")
     parser.add_argument("--runs", type=int, default=3, help="rounds")
     parser.add_argument("--step", choices=STEPS, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.step:
         step(options.step, *map(Path, options.models))
         return
-    wanted = {"models": options.models, "--pairs": options.pairs.split(","), "--steps": options.steps.split(",")}
-    for (what, names), known in zip(wanted.items(), (PAPER_ATTENTION, PAIRS, STEPS), strict=True):
-        if unknown := set(names) - set(known):
-            parser.error(f"{what}: unknown: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    pairs, steps = options.pairs.split(","), options.steps.split(",")
+    for option, asked, known in (
+        ("models", options.models, PAPER_ATTENTION),
+        ("--pairs", pairs, PAIRS),
+        ("--steps", steps, STEPS),
+    ):
+        if unknown := set(asked) - set(known):
+            parser.error(f"{option}: unknown: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     path = options.folder / "full-size.json"
     for name in options.models:
-        for pair in wanted["--pairs"]:
+        for pair in pairs:
             anchor, source = make(name, "anchor", options.folder), make(name, pair, options.folder)
-            steps = {what: partial(run, what, anchor, source) for what in wanted["--steps"]}
-            found = in_turn(steps, options.runs)
+            found = in_turn({what: partial(run, what, anchor, source) for what in steps}, options.runs)
             caption = f"attention matching of the paper, on an A100: {PAPER_ATTENTION[name]} s"
             show(f"{name}, float32, {pair}", COLUMNS, rows(found), caption)
-            known = json.loads(path.read_text()) if path.exists() else {}
-            told = {what: [asdict(one) for one in steps] for what, steps in found.items()}
-            write(path, known | {f"{name}, {pair}": told})
+            earlier = json.loads(path.read_text()) if path.exists() else {}
+            told = {what: [asdict(one) for one in taken] for what, taken in found.items()}
+            write(path, earlier | {f"{name}, {pair}": told})
 
 
 if __name__ == "__main__":

@@ -171,14 +171,15 @@ class Experiment(Part):
         del content["small"]
         if model is not None:
             content["models"] = {model: [{"path": model}]}
-        if setting is not None:
-            if setting not in content.get("models", {}):
-                raise InputError(f"{path}: models: no {setting!r}{nearest(setting, content.get('models', {}))}")
-            content["models"] = {setting: content["models"][setting]}
         try:
-            return cls.model_validate(content)
+            whole = cls.model_validate(content)
         except ValidationError as error:
             raise InputError(f"{path}: {explain(error)}") from None
+        if setting is None:
+            return whole
+        if setting not in whole.models:
+            raise InputError(f"{path}: models: no {setting!r}{nearest(setting, whole.models)}")
+        return whole.model_copy(update={"models": {setting: whole.models[setting]}})
 
     def used(self) -> dict[str, DataSet]:
         """The data sets that are used, with what they have in common filled in."""

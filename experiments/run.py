@@ -1,6 +1,7 @@
 """Run the paper's experiments: train, match, merge, evaluate; tables and pictures.
 
     python experiments/run.py table1-emotion [figure4 ...] [--small] [--out experiments/out] [--model roberta-base]
+    python experiments/run.py table1-ner --setting "a start each"
     python experiments/run.py all --small
 
 An item is a file of this folder (or any YAML file of that form): what is in it, and nothing else, is what is done.
@@ -70,10 +71,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("items", nargs="+", metavar="ITEM", help=f"{', '.join(items())}, a YAML file, or all")
     parser.add_argument("--small", action="store_true", help="few rows, one seed: to see that everything runs")
     parser.add_argument("--model", help="a folder or hub id that all end models start from")
-    parser.add_argument("--setting", help="only these models, out of those that the file has: 'a start each'")
+    parser.add_argument("--setting", help="use one entry of the file's models only, such as 'a start each'")
     parser.add_argument("--shared", type=Path, default=Path("../shared"), help="folder with data/ and models/")
     parser.add_argument("--out", type=Path, default=Path("experiments/out"), help="folder of all that is made")
     options = parser.parse_args(arguments)
+    if options.setting is not None and (options.model is not None or options.items == ["all"]):
+        parser.error("--setting is of an item's own models: not with --model, nor with all")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     wanted = items() if options.items == ["all"] else options.items
     try:

@@ -35,8 +35,8 @@ def markdown(found: Mapping[str, Any]) -> str:
     if found.get("setting"):
         command += f' --setting "{found["setting"]}"'
     lines.append(
-        f"{small}`{command}`; seeds {seeds}; "
-        f"{found['device']}, {found['minutes']:g} minutes of measuring; {versions}; {found['date']}."
+        f"{small}`{command}`; seeds {seeds}; {found['device']}, {found['minutes']:g} minutes of measuring; {versions}; "
+        f"{found['date']}."
     )
     return "\n".join(lines) + "\n"
 

@@ -149,6 +149,9 @@ def test_steps_at_full_size_are_told_next_to_the_bare_grams(tmp_path, monkeypatc
         (step["rounds"] is not None) == (what in full_size.MATCHINGS) for what in rounds for step in rounds[what]
     )
     assert rounds["full"][0]["ascent_cpu_s"] > 0
+    model("gpt2/GPT2LMHeadModel").save_pretrained(tmp_path / "gpt2")
+    with pytest.raises(RuntimeError, match="no FFN of BERT's names"):
+        full_size.grams(tmp_path / "gpt2", tmp_path / "gpt2")
     with pytest.raises(SystemExit):
         full_size.main(["--pairs", "nonsense"])
     assert "--pairs: unknown: nonsense; there are unrelated, related" in capsys.readouterr().err

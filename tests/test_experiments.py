@@ -293,6 +293,9 @@ def test_one_setting_alone(place, tmp_path, capsys):
     }
     assert run.main([str(path), "--setting", "onne"]) == 2
     assert "models: no 'onne'; did you mean 'one'?" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        run.main(["all", "--setting", "one"])
+    assert "--setting is of an item's own models" in capsys.readouterr().err
 
 
 def test_images_beside_the_project_are_unpacked(tmp_path):

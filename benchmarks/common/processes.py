@@ -7,7 +7,8 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -39,14 +40,10 @@ def measured(command: Sequence[str], environment: Mapping[str, str] | None = Non
         process = subprocess.Popen(
             command, stdout=output, stderr=subprocess.STDOUT, env=os.environ | dict(environment or {})
         )
-        peak, ended = [0.0], threading.Event()
-        watcher = threading.Thread(target=_watch, args=(process.pid, peak, ended))
-        watcher.start()
-        _, status, usage = os.wait4(process.pid, 0)
-        wall = time.perf_counter() - started
-        process.returncode = os.waitstatus_to_exitcode(status)
-        ended.set()
-        watcher.join()
+        with watched(process.pid) as peak:
+            _, status, usage = os.wait4(process.pid, 0)
+            wall = time.perf_counter() - started
+            process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode:
             output.seek(0)
             said = output.read().decode(errors="replace")
@@ -54,16 +51,33 @@ def measured(command: Sequence[str], environment: Mapping[str, str] | None = Non
     return Figures(wall, usage.ru_utime + usage.ru_stime, peak[0])
 
 
-def _watch(process: int, peak: list[float], ended: threading.Event) -> None:
-    while not ended.wait(_LOOK):
-        try:
-            peak[0] = max(peak[0], anonymous_mb(process))
-        except OSError:
-            return
+@contextmanager
+def watched(process: int | str) -> Iterator[list[float]]:
+    """The peak of a process's anonymous memory meanwhile, in MB: the only entry of the list."""
+    peak, ended = [0.0], threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(_LOOK):
+            try:
+                peak[0] = max(peak[0], anonymous_mb(process))
+            except OSError:
+                return
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield peak
+    finally:
+        ended.set()
+        watcher.join()
 
 
 def anonymous_mb(process: int | str) -> float:
-    """The anonymous memory of a process (by its number, or ``self``) at the moment, as Linux counts it; 0 if ended."""
+    """The anonymous memory of a process (by its number, or ``self``) at the moment, as Linux counts it.
+
+    Raises:
+        OSError: there is no such process, or this is no Linux.
+    """
     lines = Path(f"/proc/{process}/status").read_text().splitlines()
     return sum(int(line.split()[1]) / 1024 for line in lines if line.startswith("RssAnon"))
 
