@@ -12,7 +12,7 @@ import torch
 
 from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.typed import Typed
-from cobasin.data import Batches, batches, rows_of, task_of
+from cobasin.data import Batch, batches, rows_of, task_of
 from cobasin.evaluation.path import loss_path
 from cobasin.evaluation.running import instantiate
 from cobasin.evaluation.tasks import evaluate
@@ -28,7 +28,7 @@ from models import End, end_models, rows_digest
 from running import Ensemble, models_of, with_head
 from world import World
 
-BATCH = 16  # rows that are evaluated at once; with more, a batch of texts is mostly padding
+BATCH = 16  # rows that are evaluated at once
 QUICK = 30.0  # seconds
 Row = dict[str, Any]
 
@@ -43,7 +43,7 @@ class Measuring:
     def __init__(self, experiment: Experiment, world: World, results: Results):
         self.experiment, self.world, self.results = experiment, world, results
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
-        self._tests: dict[tuple[End, str, Split], Batches] = {}
+        self._tests: dict[tuple[End, str, Split], list[Batch]] = {}
 
     @cached_property
     def data(self) -> dict[str, DataSet]:
@@ -232,7 +232,8 @@ class Measuring:
         if key not in self._tests:
             config, limit = self.data[test].config(split, self.world), self.experiment.rows.get(split)
             samples = None if limit is None or limit >= len(rows_of(config)) else limit
-            self._tests[key] = batches(load(end.folder), config, samples=samples, batch_size=BATCH, seed=0)
+            found = batches(load(end.folder), config, samples=samples, batch_size=BATCH, seed=0)
+            self._tests[key] = list(found.by_length())  # read once: some hundred merges are evaluated on it
         found = evaluate(model, self._tests[key], task_of(load(end.folder)), self.data[test].metric)
         return {"loss": found.loss, "metric": found.metric, "metric_name": found.metric_name}
 

@@ -58,6 +58,18 @@ def test_shuffled_are_the_batches_that_are_left():
     assert len(rest.shuffled(seeded(0))) == len(rest) == len(made) - 1
 
 
+def test_by_length_the_longest_rows_come_first_each_with_its_label():
+    rows = [{"text": "row " * count, "label": count // 3 % 2} for count in (3, 9, 1, 7, 5)]
+    made = batches(bert(), rows, **{**ALL, "batch_size": 2})
+    ordered = made.by_length()
+    words = [length for batch in ordered for length in batch.inputs["attention_mask"].sum(1).tolist()]
+    assert words == sorted(words, reverse=True)
+    assert [label for batch in ordered for label in batch.labels.tolist()] == [1, 0, 1, 1, 0]
+    padding = [sum(int((batch.inputs["attention_mask"] == 0).sum()) for batch in each) for each in (ordered, made)]
+    assert padding[0] < padding[1]
+    assert (ordered.rows, ordered.digest) == (made.rows, made.digest)
+
+
 def seeded(seed):
     return torch.Generator().manual_seed(seed)
 

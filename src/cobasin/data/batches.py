@@ -14,7 +14,7 @@ from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.data.blocks import blocks_of, choose
 from cobasin.data.config import DataConfig
 from cobasin.data.encoder import Batch, Encoder, inputs_of
-from cobasin.data.examples import Examples, text_role
+from cobasin.data.examples import Example, Examples, text_role
 from cobasin.data.rows import MemoryRows, Rows, feed
 from cobasin.data.sources import rows_of
 from cobasin.data.tasks import task_of
@@ -58,6 +58,12 @@ class Batches:
     def shuffled(self, generator: torch.Generator) -> Batches:
         """The same batches in another order."""
         return self._of([self._numbers[i] for i in torch.randperm(len(self), generator=generator).tolist()])
+
+    def by_length(self) -> Batches:
+        """The same rows, the longest first: rows of one batch are of about one length, and little is padded."""
+        rest = copy.copy(self)
+        rest._order = sorted(self._order, key=lambda place: -_length(self._examples[place]))
+        return rest
 
     def _of(self, numbers: Sequence[int]) -> Batches:
         rest = copy.copy(self)
@@ -114,6 +120,11 @@ def batches(
     examples = Examples(rows, checkpoint, task, data, reads, length)
     encoder = Encoder(checkpoint, task, reads, tokenizer, data, length, seed)
     return Batches(examples, choose(len(rows), samples, seed), encoder, batch_size)
+
+
+def _length(example: Example) -> int:
+    """Words, ids or characters; all examples of a data set are of one kind, pictures of one size."""
+    return sum(len(example[role]) for role in ("input_ids", "tokens", "text", "text_b") if role in example)
 
 
 def _filled(rows: Rows) -> Rows:

@@ -76,6 +76,7 @@ def path_to_folder(a: str, b: str, out: Path, request: Request, overwrite: bool 
     check_metric(first.config, task)
     device = device_of(request.device)
     rows = batches(first, data, samples=request.samples, batch_size=request.batch_size, seed=request.seed)
+    rows = rows.by_length()
     labels_of(next(iter(rows)))  # better now than after the matching
     with tables.rounds(f"matching {b} to {a}") as progress:
         matched = match_all(models, request.match, anchor=0, progress=progress)
