@@ -10,6 +10,7 @@ from transformers import GPT2Config
 
 from cobasin.architectures import declare
 from cobasin.errors import InputError
+from cobasin.symmetry.action import act
 from cobasin.symmetry.canonical import gauge_of
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import form_of as form
@@ -45,6 +46,19 @@ def test_inverse_takes_the_model_back(family, folded):
     assert distance(there, source) > 5
     assert_same(element.inverse().apply(there), source)
     assert_same(element.inverse().inverse().apply(source), there)
+
+
+def test_what_is_only_put_in_another_order_keeps_its_dtype():
+    """And its numbers; what is multiplied is what float32 makes of it."""
+    form = form_of("bert", folded=False)
+    source = {name: tensor.bfloat16() for name, tensor in random_state(form.spec, 0).items()}
+    for part, dtypes in (("ffn", {torch.bfloat16}), ("attention", {torch.bfloat16, torch.float32})):
+        values = Element.sample(form, 3, part).values
+        moved = {name: act(form.spec, values, form.group, name, tensor) for name, tensor in source.items()}
+        assert {tensor.dtype for tensor in moved.values()} == dtypes
+        assert not all(torch.equal(tensor, source[name]) for name, tensor in moved.items())
+        for name, tensor in moved.items():
+            assert torch.equal(tensor.float(), act(form.spec, values, form.group, name, source[name].float()))
 
 
 @every_form

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import torch
 
-from cobasin.execution.memory import settle_malloc
+from cobasin.execution.memory import release_freed, settle_malloc
 
 
 def run_jobs(jobs: Sequence[Callable[[], None]], one_by_one: bool = False) -> None:
@@ -24,6 +24,7 @@ def run_jobs(jobs: Sequence[Callable[[], None]], one_by_one: bool = False) -> No
     if workers <= 1:
         for job in jobs:
             job()
+            release_freed()
         return
     share = max(1, torch.get_num_threads() // workers)
     left = iter(jobs)  # the workers take from it in turn: a future for every job would take longer than small ones
@@ -39,6 +40,7 @@ def run_jobs(jobs: Sequence[Callable[[], None]], one_by_one: bool = False) -> No
                 future.result()
         finally:
             deque(left, maxlen=0)  # after an exception no other job starts
+    release_freed()
 
 
 @contextmanager

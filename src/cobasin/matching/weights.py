@@ -19,7 +19,7 @@ from torch import Tensor
 
 from cobasin.execution.jobs import bfloat16_products, run_jobs
 from cobasin.matching.compared import Compared
-from cobasin.matching.near import proven_order, terms
+from cobasin.matching.neurons import in_order, proven_order, terms
 from cobasin.matching.order import inner_order, propose_order
 from cobasin.matching.state import CPU, Match, on_cpu
 from cobasin.matching.units import Keep, Units, owns
@@ -31,7 +31,7 @@ MAX_ROUNDS = 200
 SETTLED = 1e-6  # relative fall of the squared distance in a round
 LARGE = 1 << 28  # bytes: tables of this size are not made side by side; their products use all threads anyway
 SMALL = 1 << 17  # entries of the tensors that a job moves; below, threads would mostly wait for the interpreter
-PART = 1 << 26  # bytes of such a table that are made at once
+PART = 1 << 24  # bytes of a table that are made at once, and a few more: what is as large leaves no hole in the heap
 LEANING = 1e-10  # of the norm of what the ends say: far above the rounding of float64
 EXACT = 1e-24  # of the squared distance at the start: nothing but rounding is left
 
@@ -208,11 +208,10 @@ def _best(match: Match, key: Key, exactly: bool) -> Value:
         compared, over = Compared(match, key), match.spec.batch_axes(str(key[0]))
         if over:
             return _neurons_of_experts(compared, group, *over)
-        if (proven := proven_order(group, terms(compared))) is not None:
+        found = terms(compared)
+        if (proven := proven_order(group, found)) is not None:
             return proven
-        if _table(match, [key]) > LARGE:
-            return group.project_in_parts(compared.gram, size, max(1, PART // (4 * size)))
-        return group.project(compared.gram())
+        return in_order(group, found, group.order_of(compared.gram, size, -(-PART // (4 * size))))
     gram = match.gram(key)
     if exactly:
         return group.project(gram, joint=not match.choice.paper)

@@ -10,6 +10,7 @@ from typing import Any
 from cobasin.checkpoints.typed import Typed
 from cobasin.finding.search import Search
 from cobasin.matching.choice import Choice
+from cobasin.matching.weights import LARGE, PART
 from cobasin.merging.after import Afterwards
 from cobasin.merging.fused import Fusion
 from cobasin.merging.merge import owners, result
@@ -17,8 +18,10 @@ from cobasin.merging.parents import equally_tied, prepare
 from cobasin.recipe import Recipe
 from cobasin.statistics.activations import SAMPLED
 from cobasin.statistics.of_models import Statistics, batches_of
+from cobasin.symmetry.spec import Spec
 
 FLOAT32, FLOAT64 = 4, 8
+PARTS = 8  # of tables of pairs, at a time
 
 
 def plan(recipe: Recipe, models: Mapping[str, Any]) -> dict[str, Any]:
@@ -100,11 +103,12 @@ def _memory(recipe: Recipe, typed: list[Typed]) -> dict[str, int]:
     spec, models = typed[0].spec, len(recipe.inputs)
     sizes = {name: math.prod(entry.layout.shape) for name, entry in spec.entries.items() if name not in spec.tied}
     largest, whole = max(sizes.values()) * FLOAT32, sum(sizes.values()) * FLOAT32
-    memory = {"fusing": (len(typed) + 2) * largest}
+    # what is computed and what is being written; of slices no more, otherwise also the tensors of all models
+    memory = {"fusing": (2 + len(typed) * (not recipe.method.elementwise)) * largest}
     if recipe.match.symmetry != "none":
-        widest = max((space.size for space in spec.spaces.values() if space.group is not None), default=1)
-        # a Gram and what its solver copies for every worker, beside a source and an anchor tensor in two stages each
-        memory["matching"] = 4 * largest + (os.cpu_count() or 1) * 3 * widest**2 * FLOAT64
+        tables, moved = _matching(recipe, spec, sizes)
+        memory["fusing"] += 2 * moved  # in its new order, and multiplied
+        memory["matching"] = tables + 3 * moved
         if recipe.match.anchor == "consensus":
             memory["matching"] += whole  # a mean
     if recipe.method.statistics is not None:
@@ -121,3 +125,17 @@ def _memory(recipe: Recipe, typed: list[Typed]) -> dict[str, int]:
     if recipe.after is not None:  # healing also: gradients, two moments, and what did best so far
         memory["after the merge"] = whole * (1 + len(typed) + 4 * (recipe.after.heal is not None))
     return memory
+
+
+def _matching(recipe: Recipe, spec: Spec, sizes: Mapping[str, int]) -> tuple[int, int]:
+    """Bytes of what elements are found from, by all workers, and of the largest tensor that is moved, in float32."""
+    choice = Choice.parse(recipe.match.symmetry, recipe.match.layers)
+    free = [key for key in spec.sites if choice.frees(spec, key)]
+    moved = max((sizes.get(site.tensor, 0) for key in free for site in spec.sites[key]), default=0)
+    tables = 0
+    for space in {str(key[0]) for key in free}:
+        # gains for an assignment, made in parts; of a basis a Gram, and the factors that its solver makes
+        n, held = spec.sizes[space], 1 if spec.spaces[space].part == "ffn" else 4
+        workers = 1 if spec.spaces[space].part == "residual" or FLOAT32 * n**2 > LARGE else os.cpu_count() or 1
+        tables = max(tables, workers * (held * n**2 * FLOAT64 + PARTS * PART))
+    return tables, moved * FLOAT32

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import partial, reduce
 from typing import Protocol
 
 import torch
@@ -11,7 +11,6 @@ from torch import Tensor
 
 from cobasin.symmetry.groups import Group, Value
 from cobasin.symmetry.spec import Entry, Key, Spec
-from cobasin.symmetry.state import wide
 from cobasin.symmetry.types import Axis, Block
 
 Values = dict[Key, Value]
@@ -28,7 +27,8 @@ class Action(Protocol):
 def act(spec: Spec, values: Mapping[Key, Value], group: Callable[[Key], Group], name: str, tensor: Tensor) -> Tensor:
     """``tensor`` (named ``name`` in the spec) moved by all elements in ``values`` that touch it.
 
-    Keys that ``values`` lacks act as the identity. What is moved is in float32 or better; the input is not changed.
+    Keys that ``values`` lacks act as the identity. What is multiplied is in float32 or better, what is only put in
+    another order in its own dtype; the input is not changed.
     """
 
     def action(key: Key) -> Action | None:
@@ -56,14 +56,14 @@ def move_entry(spec: Spec, action: Callable[[Key], Action | None], entry: Entry,
     ]
     if not any(acting):
         return tensor
-    tensor = wide(tensor)
     parts = [
         _move_block(spec, block, steps, block.view(tensor))
         for block, steps in zip(entry.layout.blocks, acting, strict=True)
     ]
     if len(parts) == 1:  # the usual case, without a second copy of what may be a large embedding
         return parts[0].reshape(tensor.shape)
-    result = torch.empty_like(tensor, memory_format=torch.contiguous_format)
+    dtype = reduce(torch.promote_types, (part.dtype for part in parts))
+    result = torch.empty_like(tensor, dtype=dtype, memory_format=torch.contiguous_format)
     for block, part in zip(entry.layout.blocks, parts, strict=True):
         block.view(result).copy_(part)
     return result

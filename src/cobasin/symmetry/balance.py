@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ from cobasin.symmetry.action import Action, Values, batch_positions, in_new_orde
 from cobasin.symmetry.form import Form
 from cobasin.symmetry.groups import Value
 from cobasin.symmetry.spec import Key
-from cobasin.symmetry.state import Lazy, State
+from cobasin.symmetry.state import Lazy, State, wide
 
 FRAME = ("matrix", "dual")
 Frames = dict[Key, Value]
@@ -49,9 +50,14 @@ def frame_action(frames: Frames) -> Callable[[Key], Action | None]:
     def action(key: Key) -> Action | None:
         if key not in frames:
             return None
-        return lambda x, charge: x @ frames[key][FRAME[0] if charge > 0 else FRAME[1]].to(x.dtype)
+        return partial(_in_frame, frames[key])
 
     return action
+
+
+def _in_frame(frame: Value, x: Tensor, charge: int) -> Tensor:
+    x = wide(x)
+    return x @ frame[FRAME[0] if charge > 0 else FRAME[1]].to(x)
 
 
 def inverse(frame: Value) -> Value:

@@ -26,28 +26,30 @@ def assign(gain: Tensor) -> Tensor:
     return assign_rows(lambda rows: gain[..., rows, :], gain.shape)
 
 
-def assign_rows(rows: Rows, shape: Sequence[int]) -> Tensor:
-    """`assign` for gains of this shape, none of which are held unless a solver is needed; that takes float64."""
+def assign_rows(rows: Rows, shape: Sequence[int], step: int | None = None) -> Tensor:
+    """`assign` for gains of this shape, asked for once, ``step`` rows at a time, and held in float64 on the CPU."""
     *batch, n, _ = shape
-    step = max(1, _PART // max(1, math.prod(batch) * n))
-    parts = [slice(start, start + step) for start in range(0, n, step)]
-    best, perm = rows(parts[0]).max(-2)
-    for part in parts[1:]:
-        gain, source = rows(part).max(-2)
-        better = gain > best
-        best, perm = torch.where(better, gain, best), torch.where(better, source + part.start, perm)
+    step = step or max(1, _PART // max(1, math.prod(batch) * n))
+    # contiguous float64, so that the solver makes no copy of its own
+    cost = torch.empty(shape, dtype=torch.float64, device="cpu")
+    best: list[Tensor] = []
+    for start in range(0, n, step):
+        gain = rows(slice(start, min(start + step, n)))
+        cost[..., start : start + step, :] = -gain.cpu()
+        largest, source = gain.max(-2)
+        better = largest > best[0] if best else torch.ones_like(largest, dtype=torch.bool)
+        found = largest, source + start
+        best = [torch.where(better, new, old) for new, old in zip(found, best or found, strict=True)]
+    perm = best[1]
     flat = perm.reshape(-1, n)
     unsolved = (~is_permutation(flat)).nonzero().flatten()
     if not len(unsolved):
         return perm
     from scipy.optimize import linear_sum_assignment  # dear to import, and models that are near never need it
 
-    # contiguous float64, so that the solver makes no copy of its own
-    cost = torch.empty(len(unsolved), n, n, dtype=torch.float64, device="cpu")
-    for part in parts:
-        cost[:, part] = -rows(part).reshape(math.prod(batch), -1, n)[unsolved].cpu()
-    for k, one in zip(unsolved.tolist(), cost, strict=True):
-        sources, targets = linear_sum_assignment(one.numpy())
+    tables = cost.reshape(-1, n, n)
+    for k in unsolved.tolist():
+        sources, targets = linear_sum_assignment(tables[k].numpy())
         flat[k, targets] = torch.as_tensor(sources, device=flat.device)
     return flat.reshape(perm.shape)
 

@@ -45,7 +45,8 @@ class Diagonal(Group):
 
     def act(self, value: Value, x: Tensor, charge: int = 1) -> Tensor:
         if "scale" in value and charge:
-            x = x * value["scale"][..., None, :].pow(charge).to(x)
+            dtype = torch.promote_types(x.dtype, torch.float32)
+            x = x * value["scale"][..., None, :].pow(charge).to(x.device, dtype)  # without a wider copy of x itself
         return x
 
     def inverse(self, value: Value) -> Value:

@@ -39,6 +39,12 @@ class Gram:
         _add(self.source, charge, source)
         _add(self.target, charge, target)
 
+    def put(self, rows: Tensor, part: Gram) -> None:
+        """Overwrite some rows of all terms and norms."""
+        for kind in ("cross", "source", "target"):
+            for charge, term in getattr(part, kind).items():
+                getattr(self, kind)[charge][rows] = term
+
     def map(self, change: Callable[[Tensor], Tensor], norms: Callable[[Tensor], Tensor]) -> Gram:
         """The Gram with ``change`` applied to every cross term and ``norms`` to every norm."""
         return Gram(

@@ -13,6 +13,7 @@ from torch import Tensor
 from cobasin.symmetry.groups.base import Batch, Group, Value
 from cobasin.symmetry.groups.gram import Gram
 from cobasin.symmetry.groups.scale import aligning_scale, best_scale, compose_scale, gain, inverse_scale
+from cobasin.symmetry.state import wide
 
 _ROUNDS = 100  # of the alternation between rotation and scale; it stops when no scale moves any more
 _SETTLED = 1e-10
@@ -56,7 +57,7 @@ class Isometry(Group):
         """``<g, m>``, ``[*batch]``."""
 
     def act(self, value: Value, x: Tensor, charge: int = 1) -> Tensor:
-        x = self._move(value, x)
+        x = self._move(value, wide(x))
         if "scale" in value and charge:
             x = x * value["scale"][..., None, None].pow(charge).to(x)
         return x
@@ -196,6 +197,7 @@ class General(Orthogonal):
     """
 
     def act(self, value: Value, x: Tensor, charge: int = 1) -> Tensor:
+        x = wide(x)
         return x @ (_dual(value) if charge < 0 else value["matrix"]).to(x)
 
     def inverse(self, value: Value) -> Value:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -81,35 +81,26 @@ class Permutation(Group):
         norms = [norm.gather(-1, perm) for norm in self._entries.norms(gram)]
         return {"perm": perm} | self._entries.solve(direct, inverse, norms)
 
-    def project_in_parts(self, gram_of: Callable[[slice], Gram], n: int, step: int) -> Value:
-        """`project` without a batch, from the Grams of ``step`` source columns at a time.
+    def order_of(self, gram_of: Callable[[slice], Gram], n: int, step: int) -> Tensor:
+        """What `of_pairs` takes: for every source column its best target, each of another one.
 
-        The whole Gram is made only where the best sources are no permutation, so that a solver is needed.
+        Args:
+            gram_of: the Gram of some source columns.
+            n: how many there are.
+            step: how many of them are asked for at a time.
         """
-        best: list[Tensor] = []
-        for start in range(0, n, step):
-            gram = gram_of(slice(start, min(start + step, n)))
-            gain, source = self._pair_gain(gram).max(-2)
-            pairs = [_matched(gram.total(charge), source) for charge in (1, -1)] if self.charged else []
-            found = [gain, source + start, *pairs, *(norm[source] for norm in self._entries.norms(gram))]
-            better = gain > best[0] if best else torch.ones_like(gain, dtype=torch.bool)
-            best = [torch.where(better, new, old) for new, old in zip(found, best or found, strict=True)]
-        _, perm, *rest = best
-        if not is_permutation(perm).all():
-            return self.project(gram_of(slice(0, n)))
-        return {"perm": perm} | (self._entries.solve(rest[0], rest[1], rest[2:]) if self.charged else {})
+        return assign_rows(lambda rows: self._pair_gain(gram_of(rows)), (n, n), step).argsort()
 
-    def of_pairs(self, target: Tensor, grams: Sequence[Gram]) -> Value:
+    def of_pairs(self, target: Tensor, gram: Gram) -> Value:
         """The element that carries source column j to column ``target[j]``.
 
-        ``grams`` are those of these pairs alone, ``[some columns, 1, 1]``, of all columns in their order.
+        ``gram`` is that of these pairs alone, ``[n, 1, 1]``.
         """
         perm = target.argsort()
         if not self.charged:
             return {"perm": perm}
-        direct, inverse = (torch.cat([gram.total(charge)[:, 0, 0] for gram in grams])[perm] for charge in (1, -1))
-        by_part = [self._entries.norms(gram) for gram in grams]
-        norms = [torch.cat([norm[:, 0] for norm in one])[perm] for one in zip(*by_part, strict=True)]
+        direct, inverse = (gram.total(charge)[perm, 0, 0] for charge in (1, -1))
+        norms = [norm[perm, 0] for norm in self._entries.norms(gram)]
         return {"perm": perm} | self._entries.solve(direct, inverse, norms)
 
     def distances(self, gram: Gram) -> Tensor:

@@ -1,4 +1,4 @@
-"""The order of neurons of models that nearly agree, proved by a part of what is compared.
+"""The order of an FFN's neurons: what tells them apart, and of models that nearly agree a proof by a part of it.
 
 Two neurons are at least as far apart in all of their weights as in some of them. So if every neuron's distance to its
 partner, in all weights, is below its distance to any other neuron in every sixteenth weight alone, the partners are
@@ -18,7 +18,7 @@ from cobasin.symmetry.groups import Gram, Permutation, Value
 from cobasin.symmetry.groups.assignment import is_permutation
 
 EVERY = 16  # of the weights of a neuron in a tensor, one is looked at
-ROWS = 256  # neurons whose pairs are held at once; the first of them tell that models are independent
+PAIRS = 1 << 21  # that are looked at at once, or a few more; the first of them tell that models are independent
 MARGIN = 0.01  # by which all others have to be further away
 ROUNDING = 1e-5  # of squared norms, at most, in float32
 Term = tuple[int, Tensor, Tensor]
@@ -42,23 +42,57 @@ def terms(compared: Compared) -> list[Term]:
 def proven_order(group: Permutation, terms: Sequence[Term]) -> Value | None:
     """The value that the Gram of these neurons would ask for, without a batch; None where it takes the Gram to tell."""
     parts = [(charge, *(side[:, ::EVERY].to(_dtype(x, y)).contiguous() for side in (x, y))) for charge, x, y in terms]
-    (_, first, _), *_ = terms
-    twins, grams = list[Tensor](), list[Gram]()
-    for rows in torch.arange(len(first), device=first.device).split(ROWS):
+    matched = _Pairs(terms)
+    for rows in matched.steps():
         table = _gram([(charge, x[rows], y) for charge, x, y in parts])
         if group.scaled and any((norm <= 0).any() for charge, norm in table.source.items() if charge):
             return None  # what vanishes in the part looked at may have any scale
         distances = group.distances(table) - ROUNDING * sum(table.target.values())
         twin = distances.argmin(-1)
         others = distances.scatter(-1, twin[:, None], torch.inf).amin(-1)
-        pairs = _gram([(charge, x[rows, None], y[twin, None]) for charge, x, y in terms])
+        pairs = matched.add(rows, twin)
         size = sum(norm[:, 0] for norms in (pairs.source, pairs.target) for norm in norms.values())
         if not (group.distances(pairs)[:, 0, 0] < (1 - MARGIN) * others - ROUNDING * size).all():
             return None
-        twins.append(twin)
-        grams.append(pairs)
-    order = torch.cat(twins)
-    return group.of_pairs(order, grams) if is_permutation(order) else None
+    return group.of_pairs(matched.order, matched.gram) if is_permutation(matched.order) else None
+
+
+def in_order(group: Permutation, terms: Sequence[Term], order: Tensor) -> Value:
+    """The best value that carries each neuron j of the source to neuron ``order[j]``."""
+    matched = _Pairs(terms)
+    for rows in matched.steps():
+        matched.add(rows, order[rows])
+    return group.of_pairs(order, matched.gram)
+
+
+class _Pairs:
+    """Neurons and their partners, some at a time.
+
+    They are written to one place: a small tensor kept of every step would split the heap for the next step's tables.
+
+    Attributes:
+        order: int64 ``[n]``, for every neuron of the source its partner.
+        gram: of these pairs alone, ``[n, 1, 1]``, with all norms.
+    """
+
+    def __init__(self, terms: Sequence[Term]):
+        self._terms, self.gram = terms, Gram()
+        (_, first, _), *_ = terms
+        self.order = torch.empty(len(first), dtype=torch.int64, device=first.device)
+
+    def steps(self) -> tuple[Tensor, ...]:
+        """Which neurons are looked at together."""
+        n = len(self.order)
+        return torch.arange(n, device=self.order.device).split(-(-PAIRS // n))
+
+    def add(self, rows: Tensor, partners: Tensor) -> Gram:
+        """The Gram of these neurons and their partners alone."""
+        pairs = _gram([(charge, x[rows, None], y[partners, None]) for charge, x, y in self._terms])
+        if not self.gram.cross:
+            self.gram = pairs.map(*[lambda x: x.new_empty(len(self.order), *x.shape[1:])] * 2)
+        self.gram.put(rows, pairs)
+        self.order[rows] = partners
+        return pairs
 
 
 def _gram(terms: Sequence[Term]) -> Gram:
