@@ -46,12 +46,15 @@ def test_the_numbers_are_those_of_the_merge(tmp_path, case, symmetry):
 
 def test_memory_is_that_of_what_is_moved(tmp_path):
     """An FFN's tensors are smaller than the embedding here, and so are its tables than those of the stream."""
-    folders = saved(tmp_path, CLASSIFIER, 2)
+    *folders, third = saved(tmp_path, CLASSIFIER, 3)
     largest = max(tensor.numel() for tensor in tensors_of(folders[0]).values())
     plain, ffn, full = (plan(tmp_path, *folders, "--match", symmetry)["memory"] for symmetry in ("none", "ffn", "full"))
     assert plain == {"fusing": 2 * 4 * largest}
     assert plain["fusing"] < ffn["fusing"] < full["fusing"] == 4 * 4 * largest
-    assert ffn["matching"] != full["matching"]
+    assert plain["fusing"] < ffn["matching"] < full["matching"] < 1e7
+    assert plan(tmp_path, *folders, "--method", "karcher", "--match", "none")["memory"] == plain
+    three = plan(tmp_path, *folders, third, "--match", "full")["memory"]
+    assert three["fusing"] == 5 * 4 * largest
 
 
 def test_the_numbers_of_another_dtype_and_of_several_heads(tmp_path):

@@ -68,6 +68,14 @@ def test_by_length_the_longest_rows_come_first_each_with_its_label():
     padding = [sum(int((batch.inputs["attention_mask"] == 0).sum()) for batch in each) for each in (ordered, made)]
     assert padding[0] < padding[1]
     assert (ordered.rows, ordered.digest) == (made.rows, made.digest)
+    rest = made.skip(1).by_length()
+    assert [label for batch in rest for label in batch.labels.tolist()] == [0, 1, 0]
+
+
+def test_what_is_masked_does_not_depend_on_by_length():
+    rows = [{"text": "row " * count} for count in (3, 9, 1, 7, 5)]
+    made = batches(bert("ForMaskedLM"), rows, **{**ALL, "batch_size": 2})
+    assert ids(made.by_length()) == ids(made)
 
 
 def seeded(seed):

@@ -38,8 +38,7 @@ def match_of(case, symmetry):
 def test_nothing_is_mixed(case, symmetry, monkeypatch):
     """Tensors on a GPU never meet what is kept on the CPU, and the result is that of the CPU."""
     monkeypatch.setattr(weights, "MAX_ROUNDS", 3)
-    monkeypatch.setattr(weights, "LARGE", 1000)  # so that tables are made in parts,
-    monkeypatch.setattr(weights, "PART", 200)  # several of them
+    monkeypatch.setattr(weights, "PART", 200)  # so that tables are made in several parts
     here = match_of(case, symmetry)
     weights.ascend(here)
     with FakeGpu():

@@ -139,7 +139,6 @@ def test_large_tables_are_made_in_parts(family, mode, monkeypatch):
     wholes = [matched(form, mode, source, anchor)[0] for source in (near, random_state(form.spec, 9))]
     seen, gram = [], Compared.gram
     monkeypatch.setattr(Compared, "gram", lambda own, columns=None: seen.append(columns) or gram(own, columns))
-    monkeypatch.setattr(weights, "LARGE", 0)
     monkeypatch.setattr(weights, "PART", 200)
     for whole, source in zip(wholes, (near, random_state(form.spec, 9)), strict=True):
         parts = matched(form, mode, source, anchor)[0]

@@ -59,6 +59,9 @@ def test_what_is_only_put_in_another_order_keeps_its_dtype():
         assert not all(torch.equal(tensor, source[name]) for name, tensor in moved.items())
         for name, tensor in moved.items():
             assert torch.equal(tensor.float(), act(form.spec, values, form.group, name, source[name].float()))
+        applied = Element(form, values).apply(source)
+        narrow = {name for name in source if moved[name].dtype == torch.bfloat16}
+        assert {name for name in source if applied[name].dtype == torch.bfloat16} == narrow - form.changed != set()
 
 
 @every_form

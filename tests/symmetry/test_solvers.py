@@ -112,9 +112,9 @@ def test_a_large_table_is_priced_in_parts(group, batch, dtype, monkeypatch):
     for noise in (0.1, 5.0):
         gram = gram_of(*related(group, batch, 11, 0, noise)).map(*[lambda x: x.to(dtype)] * 2)
         before = {charge: term.clone() for charge, term in gram.cross.items()}
-        monkeypatch.setattr(assignment, "_PART", 1 << 16)
+        monkeypatch.setattr(assignment, "PART", 1 << 16)
         whole = group.project(gram)
-        monkeypatch.setattr(assignment, "_PART", 40)
+        monkeypatch.setattr(assignment, "PART", 40)
         parts = group.project(gram)
         assert all(torch.equal(parts[name], value) for name, value in whole.items())
         assert all(torch.equal(gram.cross[charge], term) for charge, term in before.items())

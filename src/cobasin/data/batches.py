@@ -60,9 +60,15 @@ class Batches:
         return self._of([self._numbers[i] for i in torch.randperm(len(self), generator=generator).tolist()])
 
     def by_length(self) -> Batches:
-        """The same rows, the longest first: rows of one batch are of about one length, and little is padded."""
-        rest = copy.copy(self)
-        rest._order = sorted(self._order, key=lambda place: -_length(self._examples[place]))
+        """The same rows, the longest first: rows of one batch are of about one length, and little is padded.
+
+        Those of a masked language model stay as they are: what is masked depends on the batch.
+        """
+        if self._encoder.masks is not None:
+            return self
+        left = [place for i in self._numbers for place in self._order[i * self.size : (i + 1) * self.size]]
+        rest = self._of(range(len(self)))
+        rest._order = sorted(left, key=lambda place: -_length(self._examples[place]))
         return rest
 
     def _of(self, numbers: Sequence[int]) -> Batches:

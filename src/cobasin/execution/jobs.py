@@ -24,7 +24,7 @@ def run_jobs(jobs: Sequence[Callable[[], None]], one_by_one: bool = False) -> No
     if workers <= 1:
         for job in jobs:
             job()
-            release_freed()
+        release_freed()
         return
     share = max(1, torch.get_num_threads() // workers)
     left = iter(jobs)  # the workers take from it in turn: a future for every job would take longer than small ones

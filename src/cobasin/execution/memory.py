@@ -7,7 +7,8 @@ from contextlib import suppress
 from functools import cache
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
-_LARGE = 1 << 24  # bytes
+MAPPED = 1 << 24
+"""Bytes: blocks of this size are no part of the heap, and go back to the system when they are freed."""
 _KEPT = 1 << 23  # bytes
 
 
@@ -20,7 +21,7 @@ def settle_malloc() -> None:
     """
     with suppress(OSError, AttributeError):  # another C library
         libc = ctypes.CDLL("libc.so.6")
-        libc.mallopt(_M_MMAP_THRESHOLD, _LARGE)
+        libc.mallopt(_M_MMAP_THRESHOLD, MAPPED)
         libc.mallopt(_M_TRIM_THRESHOLD, _KEPT)
 
 

@@ -60,7 +60,7 @@ def proven_order(group: Permutation, terms: Sequence[Term]) -> Value | None:
 def in_order(group: Permutation, terms: Sequence[Term], order: Tensor) -> Value:
     """The best value that carries each neuron j of the source to neuron ``order[j]``."""
     matched = _Pairs(terms)
-    for rows in matched.steps():
+    for rows in matched.steps() if group.charged else ():
         matched.add(rows, order[rows])
     return group.of_pairs(order, matched.gram)
 

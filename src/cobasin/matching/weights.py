@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from cobasin.execution.jobs import bfloat16_products, run_jobs
+from cobasin.execution.memory import MAPPED, release_freed
 from cobasin.matching.compared import Compared
 from cobasin.matching.neurons import in_order, proven_order, terms
 from cobasin.matching.order import inner_order, propose_order
@@ -31,7 +32,7 @@ MAX_ROUNDS = 200
 SETTLED = 1e-6  # relative fall of the squared distance in a round
 LARGE = 1 << 28  # bytes: tables of this size are not made side by side; their products use all threads anyway
 SMALL = 1 << 17  # entries of the tensors that a job moves; below, threads would mostly wait for the interpreter
-PART = 1 << 24  # bytes of a table that are made at once, and a few more: what is as large leaves no hole in the heap
+PART = MAPPED  # bytes of a table that are made at once, and a few more: in the heap they would leave holes
 LEANING = 1e-10  # of the norm of what the ends say: far above the rounding of float64
 EXACT = 1e-24  # of the squared distance at the start: nothing but rounding is left
 
@@ -197,7 +198,10 @@ def _ends(match: Match, key: Key, turned: Collection[str]) -> list[Site]:
 
 
 def _update(match: Match, key: Key, exactly: bool) -> None:
-    match.step({key: in_old_order(match.spec, match.values, key, on_cpu(_best(match, key, exactly)))})
+    value = on_cpu(_best(match, key, exactly))
+    if _table(match, [key]) > LARGE:
+        release_freed()  # what the tables leave, before whole tensors are moved
+    match.step({key: in_old_order(match.spec, match.values, key, value)})
 
 
 def _best(match: Match, key: Key, exactly: bool) -> Value:

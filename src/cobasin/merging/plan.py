@@ -103,12 +103,12 @@ def _memory(recipe: Recipe, typed: list[Typed]) -> dict[str, int]:
     spec, models = typed[0].spec, len(recipe.inputs)
     sizes = {name: math.prod(entry.layout.shape) for name, entry in spec.entries.items() if name not in spec.tied}
     largest, whole = max(sizes.values()) * FLOAT32, sum(sizes.values()) * FLOAT32
-    # what is computed and what is being written; of slices no more, otherwise also the tensors of all models
-    memory = {"fusing": (2 + len(typed) * (not recipe.method.elementwise)) * largest}
+    # what is computed and what is being written; of what is not computed in slices also the tensors of all models
+    sliced = recipe.method.elementwise or "dtype" in recipe.method.inputs
+    memory = {"fusing": (2 + len(typed) * (not sliced)) * largest}
     if recipe.match.symmetry != "none":
-        tables, moved = _matching(recipe, spec, sizes)
-        memory["fusing"] += 2 * moved  # in its new order, and multiplied
-        memory["matching"] = tables + 3 * moved
+        memory["matching"], moved = _matching(recipe, spec, sizes)
+        memory["fusing"] += len(typed) * moved
         if recipe.match.anchor == "consensus":
             memory["matching"] += whole  # a mean
     if recipe.method.statistics is not None:
@@ -128,14 +128,18 @@ def _memory(recipe: Recipe, typed: list[Typed]) -> dict[str, int]:
 
 
 def _matching(recipe: Recipe, spec: Spec, sizes: Mapping[str, int]) -> tuple[int, int]:
-    """Bytes of what elements are found from, by all workers, and of the largest tensor that is moved, in float32."""
+    """Bytes of what is held to find elements, by all workers, and of the largest tensor that is moved, in float32."""
     choice = Choice.parse(recipe.match.symmetry, recipe.match.layers)
-    free = [key for key in spec.sites if choice.frees(spec, key)]
-    moved = max((sizes.get(site.tensor, 0) for key in free for site in spec.sites[key]), default=0)
-    tables = 0
-    for space in {str(key[0]) for key in free}:
-        # gains for an assignment, made in parts; of a basis a Gram, and the factors that its solver makes
-        n, held = spec.sizes[space], 1 if spec.spaces[space].part == "ffn" else 4
-        workers = 1 if spec.spaces[space].part == "residual" or FLOAT32 * n**2 > LARGE else os.cpu_count() or 1
-        tables = max(tables, workers * (held * n**2 * FLOAT64 + PARTS * PART))
-    return tables, moved * FLOAT32
+    keys = [key for key in spec.sites if choice.frees(spec, key)]
+    held, largest = 0, 0
+    for space in {str(key[0]) for key in keys}:
+        free = [key for key in keys if key[0] == space]
+        moved = FLOAT32 * max(sizes.get(site.tensor, 0) for key in free for site in spec.sites[key])
+        n, workers = spec.sizes[space], min(len(free), os.cpu_count() or 1)
+        if spec.spaces[space].part == "ffn":  # what every pair gains, made in parts of tables
+            tables = n**2 * FLOAT64 + PARTS * min(PART, n**2 * FLOAT32)
+            workers = 1 if n**2 * FLOAT32 > LARGE else workers
+        else:  # the Grams of all pairs of heads, and the factors that a solver makes
+            tables = 4 * (math.prod(spec.batch(space)) * n) ** 2 * FLOAT64
+        held, largest = max(held, workers * (tables + 3 * moved)), max(largest, moved)
+    return held, largest

@@ -144,6 +144,8 @@ class Unfolded(_Changed):
         self.gauge = gauge
 
     def __getitem__(self, name: str) -> Tensor:
+        if name not in self.form.changed:
+            return self.state[name]
         tensor = self._gain(name)
         return tensor - 1 if name in self.form.plus_one else tensor
 

@@ -67,7 +67,9 @@ class Element:
         return self.form.spec
 
     def apply(self, state: State) -> State:
-        """The transformed model, tensor by tensor as they are asked for; what is multiplied in float32 or better.
+        """The transformed model, tensor by tensor as they are asked for.
+
+        What is multiplied or added to is in float32 or better, all else in its own dtype.
 
         Args:
             state: a model's tensors by their names in the spec; tied tensors may be absent.

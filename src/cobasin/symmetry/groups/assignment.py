@@ -10,7 +10,7 @@ from torch import Tensor
 
 Rows = Callable[[slice], Tensor]
 """Rows of tables of gains, ``[*batch, rows, n]``, computed as they are asked for."""
-_PART = 1 << 16  # gains that are computed at once: few enough for the cache
+PART = 1 << 16  # gains that are computed at once: few enough for the cache
 
 
 def assign(gain: Tensor) -> Tensor:
@@ -23,13 +23,14 @@ def assign(gain: Tensor) -> Tensor:
         int64 ``[*batch, n]``: for every target its source. Where the best source of every target is already a
         permutation it is the optimum, and no solver is called.
     """
-    return assign_rows(lambda rows: gain[..., rows, :], gain.shape)
+    perm = gain.max(-2).indices
+    return perm if is_permutation(perm).all() else assign_rows(lambda rows: gain[..., rows, :], gain.shape)
 
 
 def assign_rows(rows: Rows, shape: Sequence[int], step: int | None = None) -> Tensor:
     """`assign` for gains of this shape, asked for once, ``step`` rows at a time, and held in float64 on the CPU."""
     *batch, n, _ = shape
-    step = step or max(1, _PART // max(1, math.prod(batch) * n))
+    step = step or max(1, PART // max(1, math.prod(batch) * n))
     # contiguous float64, so that the solver makes no copy of its own
     cost = torch.empty(shape, dtype=torch.float64, device="cpu")
     best: list[Tensor] = []

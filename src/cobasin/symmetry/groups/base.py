@@ -51,7 +51,7 @@ class Group(ABC):
 
     @abstractmethod
     def act(self, value: Value, x: Tensor, charge: int = 1) -> Tensor:
-        """``x[*batch, m, n]`` moved by the element, in x's dtype; where entries change, in float32 or better."""
+        """``x[*batch, m, n]`` moved by the element; multiplied in float32 or better, else in x's dtype."""
 
     @abstractmethod
     def inverse(self, value: Value) -> Value:

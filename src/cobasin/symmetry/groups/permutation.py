@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from cobasin.symmetry.groups.assignment import assign, assign_rows, is_permutation
+from cobasin.symmetry.groups.assignment import PART, assign, assign_rows, is_permutation
 from cobasin.symmetry.groups.base import Batch, Group, Value
 from cobasin.symmetry.groups.diagonal import Diagonal
 from cobasin.symmetry.groups.gram import Gram
@@ -89,7 +89,14 @@ class Permutation(Group):
             n: how many there are.
             step: how many of them are asked for at a time.
         """
-        return assign_rows(lambda rows: self._pair_gain(gram_of(rows)), (n, n), step).argsort()
+        few = max(1, PART // n)
+
+        def gains(rows: slice) -> Tensor:
+            gram = gram_of(rows)
+            parts = range(0, rows.stop - rows.start, few)
+            return torch.cat([self._pair_gain(gram, slice(start, start + few)) for start in parts])
+
+        return assign_rows(gains, (n, n), step).argsort()
 
     def of_pairs(self, target: Tensor, gram: Gram) -> Value:
         """The element that carries source column j to column ``target[j]``.
