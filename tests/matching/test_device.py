@@ -6,7 +6,7 @@ import torch
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
 from cobasin.finding import match as api
-from cobasin.matching import weights
+from cobasin.matching import neurons, weights
 from cobasin.matching.choice import Choice
 from cobasin.matching.orders import pairs
 from cobasin.matching.state import Match
@@ -38,7 +38,7 @@ def match_of(case, symmetry):
 def test_nothing_is_mixed(case, symmetry, monkeypatch):
     """Tensors on a GPU never meet what is kept on the CPU, and the result is that of the CPU."""
     monkeypatch.setattr(weights, "MAX_ROUNDS", 3)
-    monkeypatch.setattr(weights, "PART", 200)  # so that tables are made in several parts
+    monkeypatch.setattr(neurons, "TABLE", 200)  # so that tables are made in several parts
     here = match_of(case, symmetry)
     weights.ascend(here)
     with FakeGpu():

@@ -159,7 +159,11 @@ def test_neurons_of_experts_that_stay_in_their_order(group, monkeypatch):
     neurons = Element.sample(Form(spec), 1, "ffn")
     compared = []
     gram = Compared.gram
-    watched = lambda own, select: compared.append(select["expert"]) or gram(own, select=select)  # noqa: E731
+
+    def watched(own, columns=None, *, select):
+        compared.append(select["expert"])
+        return gram(own, columns, select=select)
+
     monkeypatch.setattr(Compared, "gram", watched)
     ascend(Match.of(Form(spec), Choice.parse("ffn,scale"), random_state(spec, 2), anchor))
     assert set(compared) == {(0, 0), (1, 1), (2, 2)}

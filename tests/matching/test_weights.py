@@ -5,10 +5,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tiny_models
+from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
 from cobasin.finding import match as api
 from cobasin.finding.applying import transform
-from cobasin.matching import weights
+from cobasin.matching import neurons, weights
 from cobasin.matching.choice import Choice
 from cobasin.matching.compared import Compared
 from cobasin.matching.order import propose_order
@@ -137,9 +139,7 @@ def test_large_tables_are_made_in_parts(family, mode, monkeypatch):
     """With the same result, of models that are near and of models that are not."""
     form, near, anchor = scrambled(family, 3)
     wholes = [matched(form, mode, source, anchor)[0] for source in (near, random_state(form.spec, 9))]
-    seen, gram = [], Compared.gram
-    monkeypatch.setattr(Compared, "gram", lambda own, columns=None: seen.append(columns) or gram(own, columns))
-    monkeypatch.setattr(weights, "PART", 200)
+    seen = small_tables(monkeypatch)
     for whole, source in zip(wholes, (near, random_state(form.spec, 9)), strict=True):
         parts = matched(form, mode, source, anchor)[0]
         assert parts.total == pytest.approx(whole.total, rel=1e-9, abs=1e-12)
@@ -147,6 +147,33 @@ def test_large_tables_are_made_in_parts(family, mode, monkeypatch):
             if "perm" in value:
                 assert parts.values[key]["perm"].equal(value["perm"])
     assert any(columns is not None and columns.stop - columns.start < 16 for columns in seen)
+
+
+def test_large_tables_of_experts_are_made_in_parts(monkeypatch):
+    ends = [Typed.of(tiny_models.checkpoint("mixtral/MixtralForCausalLM", seed)) for seed in (1, 2)]
+    form = form_for(ends[0].spec, parts={"ffn"})
+    whole = matched(form, "ffn", *ends)[0]
+    seen = small_tables(monkeypatch)
+    parts = matched(form, "ffn", *ends)[0]
+    assert all(parts.values[key]["perm"].equal(value["perm"]) for key, value in whole.values.items())
+    (experts,) = {space.size for space in form.spec.spaces.values() if space.part == "experts"}
+    width = min(space.size for space in form.spec.spaces.values() if space.part == "ffn")
+    assert any(value["perm"].shape == (experts, width) for value in parts.values.values())
+    assert seen
+    assert all(columns.stop - columns.start < width for columns in seen)
+
+
+def small_tables(monkeypatch):
+    """Have tables made a few neurons at a time; the columns that were asked for."""
+    seen, gram = [], Compared.gram
+
+    def watched(own, columns=None, **select):
+        seen.append(columns)
+        return gram(own, columns, **select)
+
+    monkeypatch.setattr(Compared, "gram", watched)
+    monkeypatch.setattr(neurons, "TABLE", 200)
+    return seen
 
 
 @every_family

@@ -7,22 +7,48 @@ the best order, and the table of all pairs is made of a sixteenth of the weights
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 
 import torch
 from torch import Tensor
 
+from cobasin.execution.memory import MAPPED
 from cobasin.matching.compared import Compared
 from cobasin.symmetry.groups import Gram, Permutation, Value
 from cobasin.symmetry.groups.assignment import is_permutation
 
+TABLE = MAPPED  # bytes of the table that are made at once, and a few more: in the heap they would leave holes
 EVERY = 16  # of the weights of a neuron in a tensor, one is looked at
 PAIRS = 1 << 21  # that are looked at at once, or a few more; the first of them tell that models are independent
 MARGIN = 0.01  # by which all others have to be further away
 ROUNDING = 1e-5  # of squared norms, at most, in float32
 Term = tuple[int, Tensor, Tensor]
 """How a tensor is charged, and the neurons of source and target in it, ``[n, weights]``; of experts a batch."""
+
+
+def best_neurons(compared: Compared, group: Permutation) -> Value:
+    """The best value for a layer's neurons; of its experts one after the other, as their tables may be large."""
+    spec, space, found = compared.spec, str(compared.key[0]), terms(compared)
+
+    def best(found: Sequence[Term], gram_of: Callable[[slice], Gram]) -> Value:
+        if (proven := proven_order(group, found)) is not None:
+            return proven
+        size = spec.sizes[space]
+        return in_order(group, found, group.order_of(gram_of, size, -(-TABLE // (4 * size))))
+
+    over = spec.batch_axes(space)
+    if not over:
+        return best(found, compared.gram)
+    (experts,) = over
+    values = [
+        best(
+            [(charge, x[i], y[i]) for charge, x, y in found],
+            lambda columns, i=i: compared.gram(columns, select={experts: (i, i)}).map(*[lambda term: term[0]] * 2),
+        )
+        for i in range(spec.sizes[experts])
+    ]
+    return {part: torch.stack([value[part] for value in values]) for part in values[0]}
 
 
 def terms(compared: Compared) -> list[Term]:

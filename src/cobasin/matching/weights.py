@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from cobasin.execution.jobs import bfloat16_products, run_jobs
-from cobasin.execution.memory import MAPPED, release_freed
+from cobasin.execution.memory import release_freed
 from cobasin.matching.compared import Compared
-from cobasin.matching.neurons import in_order, proven_order, terms
+from cobasin.matching.neurons import best_neurons
 from cobasin.matching.order import inner_order, propose_order
 from cobasin.matching.state import CPU, Match, on_cpu
 from cobasin.matching.units import Keep, Units, owns
@@ -32,7 +32,6 @@ MAX_ROUNDS = 200
 SETTLED = 1e-6  # relative fall of the squared distance in a round
 LARGE = 1 << 28  # bytes: tables of this size are not made side by side; their products use all threads anyway
 SMALL = 1 << 17  # entries of the tensors that a job moves; below, threads would mostly wait for the interpreter
-PART = MAPPED  # bytes of a table that are made at once, and a few more: in the heap they would leave holes
 LEANING = 1e-10  # of the norm of what the ends say: far above the rounding of float64
 EXACT = 1e-24  # of the squared distance at the start: nothing but rounding is left
 
@@ -206,32 +205,15 @@ def _update(match: Match, key: Key, exactly: bool) -> None:
 
 def _best(match: Match, key: Key, exactly: bool) -> Value:
     """The value that the Gram asks for, which may be large, and is not held any longer than that takes."""
-    group, size, space = match.groups[key], match.spec.sizes[str(key[0])], match.spec.spaces[str(key[0])]
+    group = match.groups[key]
     # a stream runs through too many tensors to hold them all while parts are made
-    if isinstance(group, Permutation) and space.part == "ffn":
-        compared, over = Compared(match, key), match.spec.batch_axes(str(key[0]))
-        if over:
-            return _neurons_of_experts(compared, group, *over)
-        found = terms(compared)
-        if (proven := proven_order(group, found)) is not None:
-            return proven
-        return in_order(group, found, group.order_of(compared.gram, size, -(-PART // (4 * size))))
+    if isinstance(group, Permutation) and match.spec.spaces[str(key[0])].part == "ffn":
+        return best_neurons(Compared(match, key), group)
     gram = match.gram(key)
     if exactly:
         return group.project(gram, joint=not match.choice.paper)
     # the Gram lists heads as the current order has put them, an element as it finds them
     return group.refine(in_new_order(match.spec, match.values, key, match.values[key]), gram)
-
-
-def _neurons_of_experts(compared: Compared, group: Permutation, experts: str) -> Value:
-    """Those of one expert after the other: the tables of all together may be too large."""
-    found, of_all = list[Value](), terms(compared)
-    for i in range(compared.spec.sizes[experts]):
-        value = proven_order(group, [(charge, x[i], y[i]) for charge, x, y in of_all])
-        if value is None:
-            value = {part: x[0] for part, x in group.project(compared.gram(select={experts: (i, i)})).items()}
-        found.append(value)
-    return {part: torch.stack([value[part] for value in found]) for part in found[0]}
 
 
 def _entries(match: Match, family: list[Key]) -> int:
