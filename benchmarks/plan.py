@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from cobasin.matching.weights import PART
+from cobasin.matching.neurons import TABLE
 from cobasin.merging.plan import PARTS
 from common.showing import show
 from common.synthetic import Geometry
@@ -94,11 +94,11 @@ def flops(geometry: Geometry, ordered: bool = False) -> float:
 def memory(geometry: Geometry, related: bool) -> float:
     """Bytes of a node: tables of an FFN's neurons, tensors of both models; or the largest tensor, twice.
 
-    Tables are made in parts; of pairs that are not related one is held, in float64. Experts are compared in pairs, by
-    whole tables, and the three tensors of all in a layer are held of both models.
+    Tables are made in parts; of pairs that are not related one is held, in float64. Experts in an open order are
+    compared in pairs, by whole tables, and the three tensors of all in a layer are held of both models.
     """
     tables, matrix = geometry.ffn**2, geometry.ffn * geometry.hidden
-    made = 2 * FLOAT32 * tables if geometry.experts else PARTS * PART
+    made = 2 * FLOAT32 * tables if geometry.experts else PARTS * TABLE
     solved = 0 if related else FLOAT64 * tables
     held = 6 * geometry.experts if geometry.experts else 4
     largest = max(math.prod(shape) for _, shape in geometry.shapes())

@@ -10,7 +10,8 @@ from typing import Any
 from cobasin.checkpoints.typed import Typed
 from cobasin.finding.search import Search
 from cobasin.matching.choice import Choice
-from cobasin.matching.weights import LARGE, PART
+from cobasin.matching.neurons import TABLE
+from cobasin.matching.weights import LARGE
 from cobasin.merging.after import Afterwards
 from cobasin.merging.fused import Fusion
 from cobasin.merging.merge import owners, result
@@ -137,7 +138,7 @@ def _matching(recipe: Recipe, spec: Spec, sizes: Mapping[str, int]) -> tuple[int
         moved = FLOAT32 * max(sizes.get(site.tensor, 0) for key in free for site in spec.sites[key])
         n, workers = spec.sizes[space], min(len(free), os.cpu_count() or 1)
         if spec.spaces[space].part == "ffn":  # what every pair gains, made in parts of tables
-            tables = n**2 * FLOAT64 + PARTS * min(PART, n**2 * FLOAT32)
+            tables = n**2 * FLOAT64 + PARTS * min(TABLE, n**2 * FLOAT32)
             workers = 1 if n**2 * FLOAT32 > LARGE else workers
         else:  # the Grams of all pairs of heads, and the factors that a solver makes
             tables = 4 * (math.prod(spec.batch(space)) * n) ** 2 * FLOAT64
