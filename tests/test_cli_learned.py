@@ -11,7 +11,9 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
+from cobasin.errors import InputError
 from cobasin.symmetry.element import Element
+from cobasin.workflows import match as match_workflow
 from command_line import WEIGHTS, duplicate, edit_tensors, pair, refused, run, snapshot, stock, tensors_of
 from tiny_models import model
 
@@ -123,6 +125,20 @@ def test_a_killed_run_goes_on_to_the_same_files(tmp_path):
         assert all(x.equal(elements[1].values[key][part]) for part, x in value.items())
     assert finished["learning"] == json.loads((whole / "cobasin.json").read_text())["learning"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["anchor", "out", "source", "whole"]
+
+
+@pytest.mark.parametrize("options", [(), ("--resume",)])
+def test_what_fails_after_learning_keeps_it_to_resume_only(tmp_path, monkeypatch, options):
+    source, anchor = pair(tmp_path, VIT)
+
+    def fail(*_):
+        raise InputError("no space")
+
+    monkeypatch.setattr(match_workflow, "save_with_bar", fail)
+    arguments = ("match", source, anchor, "--method", "learned", "--samples", 16, "--steps", 10, *options)
+    finished = run(*arguments, "--out", tmp_path / "out")
+    assert finished.code == 2
+    assert (tmp_path / ".out.learning").exists() is bool(options)
 
 
 def test_without_resume_an_old_state_is_overwritten(tmp_path):

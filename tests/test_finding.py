@@ -7,7 +7,7 @@ import torch
 
 from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.typed import Typed
-from cobasin.data.synthetic import dead_leaves, synthetic_inputs
+from cobasin.data.synthetic import dead_leaves, synthetic_inputs, written
 from cobasin.errors import InputError
 from cobasin.evaluation.running import instantiate
 from cobasin.finding import match as api
@@ -202,6 +202,8 @@ def test_many_models():
         (GPT2, {"data": []}, "method weights reads no data"),
         (GPT2, {"method": "learned", "steps": 0}, "steps 0, seed 0: expected whole numbers"),
         (GPT2, {"method": "activations", "samples": 0}, "samples 0, steps"),
+        (GPT2, {"method": "activations", "seed": 1 << 63}, r"a seed from 0 to 2\^63 - 1"),
+        (GPT2, {"method": "activations", "seed": 1 << 63, "data": rows()}, r"a seed from 0 to 2\^63 - 1"),
         (GPT2, {"method": "learned", "symmetry": "ffn"}, "nothing here can be learned but orders"),
         (GPT2, {"method": "learned", "data": rows(1)}, "1 is too few"),
         (VIT, {"method": "learned", "samples": 1}, "1 is too few"),
@@ -214,6 +216,14 @@ def test_what_cannot_be_done_is_refused(case, options, message):
     source, anchor = unrelated(case)
     with pytest.raises(InputError, match=message):
         api.match(source, anchor, **options)
+
+
+def test_a_decoder_that_overflows_writes_nothing():
+    end = model(GPT2, 0)
+    with torch.no_grad():
+        end.transformer.wte.weight.fill_(torch.nan)
+    with pytest.raises(InputError, match="what it writes is not finite"):
+        written(end, 2, 4, torch.Generator())
 
 
 def test_classifiers_that_cannot_tell_padding_and_different_labels_are_refused():

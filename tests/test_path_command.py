@@ -195,11 +195,21 @@ def test_models_on_one_line_have_no_plane(third):
         loss_plane([ends[0], ends[0], ends[1]], lambda _: (0.0, 0.0), grid=3)
 
 
+def test_a_plane_that_is_none_is_refused_before_the_lines(pair, tmp_path, monkeypatch):
+    a, b, data = pair
+    monkeypatch.setattr(path_workflow, "loss_path", lambda *_: pytest.fail("a line was evaluated"))
+    arguments = ("path", a, b, "--plane", a, "--match", "full", "--data", data, "--out", tmp_path / "out")
+    assert "lie on one line in weights" in refused(tmp_path, *arguments, unread=False)
+
+
 def test_a_loss_that_is_not_finite_is_said(pair, tmp_path, monkeypatch):
     a, b, data = pair
     monkeypatch.setattr(path_workflow, "evaluate", lambda *_: Score(float("nan"), 0.5, "accuracy"))
     arguments = ("path", a, b, "--data", data, "--points", 3, "--out", tmp_path / "out")
     assert run(*arguments, "--json").json["paths"]["raw"]["loss"] == [None] * 3
+    save(load(near(model(BERT, 0, torch.float32), noise=0.1, pad_token_id=0)), tmp_path / "c")
+    plane = run(*arguments, "--plane", tmp_path / "c", "--grid", 3, "--overwrite", "--json").json["plane"]
+    assert plane["loss"] == [[None] * 3] * 3
     assert "not finite" in run(*arguments, "--overwrite").out
     assert "not finite" in (tmp_path / "out" / "path.html").read_text("utf-8")
 
@@ -213,6 +223,7 @@ def test_a_loss_that_is_not_finite_is_said(pair, tmp_path, monkeypatch):
         (("--match", "none"), "'none' is unknown; expected full, gl, paper"),
         (("--samples", 0), "expected whole numbers from 1 on"),
         (("--batch-size", 0), "expected whole numbers from 1 on"),
+        (("--seed", 1 << 63), "a seed from 0 to 2^63 - 1"),
         (("--device", "toaster"), "device 'toaster' cannot be used here"),
         (("--split", "test"), "is one file, without a split 'test'"),
         (("--data", "nowhere.jsonl"), "nowhere.jsonl: no such file or folder"),

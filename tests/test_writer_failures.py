@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from transformers import BertForMaskedLM
 
 from cobasin.checkpoints.checkpoint import load
-from cobasin.checkpoints.output import check_output
+from cobasin.checkpoints.output import check_output, stamp, working
 from cobasin.checkpoints.writer import save
 from cobasin.errors import InputError
 from model_folders import assert_bitwise, changed, names, save_refusal
@@ -108,6 +108,24 @@ def test_partial_of_a_running_process_is_kept(folder, tmp_path):
         (path / "x").write_text("x")
     save(load(folder), tmp_path / "out")
     assert names(tmp_path) == sorted([running.name, other.name, "bert", "out"])
+
+
+def test_a_folder_that_cannot_be_listed(tmp_path, monkeypatch):
+    def vanish(*_):
+        raise FileNotFoundError(2, "No such file or directory")
+
+    monkeypatch.setattr(Path, "rglob", vanish)
+    with pytest.raises(InputError, match="cannot be read: No such file"):
+        stamp(tmp_path)
+
+
+def test_what_seems_to_be_at_work_is_not_resumed(folder, tmp_path):
+    running = tmp_path / f".out.partial-{os.getppid()}"
+    running.mkdir()
+    line = f"process {os.getppid()} seems to write it"
+    with pytest.raises(InputError, match=line), working(tmp_path / "out", False, run={}, resume=True):
+        pass
+    assert names(tmp_path) == [running.name, "bert"]
 
 
 def test_partial_of_another_users_process_is_kept(folder, tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """Parts of one run share its work through a folder, and do what is left by those that are gone."""
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import time
 import pytest
 
 from cobasin.checkpoints.output import unfinished
+from cobasin.checkpoints.sharing import sharing
 from cobasin.errors import InputError
 from cobasin.execution import parts
 from cobasin.execution.parts import Part, living, part_of
@@ -16,6 +18,7 @@ from cobasin.matching import weights
 from cobasin.statistics import of_models
 from command_line import pair, refused, run, snapshot
 from merge_cases import CLASSIFIER, recipe, saved, token_rows
+from own_architectures import EXAMPLE, starcoder2
 from test_resume import assert_same_files
 
 CASE = "bert/BertForMaskedLM"
@@ -184,6 +187,40 @@ def test_parts_of_another_run_are_not_mixed_in(tmp_path, impatient):
     assert f"remove {shared} to start anew" in refused(tmp_path, *command, "paper", "--part", "2/2")
     assert run(*command, "paper").code == 0  # without --resume it starts anew
     assert not shared.exists()
+
+
+def test_a_declaration_that_was_edited_is_of_another_run(tmp_path, impatient):
+    for seed, name in enumerate("ab"):
+        starcoder2(seed).save_pretrained(tmp_path / name)
+    spec = tmp_path / "spec.py"
+    spec.write_text(EXAMPLE.read_text())
+    command = ["match", tmp_path / "a", tmp_path / "b", "--out", tmp_path / "out", "--symmetry", "ffn", "--spec", spec]
+    assert run(*command, "--part", "1/2").code == 0
+    spec.write_text(spec.read_text() + "# edited\n")
+    assert f"a run with other file {spec}" in refused(tmp_path, *command, "--part", "2/2")
+
+
+def test_what_parts_have_filled_is_gathered_before_what_a_killed_run_left(tmp_path, impatient):
+    source, anchor = pair(tmp_path, CASE)
+    command = ["match", source, anchor, "--out", tmp_path / "out", "--symmetry", "ffn"]
+    assert run(*command, "--part", "1/2").code == 0
+    later = tmp_path / ".out.partial-999999999"
+    shutil.copytree(tmp_path / ".out.parts", later)
+    shutil.rmtree(later / ".found")
+    (tmp_path / ".out.parts" / "model-of-parts").write_text("")
+    assert run(*command, "--resume").code == 0
+    assert (tmp_path / "out" / "model-of-parts").exists()
+    assert not later.exists()
+
+
+def test_parts_whose_folder_is_removed(tmp_path):
+    def work():
+        with sharing(tmp_path / "out", False, [], {"command": "match"}, (1, 2)) as (folder, _):
+            shutil.rmtree(folder)
+            raise InputError(f"{folder}: cannot be written")
+
+    with pytest.raises(InputError, match="cannot be written"):
+        work()
 
 
 def test_a_part_that_is_refused_leaves_nothing(tmp_path, impatient):

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cobasin.errors import InputError
 from cobasin.symmetry.groups.assignment import assign, assign_lazily
 from group_cases import normal
 
@@ -23,6 +24,13 @@ def test_assignment_is_optimal(n, seed, dtype):
         assert sorted(found.tolist()) == list(range(n))
         best = max(sum(table[p[i], i].item() for i in range(n)) for p in itertools.permutations(range(n)))
         assert table[found, torch.arange(n)].sum().item() == pytest.approx(best, abs=1e-5)
+
+
+def test_what_is_beyond_its_dtype_is_refused():
+    gain = torch.ones(4, 4)
+    gain[0, 1] = torch.nan
+    with pytest.raises(InputError, match="beyond float32; a model has diverged"):
+        assign(gain)
 
 
 def test_no_solver_is_called_where_the_best_sources_are_a_permutation(monkeypatch):

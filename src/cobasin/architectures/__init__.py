@@ -104,6 +104,12 @@ def registered() -> dict[str, Declared]:
     return dict(_DECLARED)
 
 
+def declared_in(architecture: str) -> Path | None:
+    """The file from outside that declares a class; None where cobasin does so itself, or nobody does."""
+    declared = registered().get(architecture)
+    return None if declared is None or declared.own else Path(declared.declaration.__code__.co_filename).resolve()
+
+
 def declare(config: PreTrainedConfig, architecture: str, names: Collection[str] = ()) -> Spec:
     """The type of a model.
 

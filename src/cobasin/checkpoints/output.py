@@ -64,7 +64,7 @@ def working(
     """
     out = Path(out).resolve()
     with output_errors(out):
-        left = _left(out)
+        left = _left(out, resume)
         # without RUN it was killed before there was anything to keep, or while it was published
         kept = left.pop() if resume and left and (left[-1] / RUN).exists() else None
         for path in left:
@@ -112,9 +112,15 @@ def unfinished(path: Path) -> Path:
 
 
 def stamp(path: Path) -> list[list[Any]]:
-    """What tells a file, or the files of a folder, from others without reading them: names, sizes, times of change."""
-    files = sorted(path.rglob("*")) if path.is_dir() else [path]
-    stats = [(file, file.stat()) for file in files if file.is_file()]
+    """What tells a file, or the files of a folder, from others without reading them: names, sizes, times of change.
+
+    Raises InputError where they cannot be listed.
+    """
+    try:
+        files = sorted(path.rglob("*")) if path.is_dir() else [path]
+        stats = [(file, file.stat()) for file in files if file.is_file()]
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     return [[file.relative_to(path).as_posix(), found.st_size, found.st_mtime_ns] for file, found in stats]
 
 
@@ -193,8 +199,11 @@ def _errno_in(error: SafetensorError) -> int | None:
     return int(found[1]) if found else None
 
 
-def _left(out: Path) -> list[Path]:
-    """What killed runs left beside `out`, the newest last; an old `out` that one had moved aside is brought back."""
+def _left(out: Path, resume: bool) -> list[Path]:
+    """What killed runs left beside `out`, what to go on from last: what parts have filled, or the newest.
+
+    An old `out` that one had moved aside is brought back. Raises InputError where ``resume`` finds a run at work.
+    """
     pattern = re.compile(rf"\.{re.escape(out.name)}\.(partial|replaced)-(\d+)")
     left = []
     shared = out.with_name(f".{out.name}.{SHARED}")
@@ -206,7 +215,14 @@ def _left(out: Path) -> list[Path]:
         left.append(shared)
     for sibling in list(out.parent.iterdir()) if out.parent.is_dir() else []:
         found = pattern.fullmatch(sibling.name)
-        if found is None or _is_running(int(found[2])):
+        if found is None:
+            continue
+        if _is_running(int(found[2])):
+            if resume and found[1] == "partial":
+                raise InputError(
+                    f"{out}: process {found[2]} seems to write it, into {sibling.name}; wait for its end, or, where it "
+                    f"is another with a killed run's number, rename the folder to .{out.name}.partial-999999999"
+                )
             continue
         if found[1] == "replaced" and not out.exists():
             sibling.rename(out)
@@ -214,7 +230,7 @@ def _left(out: Path) -> list[Path]:
             shutil.rmtree(sibling)
         else:
             left.append(sibling)
-    return sorted(left, key=lambda path: ((path / RUN).exists(), path.stat().st_mtime))
+    return sorted(left, key=lambda path: ((path / RUN).exists(), path == shared, path.stat().st_mtime))
 
 
 def write_run(path: Path, run: Mapping[str, Any]) -> None:

@@ -49,10 +49,10 @@ def sharing(
         with one.at_work():
             yield folder, one
     except InputError:
-        if {path.name for path in folder.iterdir()} == {RUN, FOUND} and not any((folder / FOUND).iterdir()):
-            shutil.rmtree(folder)  # refused: nothing was found
-            for path in made:
-                with suppress(OSError):
+        with suppress(OSError):  # it was removed meanwhile
+            if {path.name for path in folder.iterdir()} == {RUN, FOUND} and not any((folder / FOUND).iterdir()):
+                shutil.rmtree(folder)  # refused: nothing was found
+                for path in made:
                     path.rmdir()
         raise
 

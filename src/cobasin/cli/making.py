@@ -52,7 +52,8 @@ def match(
     samples: Annotated[
         int | None,
         typer.Option(
-            help="Inputs that are used, at most; by default 1024, or 128 made-up texts; to learn, all of --data."
+            help="Inputs that are used, at most; by default 1024, or 128 made-up texts; to learn, all of --data. "
+            "Activations are compared on some 256 of them."
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the inputs, and of what is random in learning.")] = 0,

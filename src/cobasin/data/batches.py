@@ -98,9 +98,10 @@ def batches(
         InputError: the data set cannot be read, or does not fit the model: with the first bad row of those that
             are used. Texts that have no tokens and files that are no pictures are found when they are reached.
     """
-    if min(batch_size, samples or 1, seed + 1) < 1 or samples == 0:
+    if min(batch_size, samples or 1, seed + 1) < 1 or samples == 0 or seed >= 1 << 63:
         raise InputError(
-            f"batch_size {batch_size}, samples {samples}, seed {seed}: expected whole numbers from 1 on, a seed from 0"
+            f"batch_size {batch_size}, samples {samples}, seed {seed}: expected whole numbers from 1 on, a seed from 0 "
+            "to 2^63 - 1"
         )
     task = task_of(checkpoint)
     reads = inputs_of(checkpoint, task)
@@ -147,6 +148,6 @@ def _check_padding(checkpoint: Checkpoint, batch_size: int) -> None:
         and getattr(checkpoint.config, "pad_token_id", None) is None
     ):
         raise InputError(
-            f"{checkpoint.label}: the config has no pad_token_id, by which padding is told from text; add it, or use "
-            "batches of 1"
+            f"{checkpoint.label}: the config has no pad_token_id, by which padding is told from text; add it (or, "
+            "in cobasin path, --batch-size 1)"
         )

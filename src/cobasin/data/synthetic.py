@@ -106,6 +106,8 @@ def written(model: PreTrainedModel, count: int, length: int, generator: torch.Ge
     # every next token from the whole sequence: what a cache looks like differs between architectures
     while count and ids.shape[1] < length:
         chances = model(input_ids=ids).logits[:, -1].cpu().double().softmax(-1)
+        if not chances.isfinite().all():
+            raise InputError(f"{type(model).__name__}: what it writes is not finite: it overflows float32")
         ids = torch.cat([ids, torch.multinomial(chances, 1, generator=generator).to(ids)], 1)
     return ids.cpu()
 

@@ -152,7 +152,8 @@ def _same(
     """Whether the models are the same, why, and what their outputs say, if they had to be asked."""
     first, second = typed
     if all(_equal(first[name], second[name]) for name in counted):
-        return True, "the files hold the same numbers, up to their dtype", None
+        heads = "" if first.labels == second.labels else ", but for the heads"
+        return True, f"the files hold the same numbers, up to their dtype{heads}", None
     headers = [header for model in typed for header in model.checkpoint.headers.values()]
     rounding = max(torch.finfo(header.dtype).eps for header in headers if header.dtype.is_floating_point)
     # with other labels the outputs are others, whatever the rest

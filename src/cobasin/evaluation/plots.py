@@ -120,7 +120,7 @@ def plot_plane(plane: LossPlane, out: Path, labels: Sequence[str], metric_name: 
     panels = figure.subplots(1, 2)
     for i, (table, heading) in enumerate(((plane.loss, "loss"), (plane.metric, metric_name))):
         axes, values = panels[i], np.ma.masked_invalid(np.array(table))
-        levels = np.unique(np.quantile(values.compressed(), np.linspace(0, 1, CONTOURS)))
+        levels = np.unique(np.quantile(values.compressed(), np.linspace(0, 1, CONTOURS))) if values.count() else []
         if len(levels) > 1:
             colours = "viridis_r" if heading == "loss" else "viridis"  # bright is good
             norm = BoundaryNorm(levels, 256)

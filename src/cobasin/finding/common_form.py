@@ -132,7 +132,8 @@ class CommonForm:
         ends = [self.runnable(i) for i in pair]
         batches = search.inputs.batches([end.model for end in ends])
         match.set(by_activations(match, ends, compared_inputs(search, batches), progress))
-        note = f"matched by weights and by activations on {min(search.inputs.count, COMPARED)} {search.inputs.kind}"
+        count = min(search.inputs.count, _compared_batches(search) * search.inputs.size)
+        note = f"matched by weights and by activations on {count} {search.inputs.kind}"
         return search.report | {"notes": [note]}
 
     def runnable(self, model: int) -> Runnable:
@@ -279,7 +280,11 @@ def agree(*matches: Match) -> bool:
 
 def compared_inputs(search: Prepared, batches: Data) -> Iterator[Mapping[str, Tensor]]:
     """The inputs on which activations are compared."""
-    return (batch.inputs for batch in islice(iter(batches), -(-COMPARED // search.inputs.size)))
+    return (batch.inputs for batch in islice(iter(batches), _compared_batches(search)))
+
+
+def _compared_batches(search: Prepared) -> int:
+    return -(-COMPARED // search.inputs.size)
 
 
 def _of_pair(kept: Kept | None, source: int, anchor: int) -> Kept | None:

@@ -81,10 +81,10 @@ class Search:
             )
         if self.loss == "labels" and self.data is None:
             raise InputError("loss labels: inputs that are made up have no labels; give data that has, or take parents")
-        if min(self.steps, self.seed + 1, 1 if self.samples is None else self.samples) < 1:
+        if min(self.steps, self.seed + 1, 1 if self.samples is None else self.samples) < 1 or self.seed >= 1 << 63:
             raise InputError(
                 f"samples {self.samples}, steps {self.steps}, seed {self.seed}: expected whole numbers from 1 on, a "
-                "seed from 0"
+                "seed from 0 to 2^63 - 1"
             )
 
     def place(self) -> torch.device:

@@ -93,7 +93,7 @@ def _check_matching(recipe: Recipe, typed: list[Typed]) -> None:
 def _ends(recipe: Recipe, typed: list[Typed]) -> list[Typed]:
     """The models as they are merged: untied, where matching moves a norm into the head and the files allow it."""
     match, spec = recipe.match, typed[0].spec
-    folds = match.symmetry != "none" and spec.norms and "residual" in Choice.parse(match.symmetry, match.layers).parts
+    folds = match.symmetry != "none" and spec.norms and Choice.parse(match.symmetry, match.layers).folded
     if folds and any(model.spec.unties for model in typed):
         return [model.untied() for model in typed]
     return equally_tied(typed)

@@ -25,7 +25,7 @@ class Repair(Block):
 
     data: DataConfig | None = None
     samples: Positive | None = None
-    seed: Annotated[int, Field(strict=True, ge=0)] = 0
+    seed: Annotated[int, Field(strict=True, ge=0, lt=1 << 63)] = 0
 
     @field_validator("data", mode="before")
     @classmethod

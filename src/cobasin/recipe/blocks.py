@@ -128,7 +128,7 @@ class Matching(Block):
     method: Literal["weights", "activations", "learned"] = "weights"
     data: DataConfig | None = None
     samples: Positive | None = None
-    seed: Annotated[int, Field(strict=True, ge=0)] = 0
+    seed: Annotated[int, Field(strict=True, ge=0, lt=1 << 63)] = 0
     steps: Positive | None = None
     loss: Literal["parents", "labels"] | None = None
     move: Literal["source", "all"] | None = None

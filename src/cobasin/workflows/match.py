@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from cobasin.adapters.layers import type_adapter
 from cobasin.adapters.match import LORA, apply_to_adapter, match_adapters, products
 from cobasin.adapters.merged import merged as base_and_adapter
 from cobasin.adapters.move import move_adapter
+from cobasin.architectures import declared_in
 from cobasin.checkpoints import card
 from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.output import FOUND, check_output, output_errors, stamp, working
@@ -97,11 +100,8 @@ def match_to_folder(
     if not learns or part is not None:
         run = {"command": "match", "cobasin": __version__, "symmetry": symmetry, "layers": layers}
         run |= {key: str(value) for key, value in search.items()}
-        run |= {
-            f"model {name}": stamp(folder) for name, folder in zip((source, anchor), folders, strict=True) if folder
-        }
-        if data is not None and rows is not None:
-            run |= {f"file {path}": stamp(Path(path)) for path in (data, rows.path) if Path(path).exists()}
+        files = () if data is None or rows is None else (data, rows.path)
+        run |= inputs_of(dict(zip((source, anchor), models, strict=True)), files)
         if part is not None:
             with sharing(out, overwrite, folders, run, part) as (folder, one):
                 ours, _ = found(keep=Kept(folder / FOUND, one))
@@ -112,17 +112,25 @@ def match_to_folder(
             report = report_of(ours)
             write_with_bar(transform(ours, models[0]), folder, out, _beside(ours, report, card.matched(report)))
         return report
-    state = _state_beside(out)
-    ours, theirs = found(move="source" if anchor_out is None else "all", state=state, resume=resume)
-    report = report_of(ours)
-    if theirs is not None and anchor_out is not None:
-        report["anchor_out"] = str(anchor_out)
-        report["anchor_report"] = theirs.report | evidence_of(theirs, models[1])
-        report["notes"] = [*report["notes"], f"the anchor moved, too: average this with {anchor_out}, not {anchor}"]
-        save_with_bar(transform(theirs, models[1]), anchor_out, overwrite, _beside(theirs, report, card.anchor(report)))
-    save_with_bar(transform(ours, models[0]), out, overwrite, _beside(ours, report, card.matched(report)))
-    forget(state)
+    with _learning_beside(out, resume) as state:
+        ours, theirs = found(move="source" if anchor_out is None else "all", state=state, resume=resume)
+        report = report_of(ours)
+        if theirs is not None and anchor_out is not None:
+            report["anchor_out"] = str(anchor_out)
+            report["anchor_report"] = theirs.report | evidence_of(theirs, models[1])
+            report["notes"] = [*report["notes"], f"the anchor moved, too: average this with {anchor_out}, not {anchor}"]
+            files = _beside(theirs, report, card.anchor(report))
+            save_with_bar(transform(theirs, models[1]), anchor_out, overwrite, files)
+        save_with_bar(transform(ours, models[0]), out, overwrite, _beside(ours, report, card.matched(report)))
     return report
+
+
+def inputs_of(models: Mapping[str, Checkpoint], files: Iterable[str | Path]) -> dict[str, Any]:
+    """What a run reads, as it is now: the models, declarations from outside, and what ``files`` are there."""
+    declared = {path for model in models.values() if (path := declared_in(model.architecture)) is not None}
+    there = {path for file in (*files, *declared) if (path := Path(file).expanduser()).exists()}
+    folders = {f"model {name}": stamp(model.folder) for name, model in models.items() if model.folder is not None}
+    return folders | {f"file {path}": stamp(path) for path in there}
 
 
 def _beside(element: Element, report: dict, text: str) -> dict:
@@ -130,9 +138,18 @@ def _beside(element: Element, report: dict, text: str) -> dict:
     return {ELEMENT_FILE: element.save, **_texts(report, text)}
 
 
-def _state_beside(out: Path) -> Path:
-    """Where learning keeps how far it is."""
-    return out.resolve().with_name(f".{out.resolve().name}.learning")
+@contextmanager
+def _learning_beside(out: Path, resume: bool) -> Iterator[Path]:
+    """The file in which learning keeps how far it is: while the block runs, and, to ``resume``, after it failed."""
+    state = out.resolve().with_name(f".{out.resolve().name}.learning")
+    before = stamp(state) if state.exists() else []
+    try:
+        yield state
+    except BaseException:
+        if not resume and state.exists() and stamp(state) != before:  # one that is refused leaves what is there
+            forget(state)
+        raise
+    forget(state)
 
 
 def _check_apart(out: Path, anchor_out: Path) -> None:

@@ -16,7 +16,7 @@ from cobasin import __version__
 from cobasin.checkpoints import card
 from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.fingerprint import fingerprint
-from cobasin.checkpoints.output import FOUND, check_output, stamp, working
+from cobasin.checkpoints.output import FOUND, check_output, working
 from cobasin.checkpoints.sharing import sharing
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
@@ -27,7 +27,7 @@ from cobasin.merging.plan import plan
 from cobasin.presenting import tables
 from cobasin.recipe import Recipe
 from cobasin.recipe.data_file import data_config
-from cobasin.workflows.match import evidence_of, part_report, save_with_bar, shards_with_bar, write_with_bar
+from cobasin.workflows.match import evidence_of, inputs_of, part_report, save_with_bar, shards_with_bar, write_with_bar
 
 _IN_RECIPE = {"weights": "parameters", "set": "parameters", "merge_method": "merge_method", "base_model": "base_model"}
 _IN_RECIPE |= {"repair": "repair", "heal": "heal", "data": "repair or heal"}
@@ -169,8 +169,7 @@ def merge_to_folder(
     run: dict[str, Any] | None = None
     if recipe.after is None:
         run = {"command": "merge", "cobasin": __version__, "recipe": recipe.text()}
-        run |= {f"model {name}": stamp(model.folder) for name, model in loaded.items() if model.folder is not None}
-        run |= {f"file {path}": stamp(Path(path).expanduser()) for path in read}
+        run |= inputs_of(loaded, read)
     if part is not None and run is not None:
         with sharing(out, overwrite, folders, run, part) as (folder, one):
             with tables.steps() as progress:

@@ -83,6 +83,11 @@ def path_to_folder(a: str, b: str, out: Path, request: Request, overwrite: bool 
     ends = {"raw": _ends(Matched(models, [None] * len(models), 0, {})), "matched": _ends(matched)}
     loaded = list(rows)  # read and encoded once, not for every point
     with tables.steps() as show:
+        plane = None
+        if request.plane is not None:  # before the lines: there may be none
+            plane = loss_plane(
+                ends["matched"], _measure(loaded, task, show, "plane", request.grid**2 + 3), request.grid, device
+            )
         paths = {
             kind: loss_path(
                 pair[0],
@@ -93,11 +98,6 @@ def path_to_folder(a: str, b: str, out: Path, request: Request, overwrite: bool 
             )
             for kind, pair in ends.items()
         }
-        plane = None
-        if request.plane is not None:
-            plane = loss_plane(
-                ends["matched"], _measure(loaded, task, show, "plane", request.grid**2 + 3), request.grid, device
-            )
     report = {
         "cobasin": __version__,
         "a": a,

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from cobasin.errors import InputError
+
 Rows = Callable[[slice], Tensor]
 """Rows of tables of gains, ``[*batch, rows, n]``, computed as they are asked for."""
 PART = 1 << 16  # gains that are computed at once: few enough for the cache
@@ -50,7 +52,10 @@ def assign_rows(rows: Rows, shape: Sequence[int], step: int | None = None) -> Te
 
     tables = cost.reshape(-1, n, n)
     for k in unsolved.tolist():
-        sources, targets = linear_sum_assignment(tables[k].numpy())
+        try:
+            sources, targets = linear_sum_assignment(tables[k].numpy())
+        except ValueError as error:  # not a number
+            raise InputError("the products of the weights are beyond float32; a model has diverged") from error
         flat[k, targets] = torch.as_tensor(sources, device=flat.device)
     return flat.reshape(perm.shape)
 
