@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from cobasin import architectures
 from cobasin.checkpoints.output import unfinished
 from cobasin.checkpoints.sharing import sharing
 from cobasin.errors import InputError
@@ -189,7 +190,8 @@ def test_parts_of_another_run_are_not_mixed_in(tmp_path, impatient):
     assert not shared.exists()
 
 
-def test_a_declaration_that_was_edited_is_of_another_run(tmp_path, impatient):
+def test_a_declaration_that_was_edited_is_of_another_run(tmp_path, impatient, monkeypatch):
+    monkeypatch.setattr(architectures, "_DECLARED", architectures.registered())  # until the end of the test
     for seed, name in enumerate("ab"):
         starcoder2(seed).save_pretrained(tmp_path / name)
     spec = tmp_path / "spec.py"
