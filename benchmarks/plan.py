@@ -7,8 +7,8 @@ FFN and attention are matched, then the models are averaged. Rates are those of 
 bytes that pass through an average, products of the FFNs' Grams, assignments, which grow with the cube of the width, and
 what matching takes in their units: of a related pair less than the products, as a part of them proves the order. Of a
 round's jobs the FFNs take nearly all the time, one a layer, so no more nodes than layers are of use. The order of the
-experts of a layer is assigned, too, on the Grams of all pairs of them (``full``), or stays (``--symmetry
-ffn,attention,scale``).
+experts of a layer is assigned, too (``full``), or stays (``--symmetry ffn,attention,scale``). All pairs of related
+experts are compared by a part of their neurons and weights, and each with its twin; of others all pairs are multiplied.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from cobasin.matching.neurons import TABLE
+from cobasin.matching.neurons import EVERY, TABLE
 from cobasin.merging.plan import PARTS
 from common.showing import show
 from common.synthetic import Geometry
@@ -94,25 +94,26 @@ def flops(geometry: Geometry, ordered: bool = False) -> float:
 def memory(geometry: Geometry, related: bool) -> float:
     """Bytes of a node: tables of an FFN's neurons, tensors of both models; or the largest tensor, twice.
 
-    Tables are made in parts; of pairs that are not related one is held, in float64. Experts in an open order are
-    compared in pairs, by whole tables, and the three tensors of all in a layer are held of both models.
+    Tables are made in parts; of pairs that are not related one is held, in float64. Of experts the three tensors of all
+    in a layer are held of both models.
     """
     tables, matrix = geometry.ffn**2, geometry.ffn * geometry.hidden
-    made = 2 * FLOAT32 * tables if geometry.experts else PARTS * TABLE
     solved = 0 if related else FLOAT64 * tables
     held = 6 * geometry.experts if geometry.experts else 4
     largest = max(math.prod(shape) for _, shape in geometry.shapes())
-    return max(made + solved + held * FLOAT32 * matrix, 2 * BFLOAT16 * largest)
+    return max(PARTS * TABLE + solved + held * FLOAT32 * matrix, 2 * BFLOAT16 * largest)
 
 
 def hours(geometry: Geometry, rates: Rates, nodes: int, related: bool, ordered: bool = False) -> float:
     """Of wall time."""
     own = -(-geometry.layers // nodes) / geometry.layers  # the share of the node that has most to do
-    matching = flops(geometry, ordered) / rates.products
-    if not related:
-        matching += rates.assignment * geometry.ffn**3 * geometry.layers * ffn_pairs(geometry, ordered)
-    proven = related and (ordered or not geometry.experts)  # of all pairs of experts most are not related
-    matching *= rates.related if proven else rates.unrelated
+    if related:
+        matching = rates.related * flops(geometry, ordered=True) / rates.products
+        if geometry.experts and not ordered:
+            matching += flops(geometry) / EVERY**2 / rates.products
+    else:
+        assigned = geometry.ffn**3 * geometry.layers * ffn_pairs(geometry, ordered)
+        matching = rates.unrelated * (flops(geometry, ordered) / rates.products + rates.assignment * assigned)
     return (matching * own + 3 * size(geometry) / rates.stream / nodes) / 3600
 
 

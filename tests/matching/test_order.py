@@ -6,10 +6,8 @@ import pytest
 import torch
 
 from cobasin.matching.choice import Choice
-from cobasin.matching.compared import Compared
 from cobasin.matching.order import propose_order
 from cobasin.matching.state import Match
-from cobasin.matching.weights import ascend
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import Form
 from cobasin.symmetry.groups import Orthogonal, Permutation
@@ -109,71 +107,3 @@ def test_a_bias_per_head_counts():
     assert torch.equal(proposal["head", 0]["perm"], perm.argsort())
     without = Match.of(Form(spec), Choice.parse("full"), source, anchor, excluded=["0.bias"])
     assert not torch.equal(propose_order(without, ("head", 0))["head", 0]["perm"], perm.argsort())
-
-
-NEURONS = pytest.mark.parametrize(
-    "group", [Permutation(), Permutation(signed=True, scaled=True)], ids=["plain", "scaled"]
-)
-
-
-def mixture(group):
-    """A layer of three experts with four neurons each."""
-    spaces = {
-        "layer": Space(1),
-        "expert": Space(3, Permutation(), ("layer",), "experts"),
-        "ffn": Space(4, group, ("layer", "expert"), "ffn"),
-        "d": Space(5),
-    }
-    templates = {
-        "{layer}.router": "expert d",
-        "{layer}.gate": "expert ffn~ d",
-        "{layer}.up": "expert ffn d",
-        "{layer}.down": "expert d ffn'",
-    }
-    return Spec("Toy", spaces, templates)
-
-
-@NEURONS
-@pytest.mark.parametrize("seed", range(3))
-def test_the_order_of_experts_is_optimal(group, seed):
-    """Against every order of the experts, the neurons of each matched as well as can be."""
-    spec = mixture(group)
-    source, anchor = random_state(spec, seed), random_state(spec, seed + 10)
-    totals = []
-    for perm in itertools.permutations(range(3)):
-        moved = dict(Element(Form(spec), {("expert", 0): {"perm": torch.tensor(perm)}}).apply(source))
-        match = Match.of(Form(spec), Choice.parse("ffn,scale"), moved, anchor)
-        match.set({("ffn", 0): match.groups["ffn", 0].project(match.gram(("ffn", 0)))})
-        totals.append(match.total)
-    match = Match.of(Form(spec), Choice.parse("ffn,experts,scale"), source, anchor)
-    match.set(propose_order(match, ("expert", 0)))
-    assert match.total == pytest.approx(min(totals), rel=1e-12)
-    assert max(totals) > 1.01 * min(totals)
-
-
-@NEURONS
-def test_neurons_of_experts_that_stay_in_their_order(group, monkeypatch):
-    """Each expert is compared with its own twin only, one at a time."""
-    spec = mixture(group)
-    anchor = random_state(spec, 0)
-    neurons = Element.sample(Form(spec), 1, "ffn")
-    compared = []
-    gram = Compared.gram
-
-    def watched(own, columns=None, *, select):
-        compared.append(select["expert"])
-        return gram(own, columns, select=select)
-
-    monkeypatch.setattr(Compared, "gram", watched)
-    ascend(Match.of(Form(spec), Choice.parse("ffn,scale"), random_state(spec, 2), anchor))
-    assert set(compared) == {(0, 0), (1, 1), (2, 2)}
-    match = Match.of(Form(spec), Choice.parse("ffn,scale"), dict(neurons.apply(anchor)), anchor)
-    start = match.total
-    ascend(match)
-    assert match.total < 1e-20 * start
-    order = Element(Form(spec), {("expert", 0): {"perm": torch.tensor([1, 2, 0])}})
-    source = dict(order.apply(neurons.apply(anchor)))
-    for symmetry, found in (("ffn,scale", False), ("ffn,experts,scale", True)):
-        match = Match.of(Form(spec), Choice.parse(symmetry), source, anchor)
-        ascend(match)
-        assert (match.total < 1e-20 * start) is found

@@ -50,18 +50,24 @@ def test_no_solver_is_called_where_the_best_sources_are_a_permutation(monkeypatc
 @quick
 @given(st.integers(1, 5), seeds, st.floats(0, 3))
 def test_a_lazy_assignment_is_optimal(n, seed, slack):
-    """Whatever the bound; what no assignment needs is not asked for."""
+    """Whatever the bounds; what no assignment needs is not asked for."""
     gain_ = normal(n, n, seed=seed)
+    loose, tight = (slack * normal(n, n, seed=seed + i).abs() for i in (1, 2))
     asked = []
 
+    def better(j, i):
+        asked.append((j, i, "bound"))
+        return (gain_ + tight)[j, i].item()
+
     def value(j, i):
-        asked.append((j, i))
+        assert (j, i, "bound") in asked
+        asked.append((j, i, "gain"))
         return gain_[j, i].item()
 
-    perm = assign_lazily(gain_ + slack * normal(n, n, seed=seed + 1).abs(), value)
+    perm = assign_lazily(gain_ + loose + tight, [better, value])
     best = assign(gain_)
     every = torch.arange(n)
     torch.testing.assert_close(gain_[perm, every].sum(), gain_[best, every].sum())
     assert len(asked) == len(set(asked))
     if slack == 0:
-        assert len(asked) == n
+        assert len(asked) == 2 * n

@@ -8,7 +8,7 @@ the best order, and the table of all pairs is made of a sixteenth of the weights
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import reduce
+from functools import cached_property, reduce
 
 import torch
 from torch import Tensor
@@ -20,35 +20,55 @@ from cobasin.symmetry.groups.assignment import is_permutation
 
 TABLE = MAPPED  # bytes of the table that are made at once, and a few more: in the heap they would leave holes
 EVERY = 16  # of the weights of a neuron in a tensor, one is looked at
-PAIRS = 1 << 21  # that are looked at at once, or a few more; the first of them tell that models are independent
+PAIRS = 1 << 21  # that are looked at at once, or a few more
 MARGIN = 0.01  # by which all others have to be further away
 ROUNDING = 1e-5  # of squared norms, at most, in float32
 Term = tuple[int, Tensor, Tensor]
 """How a tensor is charged, and the neurons of source and target in it, ``[n, weights]``; of experts a batch."""
 
 
-def best_neurons(compared: Compared, group: Permutation) -> Value:
-    """The best value for a layer's neurons; of its experts one after the other, as their tables may be large."""
-    spec, space, found = compared.spec, str(compared.key[0]), terms(compared)
+class Neurons:
+    """The neurons of an FFN in both models, or of an expert in each.
 
-    def best(found: Sequence[Term], gram_of: Callable[[slice], Gram]) -> Value:
-        if (proven := proven_order(group, found)) is not None:
-            return proven
-        size = spec.sizes[space]
-        return in_order(group, found, group.order_of(gram_of, size, -(-TABLE // (4 * size))))
+    Args:
+        group: that acts on them.
+        terms: all that tells them apart.
+        gram_of: the Gram of some of the source's.
+    """
 
-    over = spec.batch_axes(space)
-    if not over:
-        return best(found, compared.gram)
-    (experts,) = over
-    values = [
-        best(
-            [(charge, x[i], y[i]) for charge, x, y in found],
-            lambda columns, i=i: compared.gram(columns, select={experts: (i, i)}).map(*[lambda term: term[0]] * 2),
-        )
-        for i in range(spec.sizes[experts])
-    ]
-    return {part: torch.stack([value[part] for value in values]) for part in values[0]}
+    def __init__(self, group: Permutation, terms: Sequence[Term], gram_of: Callable[[slice], Gram]):
+        self.group, self.terms, self._gram_of = group, terms, gram_of
+        (_, first, _), *_ = terms
+        self._table = len(first), -(-TABLE // (4 * len(first)))  # neurons, and of how many a part of it is made at once
+
+    @cached_property
+    def best(self) -> Value:
+        """The best value."""
+        if self._proven is not None:
+            return self._proven
+        return in_order(self.group, self.terms, self.group.order_of(self._gram_of, *self._table))
+
+    @cached_property
+    def _proven(self) -> Value | None:
+        return proven_order(self.group, self.terms)
+
+    def gain(self) -> float:
+        """What the best value gains."""
+        matched, order = _Pairs(self.terms), self.best["perm"].argsort()
+        for rows in matched.steps():
+            matched.add(rows, order[rows])
+        return float(self.group.gain_at(matched.gram, self.group.distances(matched.gram)).double().sum())
+
+    def bound(self) -> float:
+        """No less than `gain`, and cheaper: that itself if it can be proven, else what the table says."""
+        return self.group.bound(self._gram_of, *self._table) if self._proven is None else self.gain()
+
+    def rough_bound(self) -> float:
+        """No less than `gain`, by a part of the weights."""
+        norms = Gram()
+        for charge, x, y in self.terms:
+            norms.add_norms(charge, squared_norm(x)[None], squared_norm(y)[None])
+        return float(most_gained(self.group, norms, nearest(self.group, _parts(self.terms)).sum()))
 
 
 def terms(compared: Compared) -> list[Term]:
@@ -67,8 +87,7 @@ def terms(compared: Compared) -> list[Term]:
 
 def proven_order(group: Permutation, terms: Sequence[Term]) -> Value | None:
     """The value that the Gram of these neurons would ask for, without a batch; None where it takes the Gram to tell."""
-    parts = [(charge, *(side[:, ::EVERY].to(_dtype(x, y)).contiguous() for side in (x, y))) for charge, x, y in terms]
-    matched = _Pairs(terms)
+    parts, matched = _parts(terms), _Pairs(terms)
     for rows in matched.steps():
         table = _gram([(charge, x[rows], y) for charge, x, y in parts])
         if group.scaled and any((norm <= 0).any() for charge, norm in table.source.items() if charge):
@@ -81,6 +100,32 @@ def proven_order(group: Permutation, terms: Sequence[Term]) -> Value | None:
         if not (group.distances(pairs)[:, 0, 0] < (1 - MARGIN) * others - ROUNDING * size).all():
             return None
     return group.of_pairs(matched.order, matched.gram) if is_permutation(matched.order) else None
+
+
+def some_weights(neurons: Tensor, like: Tensor) -> Tensor:
+    """A part of every neuron's weights, in float32 or better."""
+    return neurons[..., ::EVERY].to(_dtype(neurons, like)).contiguous()
+
+
+def nearest(group: Permutation, parts: Sequence[Term]) -> Tensor:
+    """Of every neuron of the source no more than the distance to the nearest one; float64 ``[n]``."""
+    (_, first, target), *_ = parts
+    found = []
+    for rows in torch.arange(len(first), device=first.device).split(-(-PAIRS // len(target))):
+        table = group.least_distances(_gram([(charge, x[rows], y) for charge, x, y in parts]))
+        found.append(table.amin(-1).clamp(min=0))
+    return torch.cat(found).double()
+
+
+def most_gained(group: Permutation, norms: Gram, apart: Tensor) -> Tensor:
+    """No less than what neurons with these norms gain that are no nearer than this to each other."""
+    gain, squares = (group.gain_at(norms, x[..., None, None]) for x in ((1 - MARGIN) * apart, 0 * apart))
+    return (gain + ROUNDING * squares)[..., 0, 0]
+
+
+def squared_norm(x: Tensor) -> Tensor:
+    """Of all entries, in float64."""
+    return torch.linalg.vector_norm(x, dtype=torch.float64).square()
 
 
 def in_order(group: Permutation, terms: Sequence[Term], order: Tensor) -> Value:
@@ -107,9 +152,11 @@ class _Pairs:
         self.order = torch.empty(len(first), dtype=torch.int64, device=first.device)
 
     def steps(self) -> tuple[Tensor, ...]:
-        """Which neurons are looked at together."""
-        n = len(self.order)
-        return torch.arange(n, device=self.order.device).split(-(-PAIRS // n))
+        """Which neurons are looked at together; first a few, which tell that models are independent."""
+        rows = torch.arange(len(self.order), device=self.order.device)
+        step = -(-PAIRS // len(rows))
+        few = min(step, -(-len(rows) // EVERY))
+        return rows[:few], *rows[few:].split(step)
 
     def add(self, rows: Tensor, partners: Tensor) -> Gram:
         """The Gram of these neurons and their partners alone."""
@@ -119,6 +166,10 @@ class _Pairs:
         self.gram.put(rows, pairs)
         self.order[rows] = partners
         return pairs
+
+
+def _parts(terms: Sequence[Term]) -> list[Term]:
+    return [(charge, some_weights(x, like=y), some_weights(y, like=x)) for charge, x, y in terms]
 
 
 def _gram(terms: Sequence[Term]) -> Gram:

@@ -9,11 +9,14 @@ best assignment of their neurons.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from cobasin.matching.compared import Compared
+from cobasin.matching.experts import Experts
+from cobasin.matching.neurons import Neurons
 from cobasin.matching.state import Match, on_cpu
 from cobasin.symmetry.groups import Gram, Permutation, Value
 from cobasin.symmetry.groups.assignment import assign, assign_lazily
@@ -48,17 +51,16 @@ def propose_order(match: Match, base: Key) -> dict[Key, Value]:
     terms += _supports(match, grams, leading=2)
     if plain:
         terms.append(match.gram(base, family, sites=plain).total())
-    perm = _assign(match, base, orders, family, terms)
+    experts = {key: Experts(Compared(match, key, family)) for key in orders}
+    perm = _assign(terms, list(experts.values()))
     back = perm.argsort()  # elements act before the order changes, so they are listed in the source's order
     chosen = torch.arange(len(perm), device="cpu")
     proposal: dict[Key, Value] = {base: {"perm": perm}}
     for key, gram in grams.items():
         picked = gram.map(*[lambda x: x.expand(len(perm), len(perm), *x.shape[2:])[perm, chosen]] * 2)
         proposal[key] = _listed(on_cpu(match.groups[key].project(picked, not match.choice.paper)), back)
-    for key in orders:
-        gram_of = _pair_grams(match, key, base, family)
-        values = [on_cpu(match.groups[key].project(gram_of(p, q))) for q, p in enumerate(perm.tolist())]
-        proposal[key] = _listed({part: torch.cat([value[part] for value in values]) for part in values[0]}, back)
+    for key, own in experts.items():
+        proposal[key] = _listed(on_cpu(own.best((p, q) for q, p in enumerate(perm.tolist()))), back)
     if inner and within is not None:
         proposal[inner] = {"perm": within[perm, chosen][back]}
     return proposal
@@ -74,25 +76,19 @@ def inner_order(match: Match, base: Key) -> Key | None:
     return None
 
 
-def _assign(match: Match, base: Key, orders: list[Key], family: list[Key], terms: list[Tensor]) -> Tensor:
-    """The best assignment, given the pairs' values apart from those of ``orders``."""
-    if not orders:
+def _assign(terms: list[Tensor], experts: list[Experts]) -> Tensor:
+    """The best assignment, given the pairs' values apart from those of their neurons."""
+    if not experts:
         return assign(_total(terms))
-    grams = {key: _pair_grams(match, key, base, family) for key in orders}
-    n = match.spec.spaces[str(base[0])].size
-    rest = _total(terms) if terms else torch.zeros(n, n, dtype=torch.float64, device="cpu")
+    bounds = [one.rough_bounds().cpu() for one in experts]
+    rest = _total(terms) if terms else torch.zeros_like(bounds[0])
 
-    def best(of: str, p: int, q: int) -> float:
-        return float(rest[p, q]) + sum(float(getattr(match.groups[key], of)(grams[key](p, q))) for key in orders)
+    def gain(of: Callable[[Neurons], float], p: int, q: int) -> float:
+        return float(rest[p, q]) + sum(of(one.pair(p, q)) for one in experts)
 
-    bound = torch.tensor([[best("bound", p, q) for q in range(n)] for p in range(n)], dtype=torch.float64, device="cpu")
-    return assign_lazily(bound, lambda p, q: best("support", p, q))
-
-
-def _pair_grams(match: Match, key: Key, base: Key, without: list[Key]) -> Callable[[int, int], Gram]:
-    """The cross-Gram of one key between value p of ``base`` in the source and value q in the anchor."""
-    compared = Compared(match, key, without)
-    return lambda p, q: compared.gram(select={str(base[0]): (p, q)})
+    return assign_lazily(
+        _total([rest, *bounds]), [partial(gain, of) for of in (Neurons.rough_bound, Neurons.bound, Neurons.gain)]
+    )
 
 
 def _listed(value: Value, order: Tensor) -> Value:

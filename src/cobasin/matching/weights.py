@@ -20,7 +20,8 @@ from torch import Tensor
 from cobasin.execution.jobs import bfloat16_products, run_jobs
 from cobasin.execution.memory import release_freed
 from cobasin.matching.compared import Compared
-from cobasin.matching.neurons import best_neurons
+from cobasin.matching.experts import Experts
+from cobasin.matching.neurons import Neurons, terms
 from cobasin.matching.order import inner_order, propose_order
 from cobasin.matching.state import CPU, Match, on_cpu
 from cobasin.matching.units import Keep, Units, owns
@@ -208,12 +209,19 @@ def _best(match: Match, key: Key, exactly: bool) -> Value:
     group = match.groups[key]
     # a stream runs through too many tensors to hold them all while parts are made
     if isinstance(group, Permutation) and match.spec.spaces[str(key[0])].part == "ffn":
-        return best_neurons(Compared(match, key), group)
+        return _best_neurons(Compared(match, key), group)
     gram = match.gram(key)
     if exactly:
         return group.project(gram, joint=not match.choice.paper)
     # the Gram lists heads as the current order has put them, an element as it finds them
     return group.refine(in_new_order(match.spec, match.values, key, match.values[key]), gram)
+
+
+def _best_neurons(compared: Compared, group: Permutation) -> Value:
+    if compared.spec.batch_axes(str(compared.key[0])):
+        experts = Experts(compared)
+        return experts.best((i, i) for i in range(experts.count))
+    return Neurons(group, terms(compared), compared.gram).best
 
 
 def _entries(match: Match, family: list[Key]) -> int:

@@ -40,37 +40,38 @@ def cross_gram(
         pairs: spaces of which every pair (source, target) gets a Gram of its own, instead of being a batch axis
             or being summed over.
         normalise: divide every term by the norms of its two tensors, so that each counts alike.
-        select: for a space, the one pair (source, target) of its values to look at; it stays an axis, of size one.
+        select: for a space, the one pair (source, target) of its values to look at.
         columns: of the source; all if none are given.
 
     Returns:
         A Gram with leading axes: two for every space of ``pairs`` (source, target; of size one where no tensor
         has it), then the remaining spaces that an element of ``space`` varies over.
     """
-    gram = Gram()
+    gram, select = Gram(), select or {}
     for site in sites:
         block = spec.entries[site.tensor].layout.blocks[site.block]
         a, b = block.view(source(site)), block.view(target(site))
-        for i, axis in enumerate(block.axes):
-            if select and axis.space in select:
-                p, q = select[axis.space]
-                a, b = a.narrow(i, p, 1), b.narrow(i, q, 1)
         if columns:
             a = a.narrow(site.axis, columns.start, columns.stop - columns.start)
+        axes, at = list(block.axes), site.axis
+        for i in reversed(range(len(axes))):
+            if axes[i].space in select:
+                p, q = select[axes.pop(i).space]
+                a, b, at = a.select(i, p), b.select(i, q), at - (i < at)
         # An isometry is only as good as its Gram; an assignment bears float32.
         dtype = torch.float64 if group.continuous else reduce(torch.promote_types, (a.dtype, b.dtype), torch.float32)
-        batch = [over for over in spec.batch_axes(space) if over not in pairs]
-        summed = [i for i, axis in enumerate(block.axes) if i != site.axis and axis.space not in {*pairs, *batch}]
+        batch = [over for over in spec.batch_axes(space) if over not in {*pairs, *select}]
+        summed = [i for i, axis in enumerate(axes) if i != at and axis.space not in {*pairs, *batch}]
         parts = partial(_parts, a, b, max(summed, key=lambda i: a.shape[i], default=None), dtype)
         weight = _weight(parts()) if normalise else 1.0
         if weight == 0:
             continue
-        charge = group.charge(block.axes[site.axis].charge)
-        sums = _Sums.of(block.axes, site.axis, pairs, batch)
+        charge = group.charge(axes[at].charge)
+        sums = _Sums.of(axes, at, pairs, batch)
         for x, y in parts():
             y = y / weight if normalise else y
             if sums.plain:
-                gram.add_product(charge, *((x, y.mT) if site.axis == 0 else (x.mT, y)))
+                gram.add_product(charge, *((x, y.mT) if at == 0 else (x.mT, y)))
             else:
                 gram.add(charge, sums.cross(x, y))
             if group.scaled:

@@ -65,19 +65,21 @@ def is_permutation(index: Tensor) -> Tensor:
     return (index.sort(-1).values == torch.arange(index.shape[-1], device=index.device)).all(-1)
 
 
-def assign_lazily(bound: Tensor, value: Callable[[int, int], float]) -> Tensor:
-    """`assign` where the gain of a pair is dear and an upper bound on it is cheap; exact.
+def assign_lazily(bound: Tensor, gains: Sequence[Callable[[int, int], float]]) -> Tensor:
+    """`assign` where the gain of a pair is dear and upper bounds on it are cheap; exact.
 
     Args:
         bound: ``[n, n]``, not below the gain of any pair.
-        value: the gain of matching source j to target i. It is asked for until every pair that the best
-            assignment uses is known: no other assignment can then be better.
+        gains: of matching source j to target i: more bounds, from the cheapest on, and last the gain itself. They are
+            asked for, in turn, of the pairs that the best assignment uses, until it uses none but those whose gain is
+            known: no other assignment can then be better.
     """
-    table, known = bound.clone(), torch.zeros_like(bound, dtype=torch.bool)
+    table, asked = bound.clone(), torch.zeros_like(bound, dtype=torch.int64)
     while True:
         perm = assign(table)
-        unknown = [(j, i) for i, j in enumerate(perm.tolist()) if not known[j, i]]
+        unknown = [(j, i) for i, j in enumerate(perm.tolist()) if asked[j, i] < len(gains)]
         if not unknown:
             return perm
         for j, i in unknown:
-            table[j, i], known[j, i] = value(j, i), True
+            table[j, i] = gains[int(asked[j, i])](j, i)
+            asked[j, i] += 1

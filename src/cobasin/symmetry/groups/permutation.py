@@ -89,14 +89,22 @@ class Permutation(Group):
             n: how many there are.
             step: how many of them are asked for at a time.
         """
-        few = max(1, PART // n)
+        return assign_rows(partial(self._gains, gram_of, n), (n, n), step).argsort()
 
-        def gains(rows: slice) -> Tensor:
-            gram = gram_of(rows)
-            parts = range(0, rows.stop - rows.start, few)
-            return torch.cat([self._pair_gain(gram, slice(start, start + few)) for start in parts])
+    def bound(self, gram_of: Callable[[slice], Gram], n: int, step: int) -> float:
+        """No less than what the best order gains, and cheaper; the arguments are those of `order_of`."""
+        of_sources, of_targets = list[Tensor](), list[Tensor]()
+        for start in range(0, n, step):
+            gains = self._gains(gram_of, n, slice(start, min(start + step, n)))
+            of_sources.append(gains.amax(-1))
+            of_targets = [torch.stack([*of_targets, gains.amax(-2)]).amax(0)]
+        return min(float(torch.cat(best).double().sum()) for best in (of_sources, of_targets))
 
-        return assign_rows(gains, (n, n), step).argsort()
+    def _gains(self, gram_of: Callable[[slice], Gram], n: int, rows: slice) -> Tensor:
+        """What every pair of these source columns gains, ``[rows, n]``."""
+        gram, few = gram_of(rows), max(1, PART // n)
+        parts = range(0, rows.stop - rows.start, few)
+        return torch.cat([self._pair_gain(gram, slice(start, start + few)) for start in parts])
 
     def of_pairs(self, target: Tensor, gram: Gram) -> Value:
         """The element that carries source column j to column ``target[j]``.
@@ -119,17 +127,39 @@ class Permutation(Group):
         Returns:
             ``[..., j, i]``.
         """
+        distances = -2 * self._pair_gain(gram)
+        for squares in self._squares(gram):
+            distances += squares
+        return distances
+
+    def least_distances(self, gram: Gram) -> Tensor:
+        """No more than `distances`, and cheaper: as if every charge had a scale of its own, ``|b|² - <a, b>²/|a|²``."""
+        if not self.scaled:
+            return self.distances(gram)
+        least = -2 * gram.total(0)
+        for charge in gram.cross.keys() - {0}:
+            norm = gram.source[charge][..., :, None]
+            least = least - gram.cross[charge].square() / norm.clamp(min=torch.finfo(norm.dtype).tiny)
+        return least + sum(self._squares(gram))
+
+    def gain_at(self, gram: Gram, distance: Tensor) -> Tensor:
+        """What pairs gain that are left with these squared distances; the inverse of `distances`.
+
+        Args:
+            gram: its norms are looked at, as in `distances`.
+            distance: ``[..., j, i]``.
+        """
+        return (sum(self._squares(gram)) - distance) / 2
+
+    def _squares(self, gram: Gram) -> list[Tensor]:
+        """Squared norms that no scale moves, to be added up to a table ``[..., j, i]``."""
+        target = torch.stack([*gram.target.values()]).sum(0)[..., None, :]
         still = [norm for charge, norm in gram.source.items() if not (self.scaled and charge)]
-        distances = torch.stack([*gram.target.values()]).sum(0)[..., None, :] - 2 * self._pair_gain(gram)
-        return distances + torch.stack(still).sum(0)[..., :, None] if still else distances
+        return [target, torch.stack(still).sum(0)[..., :, None]] if still else [target]
 
     def support(self, gram: Gram) -> Tensor:
         table = self._pair_gain(gram)
         return _matched(table, assign(table)).sum(-1)
-
-    def bound(self, gram: Gram) -> Tensor:
-        table = self._pair_gain(gram)
-        return torch.minimum(table.amax(-2).sum(-1), table.amax(-1).sum(-1))
 
     def deviation(self, value: Value) -> float:
         return self._entries.deviation(value) if is_permutation(value["perm"]).all() else math.inf
