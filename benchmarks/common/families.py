@@ -47,9 +47,9 @@ class Family:
 
     @classmethod
     def all(cls, shared: Path, own: Path, only: Sequence[str] | None = None) -> list[Family]:
-        """Those that are named, all by default."""
+        """Those that are named, or whose files are; by default all but the small ones."""
         names = only or sorted(path.stem for path in FAMILIES.glob("*.yaml"))
-        return [cls(name, Training.read(name), shared, own) for name in names]
+        return [cls(Path(name).stem, Training.read(name), shared, own) for name in names]
 
     @property
     def steps(self) -> int:

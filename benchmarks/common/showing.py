@@ -20,7 +20,7 @@ def parser(doc: str | None, seeds: bool = True, families: bool = True, pairs: bo
     found.add_argument("--shared", type=Path, default=Path("../shared"), help="folder with data/ and models/")
     found.add_argument("--out", type=Path, default=Path("benchmarks/out"), help="folder of results, and of models/")
     if families:
-        found.add_argument("--family", action="append", help="only this one (again for more)")
+        found.add_argument("--family", action="append", help="only this one, or a YAML file (again for more)")
         found.add_argument("--steps", type=int, help="of learning; by default what docs/one-basin.md has")
         found.add_argument("--train", type=int, default=45000, help="rows of training data, at most")
     if families and pairs:
