@@ -110,7 +110,7 @@ def hours(geometry: Geometry, rates: Rates, nodes: int, related: bool, ordered: 
     if related:
         matching = rates.related * flops(geometry, ordered=True) / rates.products
         if geometry.experts and not ordered:
-            matching += flops(geometry) / EVERY**2 / rates.products
+            matching += (flops(geometry) / EVERY**2 + flops(geometry, ordered=True) / EVERY) / rates.products
     else:
         assigned = geometry.ffn**3 * geometry.layers * ffn_pairs(geometry, ordered)
         matching = rates.unrelated * (flops(geometry, ordered) / rates.products + rates.assignment * assigned)

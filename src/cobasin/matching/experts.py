@@ -1,20 +1,20 @@
 """The neurons of experts, whose order may be open: any of the source against any of the target.
 
 Their tables may be large, and there are as many as pairs of experts. So they are made one pair at a time, and only of
-pairs that a bound does not rule out. Two experts are at least as far apart as some neurons of one, in some of their
-weights, are from those of the other that are nearest to each.
+pairs that a bound does not rule out: a neuron is at least as far from every neuron of another expert, in all weights,
+as it is from the nearest of them in some weights, and what is true of all neurons is no less than what is of some.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cache, partial
+from functools import cache, cached_property, partial
 
 import torch
 from torch import Tensor
 
 from cobasin.matching.compared import Compared
-from cobasin.matching.neurons import EVERY, Neurons, most_gained, nearest, some_weights, squared_norm, terms
+from cobasin.matching.neurons import EVERY, MARGIN, ROUNDING, Neurons, nearest, some_weights, terms
 from cobasin.symmetry.groups import Gram, Permutation, Value
 
 
@@ -23,14 +23,21 @@ class Experts:
 
     Attributes:
         count: of experts.
+        pair: the neurons of one of the source and one of the target.
     """
 
     def __init__(self, compared: Compared):
-        assert isinstance(compared.group, Permutation)
-        self._compared, self._group, self._terms = compared, compared.group, terms(compared)
-        (self._space,) = compared.spec.batch_axes(str(compared.key[0]))
-        self.count = compared.spec.sizes[self._space]
-        self.pair = cache(self._pair)
+        group, found = compared.group, terms(compared)
+        assert isinstance(group, Permutation)
+        (space,) = compared.spec.batch_axes(str(compared.key[0]))
+
+        def pair(p: int, q: int) -> Neurons:
+            own = [(charge, x[p], y[q]) for charge, x, y in found]
+            return Neurons(group, own, partial(compared.gram, select={space: (p, q)}))
+
+        self._group, self._terms = group, found
+        self.count = compared.spec.sizes[space]
+        self.pair = cache(pair)  # of no method: in a cycle the tensors of a layer would outlive it
 
     def best(self, pairs: Iterable[tuple[int, int]]) -> Value:
         """The best values of these pairs, source and target."""
@@ -38,18 +45,35 @@ class Experts:
         return {part: torch.stack([value[part] for value in values]) for part in values[0]}
 
     def rough_bounds(self) -> Tensor:
-        """No less than what any pair gains, by a part of the source's neurons and weights; ``[source, target]``."""
+        """No less than what any pair gains, by a part of its neurons and weights; float64 ``[source, target]``."""
         few = [(charge, some_weights(x[:, ::EVERY], like=y).flatten(0, 1), y) for charge, x, y in self._terms]
         apart = [
             nearest(self._group, [(charge, x, some_weights(y[q], like=x)) for charge, x, y in few])
             for q in range(self.count)
         ]
+        return self._most_gained(torch.stack(apart, -1).unflatten(0, (self.count, -1)).sum(1).cpu())
+
+    def rough_bound(self, p: int, q: int) -> float:
+        """No less than what a pair gains, by a part of the weights of all its neurons."""
+        parts = [(c, some_weights(x, like=y), some_weights(y, like=x)) for c, x, y in self.pair(p, q).terms]
+        apart = torch.zeros(self.count, self.count, dtype=torch.float64, device="cpu")
+        apart[p, q] = float(nearest(self._group, parts).sum())
+        return float(self._most_gained(apart)[p, q])
+
+    def _most_gained(self, apart: Tensor) -> Tensor:
+        """No less than what every pair gains that is at least so far apart."""
+        gain, squares = (self._group.gain_at(self._norms, x) for x in ((1 - MARGIN) * apart, torch.zeros_like(apart)))
+        return gain + ROUNDING * squares
+
+    @cached_property
+    def _norms(self) -> Gram:
+        """Squared norms of the experts, as if each were a column."""
         norms = Gram()
         for charge, *sides in self._terms:
-            source, target = (torch.stack([squared_norm(one) for one in side]) for side in sides)
-            norms.add_norms(charge, source[:, None, None], target[:, None])
-        return most_gained(self._group, norms, torch.stack(apart, -1).unflatten(0, (self.count, -1)).sum(1))
+            norms.add_norms(charge, *(torch.stack([_squared_norm(one) for one in side]) for side in sides))
+        return norms
 
-    def _pair(self, source: int, target: int) -> Neurons:
-        terms = [(charge, x[source], y[target]) for charge, x, y in self._terms]
-        return Neurons(self._group, terms, partial(self._compared.gram, select={self._space: (source, target)}))
+
+def _squared_norm(x: Tensor) -> Tensor:
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    return x.to(dtype).square().sum(-1).double().sum().cpu()

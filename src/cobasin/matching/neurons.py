@@ -39,36 +39,34 @@ class Neurons:
     def __init__(self, group: Permutation, terms: Sequence[Term], gram_of: Callable[[slice], Gram]):
         self.group, self.terms, self._gram_of = group, terms, gram_of
         (_, first, _), *_ = terms
-        self._table = len(first), -(-TABLE // (4 * len(first)))  # neurons, and of how many a part of it is made at once
+        self._size = len(first)
+        self._step = -(-TABLE // (4 * self._size))  # rows of the table that are made at once
 
     @cached_property
     def best(self) -> Value:
         """The best value."""
         if self._proven is not None:
             return self._proven
-        return in_order(self.group, self.terms, self.group.order_of(self._gram_of, *self._table))
+        return in_order(self.group, self.terms, self.group.order_of(self._gram_of, self._size, self._step))
 
     @cached_property
     def _proven(self) -> Value | None:
         return proven_order(self.group, self.terms)
 
+    @cached_property
     def gain(self) -> float:
         """What the best value gains."""
         matched, order = _Pairs(self.terms), self.best["perm"].argsort()
         for rows in matched.steps():
             matched.add(rows, order[rows])
-        return float(self.group.gain_at(matched.gram, self.group.distances(matched.gram)).double().sum())
+        return float(self.group.pair_gain(matched.gram).double().sum())
 
+    @property
     def bound(self) -> float:
         """No less than `gain`, and cheaper: that itself if it can be proven, else what the table says."""
-        return self.group.bound(self._gram_of, *self._table) if self._proven is None else self.gain()
-
-    def rough_bound(self) -> float:
-        """No less than `gain`, by a part of the weights."""
-        norms = Gram()
-        for charge, x, y in self.terms:
-            norms.add_norms(charge, squared_norm(x)[None], squared_norm(y)[None])
-        return float(most_gained(self.group, norms, nearest(self.group, _parts(self.terms)).sum()))
+        if self._proven is not None:
+            return self.gain
+        return self.group.bound(self._gram_of, self._size, self._step)
 
 
 def terms(compared: Compared) -> list[Term]:
@@ -87,7 +85,8 @@ def terms(compared: Compared) -> list[Term]:
 
 def proven_order(group: Permutation, terms: Sequence[Term]) -> Value | None:
     """The value that the Gram of these neurons would ask for, without a batch; None where it takes the Gram to tell."""
-    parts, matched = _parts(terms), _Pairs(terms)
+    parts = [(charge, some_weights(x, like=y), some_weights(y, like=x)) for charge, x, y in terms]
+    matched = _Pairs(terms)
     for rows in matched.steps():
         table = _gram([(charge, x[rows], y) for charge, x, y in parts])
         if group.scaled and any((norm <= 0).any() for charge, norm in table.source.items() if charge):
@@ -115,17 +114,6 @@ def nearest(group: Permutation, parts: Sequence[Term]) -> Tensor:
         table = group.least_distances(_gram([(charge, x[rows], y) for charge, x, y in parts]))
         found.append(table.amin(-1).clamp(min=0))
     return torch.cat(found).double()
-
-
-def most_gained(group: Permutation, norms: Gram, apart: Tensor) -> Tensor:
-    """No less than what neurons with these norms gain that are no nearer than this to each other."""
-    gain, squares = (group.gain_at(norms, x[..., None, None]) for x in ((1 - MARGIN) * apart, 0 * apart))
-    return (gain + ROUNDING * squares)[..., 0, 0]
-
-
-def squared_norm(x: Tensor) -> Tensor:
-    """Of all entries, in float64."""
-    return torch.linalg.vector_norm(x, dtype=torch.float64).square()
 
 
 def in_order(group: Permutation, terms: Sequence[Term], order: Tensor) -> Value:
@@ -166,10 +154,6 @@ class _Pairs:
         self.gram.put(rows, pairs)
         self.order[rows] = partners
         return pairs
-
-
-def _parts(terms: Sequence[Term]) -> list[Term]:
-    return [(charge, some_weights(x, like=y), some_weights(y, like=x)) for charge, x, y in terms]
 
 
 def _gram(terms: Sequence[Term]) -> Gram:

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from cobasin.matching.compared import Compared
 from cobasin.matching.experts import Experts
-from cobasin.matching.neurons import Neurons
 from cobasin.matching.state import Match, on_cpu
 from cobasin.symmetry.groups import Gram, Permutation, Value
 from cobasin.symmetry.groups.assignment import assign, assign_lazily
@@ -80,15 +79,18 @@ def _assign(terms: list[Tensor], experts: list[Experts]) -> Tensor:
     """The best assignment, given the pairs' values apart from those of their neurons."""
     if not experts:
         return assign(_total(terms))
-    bounds = [one.rough_bounds().cpu() for one in experts]
+    bounds = [one.rough_bounds() for one in experts]
     rest = _total(terms) if terms else torch.zeros_like(bounds[0])
 
-    def gain(of: Callable[[Neurons], float], p: int, q: int) -> float:
-        return float(rest[p, q]) + sum(of(one.pair(p, q)) for one in experts)
+    def gain(of: Callable[[Experts, int, int], float], p: int, q: int) -> float:
+        return float(rest[p, q]) + sum(of(one, p, q) for one in experts)
 
-    return assign_lazily(
-        _total([rest, *bounds]), [partial(gain, of) for of in (Neurons.rough_bound, Neurons.bound, Neurons.gain)]
-    )
+    in_turn: list[Callable[[Experts, int, int], float]] = [
+        Experts.rough_bound,
+        lambda one, p, q: one.pair(p, q).bound,
+        lambda one, p, q: one.pair(p, q).gain,
+    ]
+    return assign_lazily(_total([rest, *bounds]), [partial(gain, of) for of in in_turn])
 
 
 def _listed(value: Value, order: Tensor) -> Value:

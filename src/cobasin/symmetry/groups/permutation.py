@@ -74,7 +74,7 @@ class Permutation(Group):
 
     def project(self, gram: Gram, joint: bool = True) -> Value:
         shape = torch.broadcast_shapes(*(term.shape for term in gram.cross.values()))
-        perm = assign_rows(partial(self._pair_gain, gram), shape)
+        perm = assign_rows(partial(self.pair_gain, gram), shape)
         if not self.charged:
             return {"perm": perm}
         direct, inverse = (_matched(gram.total(charge), perm) for charge in (1, -1))
@@ -104,7 +104,7 @@ class Permutation(Group):
         """What every pair of these source columns gains, ``[rows, n]``."""
         gram, few = gram_of(rows), max(1, PART // n)
         parts = range(0, rows.stop - rows.start, few)
-        return torch.cat([self._pair_gain(gram, slice(start, start + few)) for start in parts])
+        return torch.cat([self.pair_gain(gram, slice(start, start + few)) for start in parts])
 
     def of_pairs(self, target: Tensor, gram: Gram) -> Value:
         """The element that carries source column j to column ``target[j]``.
@@ -127,7 +127,7 @@ class Permutation(Group):
         Returns:
             ``[..., j, i]``.
         """
-        distances = -2 * self._pair_gain(gram)
+        distances = -2 * self.pair_gain(gram)
         for squares in self._squares(gram):
             distances += squares
         return distances
@@ -138,8 +138,9 @@ class Permutation(Group):
             return self.distances(gram)
         least = -2 * gram.total(0)
         for charge in gram.cross.keys() - {0}:
-            norm = gram.source[charge][..., :, None]
-            least = least - gram.cross[charge].square() / norm.clamp(min=torch.finfo(norm.dtype).tiny)
+            norm, most = gram.source[charge][..., :, None], gram.target[charge][..., None, :]
+            taken = (gram.cross[charge] / norm.sqrt()).square()
+            least = least - torch.where(norm > torch.finfo(norm.dtype).tiny, taken, most)  # below it products underflow
         return least + sum(self._squares(gram))
 
     def gain_at(self, gram: Gram, distance: Tensor) -> Tensor:
@@ -158,7 +159,7 @@ class Permutation(Group):
         return [target, torch.stack(still).sum(0)[..., :, None]] if still else [target]
 
     def support(self, gram: Gram) -> Tensor:
-        table = self._pair_gain(gram)
+        table = self.pair_gain(gram)
         return _matched(table, assign(table)).sum(-1)
 
     def deviation(self, value: Value) -> float:
@@ -168,7 +169,7 @@ class Permutation(Group):
         name = f"signed S({n})" if self.signed else f"S({n})"
         return (name + " with scales", n) if self.scaled else (name, 0)
 
-    def _pair_gain(self, gram: Gram, rows: slice = slice(None)) -> Tensor:
+    def pair_gain(self, gram: Gram, rows: slice = slice(None)) -> Tensor:
         """What matching column j to column i gains, with the best sign and scale of that pair, ``[..., j, i]``."""
         if not self.charged:
             return gram.total()[..., rows, :]
