@@ -1,6 +1,8 @@
 # Two commands on a fresh machine: `make demo` and `make test`. Each creates .venv first.
 PYTHON ?= python3
 VENV := .venv
+# data/ and models/ of benchmarks and experiments, see the README
+SHARED ?= ../shared
 BIN := $(VENV)/bin
 
 .PHONY: demo test lint types paper-small
@@ -10,7 +12,7 @@ demo: $(VENV)/ready
 
 # The paper's experiments, reduced, each with its expected time; see docs/paper.md.
 paper-small: $(VENV)/ready
-	HF_HUB_OFFLINE=1 $(BIN)/python experiments/run.py all --small
+	HF_HUB_OFFLINE=1 $(BIN)/python experiments/run.py all --small --shared $(SHARED)
 
 # One thread a worker, also to load a model: tests run side by side on tiny tensors.
 test: $(VENV)/ready

@@ -21,11 +21,12 @@ from cobasin.finding.match import Matched
 from cobasin.fusion.registry import find
 from cobasin.merging.merge import Merge, merge_recipe
 from cobasin.verification import verify
+from common.ensemble import Ensemble
 from common.measuring import distances, tolerance
 from common.results import Results
 from experiment import DataSet, Experiment, Split, chosen, sweep
 from models import End, end_models, rows_digest
-from running import Ensemble, models_of, with_head
+from running import models_of, with_head
 from world import World
 
 BATCH = 16  # rows that are evaluated at once

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from types import SimpleNamespace
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -14,23 +13,6 @@ from cobasin.evaluation.running import build, cast_floats, instantiate
 from cobasin.finding.match import Matched
 from cobasin.merging.merge import Merge
 from cobasin.symmetry.state import Lazy, State
-
-
-class Ensemble:
-    """The mean of what several models predict, called like one of them: of probabilities, or of numbers."""
-
-    def __init__(self, models: Sequence[Any], task: str):
-        self.models, self.task = models, task
-        self.config, self.device, self.dtype = models[0].config, models[0].device, models[0].dtype
-
-    def __call__(self, **inputs: Tensor) -> SimpleNamespace:
-        """The logits of the mean."""
-        logits = torch.stack([model(**inputs).logits for model in self.models])
-        if self.task == "regression":
-            return SimpleNamespace(logits=logits.mean(0))
-        if self.task == "multilabel":
-            return SimpleNamespace(logits=logits.double().sigmoid().mean(0).logit(1e-12))
-        return SimpleNamespace(logits=logits.softmax(-1).mean(0).log())
 
 
 def models_of(merged: Merge) -> Iterator[tuple[int | None, Any]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import runpy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 
 from cobasin.errors import InputError
 from no_harm import base
+from training.data import shared_cifar10
 
 DEV_IMAGES = 5000  # the last of CIFAR-10's training images
 
@@ -56,13 +56,10 @@ class World:
     @cached_property
     def cifar10(self) -> Path:
         """``{cifar10}``: a folder of npz files, unpacked from the shared data; dev are the last training images."""
-        loader = self.shared / "data" / "load.py"
-        if not loader.exists():
-            raise InputError(f"{loader}: no such file; give the folder that holds data/ with --shared")
         folder = self.out / "data" / "cifar10"
         if not (folder / "test.npz").exists():
+            images, labels, test, classes = shared_cifar10(self.shared)
             folder.mkdir(parents=True, exist_ok=True)
-            images, labels, test, classes = runpy.run_path(str(loader))["cifar10"]()
             cut = len(labels) - min(DEV_IMAGES, len(labels) // 10)
             # the test set last: it says that the others are complete
             for name, rows in (

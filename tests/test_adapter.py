@@ -1,8 +1,10 @@
 """LoRA adapters move with their base's element: base and adapter compute what they did."""
 
+import errno
 import re
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 import cobasin
 from adapter_folders import ALL, BERT, GPT2, LLAMA, VIT, base, change, element_of, function, lora
-from cobasin.adapters.folder import CONFIG_FILE, WEIGHTS_FILE
+from cobasin.adapters.folder import CONFIG_FILE, WEIGHTS_FILE, is_adapter
 from cobasin.adapters.layers import type_adapter
 from cobasin.adapters.merged import merged
 from cobasin.adapters.move import move_adapter
@@ -223,3 +225,14 @@ def test_the_types_of_factors(tmp_path):
     assert types["wte.lora_A.weight"] == f"{ranks['wte.weight']} vocab"
     assert types["wte.lora_B.weight"] == f"resid {ranks['wte.weight']}'"
     assert len(set(ranks.values())) == len(typed.layers) == 7
+
+
+def test_a_folder_that_may_not_be_read_is_taken_for_a_model(tmp_path, monkeypatch):
+    """What is wrong with it is said as it is loaded."""
+
+    def refuse(_):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "exists", refuse)
+    monkeypatch.setattr(Path, "is_file", refuse)
+    assert not is_adapter(tmp_path)

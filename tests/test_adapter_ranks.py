@@ -79,6 +79,10 @@ def test_adapters_that_do_not_fit_together(tmp_path):
     text = "is an adapter, " + str(source) + " is none: match two models, or two adapters of one base"
     assert text in refused(tmp_path, "match", a, source, "--out", tmp_path / "out")
     assert text in refused(tmp_path, "match", source, a, "--out", tmp_path / "out")
+    for option in (("--resume",), ("--device", "cpu"), ("--method", "activations"), ("--part", "1/2")):
+        line = refused(tmp_path, "match", a, a, "--out", tmp_path / "out", *option)
+        assert "only --symmetry, --out, --overwrite and --json go with them" in line
+    assert "go with method learned" in refused(tmp_path, "match", a, a, "--out", tmp_path / "out", "--steps", 3)
     for option in (("--symmetry", "ffn"), ("--layers", "0")):
         line = refused(tmp_path, "match", a, a, "--out", tmp_path / "out", *option)
         assert "matched by any invertible map of their ranks" in line

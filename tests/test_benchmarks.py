@@ -73,6 +73,8 @@ def shared(tmp_path_factory):
     text = folder / "data" / "lm" / "tinyshakespeare"
     text.mkdir(parents=True)
     (folder / "data" / "load.py").write_text(CIFAR)
+    (folder / "data" / "vision").mkdir()
+    (folder / "data" / "vision" / "cifar10_jpeg.npz").touch()
     generator = torch.Generator().manual_seed(0)
     for split, length in (("train", 1500), ("dev", 170), ("test", 200)):
         ids = torch.randint(len(CHARS), (length,), generator=generator).tolist()

@@ -1,6 +1,7 @@
 """Opening models from every place they come from, and refusing what is no model."""
 
 import json
+from fnmatch import fnmatch
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from safetensors.torch import load_file
 from transformers import BertConfig, MixtralConfig, MixtralForCausalLM
 
 from cobasin.checkpoints.checkpoint import Checkpoint, Header, load
+from cobasin.errors import InputError
 from model_folders import as_bins, assert_bitwise, load_refusal
 
 
@@ -127,8 +129,10 @@ def test_hub_id_that_is_not_there(monkeypatch):
 def test_hub_id(folder, monkeypatch):
     asked = []
 
-    def snapshot_download(hub_id, allow_patterns):
+    def snapshot_download(hub_id, allow_patterns, ignore_patterns):
         asked.append((hub_id, "*.bin" in allow_patterns))
+        assert "*.jinja" in allow_patterns  # chat templates
+        assert fnmatch("consolidated.safetensors", *ignore_patterns)  # Mistral's second copy
         return str(folder)
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
@@ -187,3 +191,14 @@ def test_config_that_transformers_refuses(folder):
 def test_no_architecture(folder, architectures):
     edit_json(folder / "config.json", architectures=architectures)
     assert '"architectures": ["BertModel"]' in load_refusal(folder)
+
+
+def test_the_home_of_nobody():
+    assert load_refusal("~no-such-user/model") == (
+        "~no-such-user/model: no such user, or one without a home folder; write the whole path"
+    )
+
+
+def test_a_config_of_another_kind(tiny_bert):
+    with pytest.raises(InputError, match="its config is a str; expected a PreTrainedConfig or its dict"):
+        load(tiny_bert.state_dict(), config="./folder")

@@ -1,5 +1,6 @@
 """`cobasin match --method learned`: the command, a killed run that goes on, an anchor that is written, too."""
 
+import errno
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
+from cobasin.checkpoints import writer
 from cobasin.errors import InputError
 from cobasin.symmetry.element import Element
 from cobasin.workflows import match as match_workflow
@@ -134,7 +136,7 @@ def test_what_fails_after_learning_keeps_it_to_resume_only(tmp_path, monkeypatch
     def fail(*_):
         raise InputError("no space")
 
-    monkeypatch.setattr(match_workflow, "save_with_bar", fail)
+    monkeypatch.setattr(match_workflow, "write_with_bar", fail)
     arguments = ("match", source, anchor, "--method", "learned", "--samples", 16, "--steps", 10, *options)
     finished = run(*arguments, "--out", tmp_path / "out")
     assert finished.code == 2
@@ -196,3 +198,32 @@ def test_an_anchor_that_moves_is_written(tmp_path):
         assert torch.allclose(found, wanted, atol=1e-4)
     assert Element.load(other / "cobasin.safetensors").report["learning"]["move"] == "all"
     assert load_file(out / WEIGHTS).keys() == load_file(source / WEIGHTS).keys()
+
+
+@pytest.mark.parametrize("failing", ["out", "other"])
+def test_of_two_folders_both_are_written_or_none(tmp_path, monkeypatch, failing):
+    """A disk that is full as either is written."""
+    source, anchor = unrelated(tmp_path, VIT)
+    before, write_config = snapshot(tmp_path), writer._write_config
+
+    def full(checkpoint, folder):
+        if failing in folder.name:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write_config(checkpoint, folder)
+
+    monkeypatch.setattr(writer, "_write_config", full)
+    options = ("--method", "learned", "--steps", 2, "--samples", 16, "--symmetry", "gl")
+    line = refused(
+        tmp_path,
+        "match",
+        source,
+        anchor,
+        "--out",
+        tmp_path / "out",
+        *options,
+        "--anchor-out",
+        tmp_path / "other",
+        unread=False,
+    )
+    assert "No space left on device" in line
+    assert snapshot(tmp_path) == before

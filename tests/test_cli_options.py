@@ -27,6 +27,15 @@ def folders(tmp_path):
         ("match", "--symmetry", "ffn,", "'' is unknown"),
         ("match", "--symmetry", "none", "'none' is unknown"),
         ("merge", "--match", "ffn,paper", "'paper' is unknown"),
+        ("match", "--steps", "1400", "method weights learns nothing; steps, loss, "),
+        (
+            "match",
+            "--samples",
+            "8",
+            "method weights runs no model, and nothing in it is random; samples and seed go with",
+        ),
+        ("match", "--seed", "3", "samples and seed go with method activations or learned"),
+        ("match", "--spec", "~no-such-user/spec.py", "~no-such-user/spec.py: no such user"),
         ("match", "--layers", "x", "layers 'x': 'x' is not a number or a range; write them like 0-4,7"),
         ("match", "--layers", "1-0", "'1-0' is not a number or a range"),
         ("match", "--layers", "0,-1", "'-1' is not a number or a range"),
@@ -123,6 +132,7 @@ def test_damaged_element_files(folders):
         (with_metadata(form="{}"), "a damaged element file"),
         (with_metadata(form='{"__class__": "Spec"}'), "a damaged element file"),
         (with_metadata(form='{"__class__": "Popen", "args": "touch executed"}'), "a damaged element file"),
+        (with_metadata(form='{"__class__": "Form", "spec": {}}'), "a damaged element file"),
         (with_metadata(report="{"), "a damaged element file"),
         (data.replace(b'"value/ffn.0/perm"', b'"value/ffn.x/perm"'), "a damaged element file"),
         (data.replace(b'"value/ffn.0/perm"', b'"wrong/ffn.0/perm"'), "a damaged element file"),
@@ -170,3 +180,11 @@ def test_an_output_folder_in_the_way(folders, verb, where, text):
     (root / "link").symlink_to(folders[0])
     (root / "file").write_text("x")
     assert text in refused(root, verb, *folders, "--out", root / where, "--overwrite")
+
+
+def test_home_folders_are_found_behind_an_equals_sign(folders, monkeypatch):
+    """A shell leaves the tilde of --out=~/x alone."""
+    monkeypatch.setenv("HOME", str(folders[0].parent))
+    assert run("match", *folders, "--out=~/matched").code == 0
+    assert (folders[0].parent / "matched" / "config.json").exists()
+    assert "~nobody-here/x: no such user" in refused(folders[0].parent, "merge", *folders, "--out", "~nobody-here/x")

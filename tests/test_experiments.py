@@ -299,7 +299,8 @@ def test_one_setting_alone(place, tmp_path, capsys):
 
 
 def test_images_beside_the_project_are_unpacked(tmp_path):
-    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "vision").mkdir(parents=True)
+    (tmp_path / "data" / "vision" / "cifar10_jpeg.npz").touch()
     loader = "import numpy as np\n\ndef cifar10():\n    images = np.zeros((20, 32, 32, 3), np.uint8)\n"
     loader += "    return images, np.arange(20), images[:5], np.arange(5)\n"
     (tmp_path / "data" / "load.py").write_text(loader)

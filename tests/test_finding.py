@@ -31,7 +31,7 @@ GPT2 = "gpt2-untied/GPT2LMHeadModel"
 VIT = "vit/ViTForImageClassification"
 BERT = "bert/BertForSequenceClassification"
 CASES = ["bert/BertForMaskedLM", GPT2, "llama-gqa/LlamaForCausalLM", "qwen3/Qwen3ForCausalLM", VIT]
-FEW = {"samples": 16, "steps": 3}
+FEW = {"activations": {"samples": 16}, "learned": {"samples": 16, "steps": 3}}
 
 
 @pytest.fixture(autouse=True)
@@ -104,7 +104,7 @@ def test_joint_activations_keep_inner_products_and_skip_padding():
 @pytest.mark.parametrize("case", CASES)
 def test_the_function_is_kept_and_what_was_found_depends_on_inputs_alone(case, method):
     source, anchor = unrelated(case)
-    element = api.match(source, anchor, method=method, **FEW)
+    element = api.match(source, anchor, method=method, **FEW[method])
     assert verify(source, transform(element, source, torch.float64), tolerance(case)).same
     assert verify(source, anchor, tolerance(case)).same is False
     assert max(element.deviation().values()) < 1e-9
@@ -144,7 +144,7 @@ def test_near_copies_stay_where_they_are(case, method):
     """Two small changes of one model: the element is close to the identity, and the midpoint no worse."""
     base = model(case)
     first, second = load(base), load(near(base, noise=0.01))
-    element = api.match(second, first, method=method, samples=64, steps=20)
+    element = api.match(second, first, method=method, **FEW[method] | {"samples": 64})
     for key, value in element.values.items():
         if "perm" in value:
             assert (value["perm"] == torch.arange(value["perm"].shape[-1])).all(), key

@@ -67,7 +67,7 @@ def directly(typeds, data, groups):
         inputs = []
         for typed, batches in zip(typeds, data, strict=True):
             # the tensors of this group are the candidate's own, and so are those that come after them
-            state = {name: fused.get(typed.ties.get(name, name), typed[name]) for name in typed}
+            state = {name: fused.get(typed.spec.tied.get(name, name), typed[name]) for name in typed}
             model = Typed.of(typed.derived(state))
             runs = [inputs_of(model, instantiate(model.checkpoint, torch.float64), one) for one in batches.batches]
             inputs.append({name: torch.cat([run[name][0] for run in runs]) for name in runs[0]})

@@ -82,7 +82,7 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path):
         Recipe.read(tmp_path / "none.yaml")
     with pytest.raises(InputError, match="cannot be read: Is a directory"):
         Recipe.read(tmp_path)
-    with pytest.raises(InputError, match=r"^~nobody-of-that-name/x: cannot be read: "):
+    with pytest.raises(InputError, match=r"^~nobody-of-that-name/x: no such user"):
         Recipe.read("~nobody-of-that-name/x")
 
 
@@ -287,7 +287,9 @@ def test_slices_may_name_the_base():
     for one in content["slices"]:
         one["base_model"] = "./a"
     recipe = Recipe.of(content)
-    assert (recipe.base, recipe.inputs) == ("./a", ["./b"])
+    assert (recipe.base, recipe.base_model, recipe.inputs) == ("./a", "./a", ["./b"])
+    assert recipe.changed({}).text() == recipe.text()
+    assert Recipe.of(content | {"tokenizer_source": "base"}).tokenizer_model == "./a"
     assert Recipe.of(content | {"base_model": "./a/"}).base == "./a"
     assert refusal(content | {"base_model": "./b"}) == "slices[0].base_model './a': there is one base, './b'"
     content["slices"][1]["base_model"] = "./b"

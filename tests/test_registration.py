@@ -204,3 +204,13 @@ def test_installed_packages_declare_by_entry_point_and_a_broken_one_is_left_out(
 def test_float32_models_are_checked_in_float64():
     load_file(EXAMPLE)
     assert check_declaration(starcoder2().to(torch.bfloat16)).plain < 1e-9
+
+
+def test_a_match_by_a_wrong_declaration_is_refused(folders, tmp_path):
+    """Its own verification sees it, and names the file."""
+    spec = changed(tmp_path, ("neurons(config.hidden_act)", "neurons('relu')"))  # which would let them be scaled
+    line = refused(tmp_path, "match", *folders, "--out", tmp_path / "out", "--spec", spec, unread=False)
+    assert line.startswith(
+        f"error: {spec}: wrong declaration of Starcoder2ForCausalLM: the model, once moved, computes "
+    )
+    assert line.endswith("; see cobasin inspect MODEL --check")

@@ -1,5 +1,6 @@
 """Output folders are refused before, or complete after: nothing in between, whatever interrupts the run."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -293,3 +294,18 @@ def test_check_output_without_permission(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     with pytest.raises(InputError, match="cannot be written to"):
         check_output(tmp_path / "out", False)
+
+
+def test_a_file_beside_the_weights_that_cannot_be_read(folder, tmp_path, monkeypatch):
+    """It is the input's, and the line says so."""
+    (folder / "notes.md").write_text("x")
+    open_ = Path.open
+
+    def refusing(path, *arguments, **options):
+        if path == folder / "notes.md":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return open_(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", refusing)
+    line = save_refusal(load(folder), tmp_path / "out")
+    assert line == f"{folder / 'notes.md'}: cannot be read: Permission denied; it goes with the model"

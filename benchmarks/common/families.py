@@ -6,22 +6,19 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import load
 from cobasin.data import Batch, batches, task_of
 from cobasin.evaluation.running import instantiate
 from cobasin.evaluation.tasks import evaluate
+from common.ensemble import Ensemble
 from train import FAMILIES
 from train import Family as Training
-from training.data import DEVIATION, MEAN
+from training.data import DEVIATION, MEAN, shared_cifar10
 
 DEV_IMAGES = 5000  # the last training images; the smaller models were trained on them, too
 PAIRS = ((0, 1), (0, 2), (1, 2))  # seeds of anchor and source
@@ -112,22 +109,10 @@ class Task:
         return {"loss": found.loss, "accuracy": found.metric}
 
 
-class Ensemble:
-    """The mean of several models' probabilities, called like one of them."""
-
-    def __init__(self, models: Sequence[Any]):
-        self.models = models
-        self.config, self.device, self.dtype = models[0].config, models[0].device, models[0].dtype
-
-    def __call__(self, **inputs: Tensor) -> SimpleNamespace:  # noqa: D102 - a model's own
-        probabilities = torch.stack([model(**inputs).logits.softmax(-1) for model in self.models]).mean(0)
-        return SimpleNamespace(logits=probabilities.log())
-
-
 def parents(task: Task, folders: Sequence[Path]) -> dict[str, Any]:
     """The scores of models as they are, and of the mean of their probabilities."""
     models = [instantiate(load(folder), torch.float32) for folder in folders]
-    return {"each": [task.score(model) for model in models], "ensemble": task.score(Ensemble(models))}
+    return {"each": [task.score(model) for model in models], "ensemble": task.score(Ensemble(models, task.kind))}
 
 
 class Images(Sequence[Mapping[str, Any]]):
@@ -151,20 +136,9 @@ class Images(Sequence[Mapping[str, Any]]):
         return {"image": pixels.numpy(), "label": int(self.labels[index])}
 
 
-@cache
-def _cifar10(shared: Path) -> Sequence[Any]:
-    """Training images and their classes, test images and theirs."""
-    spec = spec_from_file_location("shared_data", shared / "data" / "load.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.cifar10()
-
-
 def images(family: Family, folder: Path, train: int, dev: bool) -> Task:
     """CIFAR-10. Dev data are the last training images, which are not among those learned from."""
-    own, classes, test, truth = _cifar10(family.shared)
+    own, classes, test, truth = shared_cifar10(family.shared)
     if dev:
         test, truth = own[-DEV_IMAGES:], classes[-DEV_IMAGES:]
     side, left = family.training.config["image_size"], len(own) - DEV_IMAGES

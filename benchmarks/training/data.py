@@ -6,6 +6,7 @@ import json
 import runpy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -134,10 +135,24 @@ class Images(Rows):
         return {"pixel_values": (squares / 255 - mean) / deviation, "labels": self.labels[rows]}
 
 
+def shared_cifar10(shared: Path) -> Sequence[Any]:
+    """Bytes [rows, height, width, channels] of the training images, and their classes; test images, and theirs.
+
+    Raises:
+        InputError: they are not among the shared data.
+    """
+    folder = _there(shared / "data" / "vision" / "cifar10_jpeg.npz").parents[1]
+    return _loaded(_there(folder / "load.py"))
+
+
+@cache
+def _loaded(loader: Path) -> Sequence[Any]:
+    return runpy.run_path(str(loader))["cifar10"]()
+
+
 def cifar10(shared: Path, side: int, padding: int, held_out: int) -> Data:
     """CIFAR-10's training images; dev rows are the last ``held_out``, or the last 5,000 that are trained on, too."""
-    folder = _there(shared / "data" / "vision" / "cifar10_jpeg.npz").parents[1]
-    bytes_, classes, _, _ = runpy.run_path(str(folder / "load.py"))["cifar10"]()
+    bytes_, classes, _, _ = shared_cifar10(shared)
     images, labels = torch.tensor(bytes_).permute(0, 3, 1, 2), torch.tensor(classes).long()
     if side > images.shape[-1]:
         raise InputError(f"config: image_size {side}; the images have {images.shape[-1]} pixels a side")

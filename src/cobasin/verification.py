@@ -15,10 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cobasin.checkpoints.checkpoint import Checkpoint
+from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.evaluation.running import build, cast_floats, input_sizes, instantiate, outputs, positions, probe
-
-__all__ = ["Verdict", "instantiate", "outputs", "probe", "verify"]
 
 # transformers computes RMSNorm, rotary angles and parts of the softmax in float32 even in a float64 model.
 FLOAT32_PARTS = 5e-6
@@ -28,6 +26,8 @@ NEAR, FAR = 4, 20
 # Rounding alone moves the outputs by more than this: they say nothing about the function.
 TOO_NOISY = 0.03
 NOISE_DRAWS = 4
+# Above, the two float64 models that are built would be the largest thing in memory by far: not checked unasked.
+VERIFIED_PARAMETERS = 100_000_000
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ class Verdict:
         return asdict(self)
 
 
-def verify(a: Checkpoint, b: Checkpoint, tolerance: float | None = None, seed: int = 0) -> Verdict:
-    """Compare the functions of two checkpoints on the same probe inputs.
+def verify(a: Any, b: Any, tolerance: float | None = None, seed: int = 0) -> Verdict:
+    """Compare the functions of two models, given as anything `load` takes, on the same probe inputs.
 
     With a `tolerance` the relative difference in float64 is held strictly against it.  Without one it is
     held against the change that rounding the stored tensors once makes, which is measured on `a`: the
@@ -63,9 +63,10 @@ def verify(a: Checkpoint, b: Checkpoint, tolerance: float | None = None, seed: i
     in memory at a time.
 
     Raises:
-        InputError: a class that transformers does not have, tensors that do not fill it, an input of
-        unknown kind.
+        InputError: a model that cannot be loaded, a class that transformers does not have, tensors that do not
+            fill it, an input of unknown kind.
     """
+    a, b = load(a), load(b)
     domains = [_domain(c) for c in (a, b)]
     if domains[0] != domains[1]:
         return Verdict(False, f"the models take different inputs: {domains[0]} against {domains[1]}")
@@ -136,7 +137,7 @@ def _rounding_noise(
             stored = [c.headers[name].dtype for c in (a, b) if name in c.headers]
             state[name] = cast_floats(a[name], torch.float64)
             if stored[0].is_floating_point:
-                step = max(torch.finfo(dtype).eps for dtype in stored)
+                step = max(torch.finfo(dtype).eps for dtype in stored if dtype.is_floating_point)
                 u = torch.rand(state[name].shape, generator=generator, dtype=torch.float64) - 0.5
                 state[name] *= 1 + step * u
         changes.append(_relative(reference, outputs(build(a, state, torch.float64), inputs)))
@@ -151,8 +152,9 @@ def _native_difference(a: Checkpoint, b: Checkpoint, inputs: Mapping[str, Tensor
     """The relative difference in the stored dtypes' arithmetic; None if not finite, or if it cannot run."""
     try:
         relative = _relative(*(outputs(instantiate(c, _native_dtype(c)), inputs).double() for c in (a, b)))
-    except RuntimeError:
-        # A few classes have float32 written into their code, and a few operations no kernel for short floats.
+    except (RuntimeError, TypeError):
+        # A few classes have float32 written into their code, a few operations no kernel for short floats, and
+        # nothing computes in 8 bits.
         return None
     return relative if math.isfinite(relative) else None
 

@@ -8,11 +8,15 @@ import tiny_models
 from cobasin.checkpoints.typed import Typed
 from cobasin.evaluation.running import instantiate
 from cobasin.statistics.activations import Activations
-from cobasin.statistics.collect import collect_activations
+from cobasin.statistics.collect import collect
 from cobasin.statistics.modules import holders_of
 from cobasin.statistics.rows import Rows
 
 QUERY = "encoder.layer.1.attention.self.query.weight"
+
+
+def collect_activations(model, batches, rows, seed=0):
+    return collect("activations", Typed.of(model), batches, seed=seed, sampled=rows)
 
 
 def counted(rows):

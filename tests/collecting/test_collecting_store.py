@@ -20,6 +20,7 @@ from cobasin.statistics import collect as module
 from cobasin.statistics import slices
 from cobasin.statistics.collect import KINDS, collect
 from cobasin.statistics.grams import InputGram
+from cobasin.statistics.modules import built
 
 CASE = "bert/BertForSequenceClassification"
 BATCHES = 20  # of two rows, the last of one
@@ -84,7 +85,7 @@ def test_a_stopped_run_goes_on_to_the_same_result(kind, bert, tmp_path, monkeypa
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_was_collected_is_read_the_next_time(kind, bert, tmp_path, monkeypatch):
     first = collect(kind, bert, data(bert), sampled=5, cache=tmp_path)
-    monkeypatch.setattr(module, "instantiate", None)
+    monkeypatch.setattr(module, "built", None)
     again = collect(kind, bert, data(bert), sampled=5, cache=tmp_path)
     assert identical(again, first)
     assert tensors(again) is not tensors(first)
@@ -115,9 +116,9 @@ def test_two_parts_find_what_one_finds_alone(kind, bert, ran, tmp_path, monkeypa
 
     def one_at_a_time(*given):
         with lock:  # Transformers changes classes while it loads
-            return instantiate(*given)
+            return built(*given)
 
-    monkeypatch.setattr(module, "instantiate", one_at_a_time)
+    monkeypatch.setattr(module, "built", one_at_a_time)
     whole = collect(kind, bert, rows, sampled=5)
     assert ran.popitem()[1] == [*range(BATCHES)]
 

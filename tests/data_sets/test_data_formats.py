@@ -137,7 +137,12 @@ def test_only_the_rows_that_have_a_value(tmp_path):
     assert "no column 'corpus' (there are: source, " in refusal(rows, path, where={"corpus": "isear"})
     table = write(tmp_path / "a.csv", "text,year\nx,1996\ny,1997\n")
     assert list(rows(table, where={"year": 1997})) == [{"text": "y"}]
-    assert len(rows(table, where={"year": 1998})) == 0
+    assert refusal(rows, table, where={"year": 1998}) == f"{table}: none of its 2 rows has year = 1998; see 'where'"
+    typed = jsonl(
+        tmp_path / "typed.jsonl", {"text": "x", "dev": True, "part": 1.5}, {"text": "y", "dev": False, "part": 2}
+    )
+    assert list(rows(typed, where={"dev": True, "part": 1.5})) == [{"text": "x"}]
+    assert list(rows(typed, where={"part": 2})) == [{"text": "y"}]
 
 
 def test_conll_of_tabs_keeps_tokens_of_any_character(tmp_path):

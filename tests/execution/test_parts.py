@@ -235,7 +235,7 @@ def test_a_part_that_is_refused_leaves_nothing(tmp_path, impatient):
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 def test_a_part_that_waits_can_be_stopped(tmp_path, stop):
     source, anchor = pair(tmp_path, CASE)
-    waiting = start("match", source, anchor, "--out", tmp_path / "out", "--symmetry", "ffn", "--part", "1/2")
+    waiting = start("match", source, anchor, "--out", tmp_path / "out", "--symmetry", "ffn", "--part=1/2")
     found = tmp_path / ".out.parts" / ".found"
     while not list(found.glob("*/start-0.*")):
         assert waiting.poll() is None

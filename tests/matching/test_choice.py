@@ -1,5 +1,7 @@
 """What is asked for, and which elements that leaves free."""
 
+from dataclasses import replace
+
 import pytest
 from transformers import BertConfig, MixtralConfig
 
@@ -7,6 +9,7 @@ from cobasin.architectures import declare
 from cobasin.errors import InputError
 from cobasin.matching.choice import PARTS, WORDS, Choice
 from cobasin.symmetry.groups import Orthogonal, Permutation, Rotation2, SignedPermutation
+from cobasin.symmetry.spec import Space
 from random_states import spec_of
 
 
@@ -140,3 +143,10 @@ def test_without_scale_groups_do_not_rescale():
         assert unscaled.group(declared) == expected
     assert paper.group(both) == paper.group(SignedPermutation) == Permutation()
     assert paper.group(Rotation2(scaled=True)) == Rotation2(scaled=True)
+
+
+def test_a_model_without_layers():
+    spec = replace(spec_of("bert"), spaces={"unit": Space(4)})
+    Choice.parse("full").check(spec)
+    with pytest.raises(InputError, match="layer 0 does not exist: the model has none"):
+        Choice.parse("full", "0").check(spec)

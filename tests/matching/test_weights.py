@@ -50,6 +50,19 @@ def matched(form, choice, source, anchor):
     return match, progress, Element(form, match.values, gauge_of(form, source), gauge_of(form, anchor))
 
 
+@pytest.mark.parametrize("rounds", [2, 3])
+def test_the_last_round_that_there_may_be_finds_scales(rounds, monkeypatch):
+    """They wait until the stream has settled, which may take longer than that."""
+    monkeypatch.setattr(weights, "MAX_ROUNDS", rounds)
+    form = form_of("llama")
+    models = [random_state(form.spec, seed) for seed in (1, 0)]
+    match, progress, _ = matched(form, "full", *models)
+    assert progress.rounds == rounds
+    scaled = [key for key, group in match.groups.items() if group.scaled]
+    assert scaled
+    assert all("scale" in match.values[key] for key in scaled)
+
+
 @pytest.mark.parametrize("family", ["bert", "vit", "gpt2", "llama", "llama mqa"])
 @settings(deadline=None, max_examples=12, derandomize=True)
 @given(mode=st.sampled_from(MODES), folded=st.booleans(), seed=st.integers(0, 10**6), likeness=st.sampled_from([0, 1]))

@@ -15,6 +15,7 @@ from cobasin.checkpoints.output import publishing
 from cobasin.checkpoints.weight_files import INDEX_FILE, SINGLE_FILE, Header, open_safetensors, read_json
 from cobasin.checkpoints.writer import write_beside
 from cobasin.errors import InputError
+from cobasin.paths import expanded
 
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
 
@@ -49,8 +50,12 @@ def is_adapter(model: Any) -> bool:
     """Whether this is a PEFT folder; one that holds the weights of a model, too, is taken for that model."""
     if not isinstance(model, (str, Path)):
         return isinstance(model, Adapter)
-    folder = Path(model).expanduser()
-    return (folder / CONFIG_FILE).is_file() and not any((folder / name).exists() for name in (SINGLE_FILE, INDEX_FILE))
+    folder = expanded(model)
+    try:
+        weights = any((folder / name).exists() for name in (SINGLE_FILE, INDEX_FILE))
+        return (folder / CONFIG_FILE).is_file() and not weights
+    except OSError:  # a folder that may not be read; loading it says so
+        return False
 
 
 def load_adapter(model: str | Path | Adapter) -> Adapter:
@@ -62,7 +67,7 @@ def load_adapter(model: str | Path | Adapter) -> Adapter:
     """
     if isinstance(model, Adapter):
         return model
-    folder = Path(model).expanduser()
+    folder = expanded(model)
     config = read_json(folder / CONFIG_FILE)
     if config.get("peft_type") != "LORA":
         raise InputError(f"{model}: peft_type is {config.get('peft_type')!r}; only adapters of type 'LORA' are covered")

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cobasin.errors import InputError
+from cobasin.paths import expanded
 from cobasin.symmetry.spec import Spec
 from cobasin.symmetry.wellformed import mistakes
 
@@ -155,7 +156,7 @@ def load_file(path: str | Path) -> list[str]:
         InputError: where there is no such file, it fails (with the line), it declares nothing, or a class that is
             declared already or that the installed transformers does not have.
     """
-    file = Path(path).expanduser().resolve()
+    file = expanded(path).resolve()
     if not file.is_file():
         raise InputError(f"spec file {path}: no such file")
     found = spec_from_file_location(f"spec file {file}", file)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -21,6 +22,7 @@ from cobasin.checkpoints.weight_files import (
     read_json,
 )
 from cobasin.errors import InputError
+from cobasin.paths import expanded
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -84,6 +86,11 @@ class Checkpoint(Tensors):
         """Bytes of all tensors."""
         return sum(header.size for header in self.headers.values())
 
+    @property
+    def parameters(self) -> int:
+        """Numbers in all tensors."""
+        return sum(math.prod(header.shape) for header in self.headers.values())
+
     def __repr__(self) -> str:
         return f"Checkpoint({self.label!r}, {self.architecture}, {len(self)} tensors)"
 
@@ -138,6 +145,10 @@ def _from_state_dict(state: Mapping[str, Tensor], config: PreTrainedConfig | Map
         raise InputError("a state dict does not say what model it is; pass its config as well")
     if isinstance(config, Mapping):
         config = _parse_config(dict(config), label)
+    from transformers import PreTrainedConfig
+
+    if not isinstance(config, PreTrainedConfig):
+        raise InputError(f"{label}: its config is a {type(config).__name__}; expected a PreTrainedConfig or its dict")
     return _from_memory(label, config, _architecture(config, label), dict(state))
 
 
@@ -166,7 +177,7 @@ def _from_memory(label: str, config: PreTrainedConfig, architecture: str, tensor
 
 
 def _find_folder(model: str | Path) -> Path:
-    folder = Path(model).expanduser()
+    folder = expanded(model)
     if folder.is_dir():
         return folder
     if folder.exists():
@@ -179,12 +190,13 @@ def _find_folder(model: str | Path) -> Path:
 def _download(hub_id: str) -> Path:
     from huggingface_hub import snapshot_download
 
-    patterns = ["*.safetensors", "*.json", "*.txt", "*.model"]
+    patterns = ["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja"]
+    again = ["consolidated*"]  # of Mistral: the same weights under other names
     try:
-        folder = Path(snapshot_download(hub_id, allow_patterns=patterns))
+        folder = Path(snapshot_download(hub_id, allow_patterns=patterns, ignore_patterns=again))
         if not any((folder / name).exists() for name in (SINGLE_FILE, INDEX_FILE)):
             # Only now: many repositories hold the same weights in both formats.
-            folder = Path(snapshot_download(hub_id, allow_patterns=[*patterns, "*.bin"]))
+            folder = Path(snapshot_download(hub_id, allow_patterns=[*patterns, "*.bin"], ignore_patterns=again))
     except Exception as error:  # the hub client, its HTTP client and the file system raise their own kinds
         reason = one_line(error)
         raise InputError(f"{hub_id}: no such folder, and not available from the hub: {reason}") from error

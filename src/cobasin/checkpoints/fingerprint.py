@@ -4,44 +4,34 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from cobasin.checkpoints.checkpoint import Checkpoint
+from cobasin.checkpoints.checkpoint import load
 from cobasin.execution.jobs import run_jobs
 
 # Keys that say where a config is from, or how it is stored; so do those that begin with an underscore.
 _NO_FUNCTION = {"architectures", "dtype", "torch_dtype", "transformers_version"}
 
 
-def fingerprint(checkpoint: Checkpoint, progress: Callable[[int], None] | None = None) -> str:
-    """SHA-256, in hexadecimal, of a checkpoint: the same for the same model, however it is split into files.
+def fingerprint(model: Any) -> str:
+    """SHA-256, in hexadecimal, of a model: the same for the same one, however it is split into files.
 
     Of its config, without what does not say what the model computes; of its class; and of the name, dtype, shape
     and bytes of every tensor.
 
     Args:
-        checkpoint: its tensors are read one by one in every thread.
-        progress: called after every tensor with the number of its bytes.
+        model: anything `load` takes; its tensors are read one by one in every thread.
     """
-    hashes = {}
+    checkpoint, hashes = load(model), {}
 
     def hash_one(name: str) -> None:
-        tensor = checkpoint[name]
-        hashes[name] = tensor_hash(tensor)
-        if progress is not None:
-            progress(tensor.nbytes)
+        hashes[name] = tensor_hash(checkpoint[name])
 
     run_jobs([partial(hash_one, name) for name in sorted(checkpoint)])
-    return fingerprint_of(checkpoint, hashes)
-
-
-def fingerprint_of(checkpoint: Checkpoint, hashes: Mapping[str, str]) -> str:
-    """The fingerprint of a checkpoint whose tensors have these hashes (`tensor_hash`); reads no tensor."""
     tensors = [
         [name, str(header.dtype), list(header.shape), hashes[name]]
         for name, header in sorted(checkpoint.headers.items())

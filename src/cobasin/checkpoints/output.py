@@ -21,6 +21,7 @@ from safetensors import SafetensorError
 
 from cobasin.errors import InputError
 from cobasin.execution.parts import living
+from cobasin.paths import expanded
 
 RUN = ".run.json"
 """In an unfinished folder: what the run is of, as JSON."""
@@ -41,7 +42,7 @@ def publishing(out: Path, overwrite: bool, source: Path | None) -> Iterator[Path
 
     Raises InputError where `out` is refused (see `check_output`) or cannot be written.
     """
-    with working(out, overwrite, [source]) as partial, output_errors(Path(out).resolve()):
+    with working(out, overwrite, [source]) as partial, output_errors(expanded(out).resolve()):
         yield partial
 
 
@@ -62,7 +63,7 @@ def working(
 
     Raises InputError as `publishing` does; where ``resume`` finds what another run has left.
     """
-    out = Path(out).resolve()
+    out = expanded(out).resolve()
     with output_errors(out):
         left = _left(out, resume)
         # without RUN it was killed before there was anything to keep, or while it was published
@@ -150,7 +151,7 @@ def check_output(out: Path, overwrite: bool, inputs: Iterable[Path | None] = ())
     Raises InputError if `out` is a file, holds files without `overwrite`, cannot be written to, or overlaps
     with one of the folders `inputs` (None: a model without a folder).
     """
-    target = Path(out).resolve()
+    target = expanded(out).resolve()
     with output_errors(target):
         if target.exists() and not target.is_dir():
             raise InputError(f"{out}: is a file; give a folder for the output")

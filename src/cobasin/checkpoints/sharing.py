@@ -22,6 +22,7 @@ from cobasin.checkpoints.output import (
 )
 from cobasin.errors import InputError
 from cobasin.execution.parts import Part
+from cobasin.paths import expanded
 
 
 @contextmanager
@@ -36,7 +37,7 @@ def sharing(
 
     Raises InputError as `working` does; where the parts of another run are there; where this part is at work already.
     """
-    out = Path(out).resolve()
+    out = expanded(out).resolve()
     check_output(out, overwrite, inputs)
     folder, made = out.with_name(f".{out.name}.{SHARED}"), [path for path in out.parents if not path.exists()]
     run = {**run, PARTS: part[1]}

@@ -37,7 +37,6 @@ class Typed(Mapping[str, Tensor]):
 
     checkpoint: Checkpoint
     spec: Spec
-    ties: Mapping[str, str]
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> Typed:
@@ -64,7 +63,7 @@ class Typed(Mapping[str, Tensor]):
             unexpected = any(line.startswith("unexpected") for line in problems)
             way_out = ". Remove what is unexpected from the file, or name the class that reads it in config.json"
             raise InputError(f"{label} does not fit {architecture}: {_listed(problems)}{way_out if unexpected else ''}")
-        return cls(checkpoint, spec, spec.tied)
+        return cls(checkpoint, spec)
 
     def untied(self) -> Typed:
         """The same model with its head a tensor of its own."""
@@ -80,7 +79,7 @@ class Typed(Mapping[str, Tensor]):
         def read(on_disk: str) -> Tensor:
             return self[on_disk] if on_disk in own else self.checkpoint[on_disk]
 
-        return Typed(Checkpoint(label, config, architecture, headers, read, self.checkpoint.folder), spec, spec.tied)
+        return Typed(Checkpoint(label, config, architecture, headers, read, self.checkpoint.folder), spec)
 
     @cached_property
     def disk_names(self) -> dict[str, str]:
@@ -113,8 +112,8 @@ class Typed(Mapping[str, Tensor]):
     def __getitem__(self, name: str) -> Tensor:
         if stack := self.spec.entries[name].stack:
             return torch.stack([self._read(part) for part in stack])
-        if name not in self.disk_names and name in self.ties:
-            name = self.ties[name]
+        if name not in self.disk_names and name in self.spec.tied:
+            name = self.spec.tied[name]
         return self._read(name)
 
     def _read(self, name: str) -> Tensor:
@@ -135,7 +134,7 @@ class Typed(Mapping[str, Tensor]):
             raise InputError(
                 f"{label}: {disk[name]} has NaN or infinite values; the file is damaged or the training diverged"
             )
-        for tied, twin in self.ties.items():
+        for tied, twin in self.spec.tied.items():
             # versions of transformers differ in what they load
             if twin == name and tied in disk and not torch.equal(self.checkpoint[disk[tied]], tensor):
                 raise InputError(

@@ -17,6 +17,7 @@ import torch
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.output import publishing, unfinished
 from cobasin.checkpoints.weight_files import INDEX_FILE, SAFETENSORS_DTYPES, SINGLE_FILE, Header
+from cobasin.errors import InputError
 from cobasin.execution.parts import Part
 
 _DTYPE_NAMES = {dtype: name for name, dtype in SAFETENSORS_DTYPES.items()}
@@ -41,7 +42,7 @@ def save(
 
     Shards and their order are those of `checkpoint.headers`, as safetensors; tensors are read one at a time,
     so memory is bounded by the largest. The tokenizer and the other files of `checkpoint.folder` that are
-    neither weights nor a README are carried along. `files` adds files by name: their text, or a function that
+    neither weights, a README nor a report are carried along. `files` adds files by name: their text, or a function that
     writes to the path it is given. `progress` is called after every tensor with the number of its bytes.
 
     Everything is written to a sibling of `out` that is renamed at the end; an old `out` is replaced only
@@ -176,11 +177,17 @@ def _carry(source: Path, folder: Path) -> None:
         name = path.relative_to(source)
         hidden = any(part.startswith(".") for part in name.parts)
         weights = path.suffix in _WEIGHT_SUFFIXES or path.name.endswith(".index.json")
-        # The README describes the source, and the config is written anew.
-        own = len(name.parts) == 1 and (path.name == "config.json" or path.stem.lower() == "readme")
+        # README and report describe the source, and the config is written anew.
+        described = path.name in ("config.json", "cobasin.json") or path.stem.lower() == "readme"
+        own = len(name.parts) == 1 and described
         if path.is_file() and not (hidden or weights or own):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, folder / name)
+            try:
+                content = path.open("rb")
+            except OSError as error:
+                raise InputError(f"{path}: cannot be read: {error.strerror}; it goes with the model") from error
+            with content, (folder / name).open("wb") as copied:
+                shutil.copyfileobj(content, copied)
 
 
 def _write_file(path: Path, content: Callable[[Path], None] | str) -> None:

@@ -39,5 +39,7 @@ def main() -> None:
     except SystemExit as end:
         if end.code == INTERRUPTED:  # what typer makes of a KeyboardInterrupt
             kept, left = "what is finished is kept for --resume", "no unfinished output was left behind"
-            print(f"interrupted; {kept if {'--resume', '--part'} & set(sys.argv) else left}", file=sys.stderr)
+            words = {word for argument in sys.argv for word in argument.split("=")}
+            keeps = bool({"--resume", "--part"} & words) or {"--engine", "ray"} <= words
+            print(f"interrupted; {kept if keeps else left}", file=sys.stderr)
         raise

@@ -24,6 +24,7 @@ from cobasin.cli.shared import (
     result,
 )
 from cobasin.errors import InputError
+from cobasin.paths import expanded
 
 
 @app.command()
@@ -76,8 +77,10 @@ def match(
     anchor_out: Annotated[
         Path | None,
         typer.Option(
+            parser=expanded,
+            metavar="PATH",
             help="Learn with the anchor's scales and general maps moving, too, and write it here, its function "
-            "unchanged: average the two folders that are written."
+            "unchanged: average the two folders that are written.",
         ),
     ] = None,
     device: Annotated[

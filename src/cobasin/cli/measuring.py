@@ -10,6 +10,7 @@ import typer
 
 from cobasin.cli.shared import SYMMETRY, Json, Out, Overwrite, SpecFile, app, declare, result
 from cobasin.errors import InputError
+from cobasin.paths import expanded
 
 
 @app.command()
@@ -30,14 +31,13 @@ def verify(
 
     Example: cobasin verify ./model-b ./b-matched
     """
-    from cobasin.checkpoints.checkpoint import load
     from cobasin.presenting import tables
     from cobasin.verification import verify as verify_
 
     if tolerance is not None and not (math.isfinite(tolerance) and tolerance >= 0):
         raise InputError(f"tolerance {tolerance}: expected a finite number that is not negative")
     with tables.status("running both models on probe inputs"):
-        verdict = verify_(load(a), load(b), tolerance)
+        verdict = verify_(a, b, tolerance)
     result({"a": a, "b": b, **verdict.to_dict()}, json, tables.verdict)
     raise typer.Exit({True: 0, False: 1, None: 2}[verdict.same])
 
@@ -48,7 +48,12 @@ def compare(
     b: Annotated[str, typer.Argument(metavar="B", help="Another model of the same architecture.")],
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="A folder for the picture (compare.png) and the numbers (compare.json)."),
+        typer.Option(
+            "--out",
+            parser=expanded,
+            metavar="PATH",
+            help="A folder for the picture (compare.png) and the numbers (compare.json).",
+        ),
     ] = None,
     symmetry: Annotated[str, typer.Option(help="What is taken as equivalent: " + SYMMETRY)] = "gl",
     spec: SpecFile = None,

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from cobasin.errors import InputError
+from cobasin.paths import expanded
 
 Show = Callable[[dict], None]
 
@@ -58,7 +59,7 @@ SpecFile = Annotated[
         help="A Python file of yours that declares architectures; it is run. No code is taken from a model folder.",
     ),
 ]
-OUT = typer.Option("--out", help="The folder to write. It appears only when complete.")
+OUT = typer.Option("--out", parser=expanded, metavar="PATH", help="The folder to write. It appears only when complete.")
 Out = Annotated[Path, OUT]
 SYMMETRY = (
     "'full' (all symmetries of the architecture, isometries in the heads), 'gl' (full, and any invertible map in the "

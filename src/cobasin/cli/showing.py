@@ -9,6 +9,7 @@ import typer
 
 from cobasin.cli.shared import Json, Overwrite, SpecFile, app, declare, result
 from cobasin.errors import InputError
+from cobasin.paths import expanded
 
 
 @app.command()
@@ -73,7 +74,10 @@ def methods(json: Json = False) -> None:
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option(help="Where to put the models, the picture and the numbers.")] = Path("demo-out"),
+    out: Annotated[
+        Path,
+        typer.Option(parser=expanded, metavar="PATH", help="Where to put the models, the picture and the numbers."),
+    ] = Path("demo-out"),
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:

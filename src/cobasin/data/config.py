@@ -48,7 +48,7 @@ class DataConfig(BaseModel):
     name: str | None = None
     split: str | None = None
     columns: dict[Role, str | int | None] = {}
-    where: dict[str, str | int] = {}
+    where: dict[str, str | bool | int | float] = {}
     labels: dict[str | int, str | int] = {}
     annotated: list[str | int] | None = None
     threshold: Annotated[float, Field(allow_inf_nan=False)] = 0.0

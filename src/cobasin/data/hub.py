@@ -10,6 +10,7 @@ from cobasin.checkpoints.weight_files import one_line
 from cobasin.data.config import ROLES, DataConfig
 from cobasin.data.rows import Rows
 from cobasin.errors import InputError
+from cobasin.paths import expanded
 
 SAVED = ("dataset_info.json", "dataset_dict.json")  # what save_to_disk writes
 
@@ -61,7 +62,7 @@ def _open(data: DataConfig) -> Any:
         import datasets
     except ImportError:
         raise InputError(f"{data.path}: reading it needs the library datasets: pip install 'cobasin[data]'") from None
-    folder = Path(data.path).expanduser()
+    folder = expanded(data.path)
     try:
         if any((folder / name).exists() for name in SAVED):
             found = datasets.load_from_disk(folder)

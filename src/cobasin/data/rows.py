@@ -106,7 +106,7 @@ class MemoryRows(Rows):
 class ChosenRows(Rows):
     """The rows of another data set that have certain values in certain columns."""
 
-    def __init__(self, rows: Rows, where: Mapping[str, str | int]):
+    def __init__(self, rows: Rows, where: Mapping[str, str | bool | int | float]):
         super().__init__(rows.label, rows.columns)
         self.rows, self.places = rows, array("Q")
         for index in range(len(rows)):
@@ -115,6 +115,9 @@ class ChosenRows(Rows):
                 raise rows.missing(index, missing[0])
             if all(str(record[column]) == str(value) for column, value in where.items()):
                 self.places.append(index)
+        if not self.places and len(rows):
+            wanted = " and ".join(f"{column} = {value!r}" for column, value in where.items())
+            raise InputError(f"{rows.label}: none of its {len(rows)} rows has {wanted}; see 'where'")
 
     def __len__(self) -> int:
         return len(self.places)

@@ -12,6 +12,7 @@ from cobasin.data.hub import SAVED, DatasetRows
 from cobasin.data.rows import ChosenRows, Rows
 from cobasin.data.text_files import ConllRows, CsvRows, JsonlRows, TextRows, json_rows
 from cobasin.errors import InputError
+from cobasin.paths import expanded
 
 SUFFIXES: dict[str, Format] = {
     ".jsonl": "jsonl",
@@ -37,7 +38,7 @@ def rows_of(data: DataConfig) -> Rows:
     Raises:
         InputError: there is no such data set, or it cannot be read; for a bad record, as that is read.
     """
-    path = Path(data.path).expanduser()
+    path = expanded(data.path)
     try:
         kind, path = _found(data, path)
         if data.name is not None and kind != "datasets":

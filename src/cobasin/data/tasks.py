@@ -127,9 +127,9 @@ class Labels:
                 raise InputError(f"{where}: labels are {shown(value)}; expected {self.count} of 0, 1 and NaN")
             vector = [float(one) for one in value]
         else:
+            on = {self.index(one, where) for one in value}
             if len(set(value)) < len(value):
                 raise InputError(f"{where}: labels are {shown(value)}, one of them twice; a vector has 0.0 and 1.0")
-            on = {self.index(one, where) for one in value}
             vector = [float(index in on) for index in range(self.count)]
         if annotated is None:
             return vector

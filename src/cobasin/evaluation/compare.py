@@ -38,12 +38,11 @@ from cobasin.finding.common_form import CommonForm
 from cobasin.matching.state import Match
 from cobasin.matching.weights import ascend
 from cobasin.merging.merge import equally_tied
-from cobasin.verification import Verdict, verify
+from cobasin.verification import VERIFIED_PARAMETERS, Verdict, verify
 
 HALF = 0.5  # of the coordinates; of the way from chance to equality
 NEAR = 4  # roundings of the files that may be rounding; the outputs have the last word
 ARITHMETIC = 8 * torch.finfo(torch.float32).eps  # of matching, which moves tensors in float32
-VERIFIED_PARAMETERS = 100_000_000  # above, two float64 models would be the largest thing in memory by far
 
 _STAGES = ("before", "after", "chance")
 
@@ -157,7 +156,7 @@ def _same(
     headers = [header for model in typed for header in model.checkpoint.headers.values()]
     rounding = max(torch.finfo(header.dtype).eps for header in headers if header.dtype.is_floating_point)
     # with other labels the outputs are others, whatever the rest
-    runs = first.labels == second.labels and sum(first[name].numel() for name in counted) <= VERIFIED_PARAMETERS
+    runs = first.labels == second.labels and first.checkpoint.parameters <= VERIFIED_PARAMETERS
     if not matched.relative <= (NEAR if runs else 1) * rounding + ARITHMETIC < files.relative:
         return False, "", None
     reason = f"matched, they differ by {matched.relative:.1g} of their size, no more than rounding explains"

@@ -78,8 +78,8 @@ def evaluate(model: PreTrainedModel, batches: Iterable[Batch], task: str, metric
     predictions: list[Tensor] = []
     labels: list[Tensor] = []
     for batch in batches:
-        expected = labels_of(batch).to(model.device)
-        inputs = {name: _to(value, model) for name, value in batch.inputs.items()}
+        batch = batch.to(model.device, model.dtype)
+        inputs, expected = batch.inputs, labels_of(batch)
         logits = model(**inputs).logits
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         loss -= float(score(task, logits, expected, inputs, None))
@@ -136,10 +136,6 @@ def labels_of(batch: Batch) -> Tensor:
     if batch.labels is None:
         raise InputError("the rows have no labels, without which there is no loss; say their column under 'columns'")
     return batch.labels
-
-
-def _to(value: Tensor, model: PreTrainedModel) -> Tensor:
-    return value.to(model.device, model.dtype) if value.is_floating_point() else value.to(model.device)
 
 
 def _predicted(task: str, logits: Tensor) -> Tensor:

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from cobasin.checkpoints.typed import Typed
-from cobasin.evaluation.running import instantiate
 from cobasin.matching.activations import Activations, with_activations
 from cobasin.matching.state import Match
 from cobasin.matching.weights import ascend
 from cobasin.statistics.joint import joint_activations
-from cobasin.statistics.modules import holders_of, input_axis, linear_maps
+from cobasin.statistics.modules import built, input_axis, linear_maps
 from cobasin.symmetry.action import Values
 from cobasin.symmetry.canonical import stored
 from cobasin.symmetry.form import Form
 from cobasin.symmetry.state import State
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 COMPARED = 256  # inputs, at most
 
@@ -35,10 +30,9 @@ class Runnable:
     """
 
     def __init__(self, typed: Typed, form: Form, state: State, device: torch.device):
-        model = instantiate(typed.derived(stored(form, state), torch.float32), torch.float32).requires_grad_(False)
-        self.maps = linear_maps(holders_of(model, typed))
-        nn.Module.to(model, device)
-        self.model: PreTrainedModel = model
+        self.model, holders = built(typed, stored(form, state), torch.float32, device)
+        self.model.requires_grad_(False)
+        self.maps = linear_maps(holders)
 
 
 def by_activations(

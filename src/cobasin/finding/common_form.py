@@ -29,7 +29,7 @@ from cobasin.symmetry.balance import conditions, in_isometries, keep_bases
 from cobasin.symmetry.canonical import Gauge, canonical, frames_as_gauge, frames_of, gains_of, gauge_of, obstacles
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import Form, form_of
-from cobasin.symmetry.spec import worst_by_space
+from cobasin.symmetry.spec import key_text, worst_by_space
 from cobasin.symmetry.state import State, squared_distance
 
 Progress = Callable[[int, float], None]
@@ -203,7 +203,7 @@ class CommonForm:
             "distance_before": before,
             "distance_after": after,
             "spaces": {
-                ".".join(map(str, key)): {
+                key_text(key): {
                     "before": math.sqrt(sum(first[name] for name in match.tensors_of([key]))),
                     "after": math.sqrt(sum(match.distances[name] for name in match.tensors_of([key]))),
                 }

@@ -74,7 +74,9 @@ class Kept:
 
     def drop(self, name: str) -> None:
         """Forget an outcome, where there is one."""
-        self._path(name).unlink(missing_ok=True)
+        path = self._path(name)
+        with output_errors(out_of(path)):
+            path.unlink(missing_ok=True)
 
     def elements(self) -> tuple[int, list[Element | None], dict] | None:
         """The reference, the element of every model, and the report of a search that ended."""

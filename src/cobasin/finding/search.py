@@ -73,11 +73,16 @@ class Search:
                 raise InputError(f"{name} {given!r} is unknown; expected one of {', '.join(get_args(words))}")
         if self.method == "weights" and self.data is not None:
             raise InputError("method weights reads no data; leave it out, or take method activations or learned")
-        learning = (self.loss, self.move, self.state, self.orders)
-        if self.method != "learned" and learning != ("parents", "source", None, False):
+        if self.method == "weights" and (self.samples, self.seed) != (None, 0):
             raise InputError(
-                f"method {self.method} learns nothing; loss, move, state and orders (--loss, --anchor-out, "
-                "--orders) go with method learned"
+                "method weights runs no model, and nothing in it is random; samples and seed go with method "
+                "activations or learned"
+            )
+        learning = (self.steps, self.loss, self.move, self.state, self.orders)
+        if self.method != "learned" and learning != (STEPS, "parents", "source", None, False):
+            raise InputError(
+                f"method {self.method} learns nothing; steps, loss, move, state and orders (--steps, --loss, "
+                "--anchor-out, --orders) go with method learned"
             )
         if self.loss == "labels" and self.data is None:
             raise InputError("loss labels: inputs that are made up have no labels; give data that has, or take parents")

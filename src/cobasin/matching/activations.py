@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from cobasin.matching.state import Match
+from cobasin.symmetry.dual import dual
 from cobasin.symmetry.spec import Space
 from cobasin.symmetry.state import Lazy, State
-from cobasin.symmetry.types import Axis, Node, Product, Sum, parse, unparse
+from cobasin.symmetry.types import parse, unparse
 
 SHARE = 0.3  # squared norm of the activations on either side of a linear map, over that of its weight
 
@@ -35,13 +36,12 @@ class Activations:
     pair: tuple[Tensor, Tensor]
 
 
-def with_activations(match: Match, found: Mapping[str, Activations], share: float = SHARE) -> Match:
+def with_activations(match: Match, found: Mapping[str, Activations]) -> Match:
     """The same match, starting from the identity, with the activations of linear maps compared beside the weights.
 
     Args:
         match: of weights.
-        found: activations by ``weight:side``, the weight by its name in the spec.
-        share: the squared norm that activations count with, over that of their weight.
+        found: activations by ``weight:side``, the weight by its name in the spec; they count with `SHARE`.
     """
     spec = match.spec
     template_of = {name: template for template in spec.templates for name, _ in spec.expand(template)}
@@ -55,8 +55,8 @@ def with_activations(match: Match, found: Mapping[str, Activations], share: floa
         if len(nodes) != 2 or min(*norms, size) == 0:
             continue
         for state, x in zip(states, one.pair, strict=True):
-            state[name] = x * (share * size / (norms[0] * norms[1])) ** 0.5
-        node = _dual(nodes[one.axis]) if one.reads else nodes[one.axis]
+            state[name] = x * (SHARE * size / (norms[0] * norms[1])) ** 0.5
+        node = dual(nodes[one.axis]) if one.reads else nodes[one.axis]
         rows = len(one.pair[0])
         spaces[f"row{rows}"] = Space(rows)
         types[f"{template_of[weight]}:{side}"] = f"row{rows} {unparse((node,))}"
@@ -72,13 +72,6 @@ def with_activations(match: Match, found: Mapping[str, Activations], share: floa
         _joined(own, own_more) for own, own_more in zip((match.source, match.anchor), states, strict=True)
     )
     return Match(form, match.choice, source, anchor, spec.entries.keys() - set(match.tensors), device=match.device)
-
-
-def _dual(node: Node) -> Node:
-    """The type of what a weight's axis is summed with."""
-    if isinstance(node, Axis):
-        return Axis(node.space, -node.charge)
-    return type(node)(tuple(map(_dual, node.parts))) if isinstance(node, Product | Sum) else node
 
 
 def _joined(own: State, more: State) -> State:

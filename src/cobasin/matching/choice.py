@@ -20,7 +20,7 @@ class Choice:
     """The parts of the symmetry group to match.
 
     Attributes:
-        parts: a subset of `PARTS`.
+        parts: a subset of `PARTS`; of adapters ``rank`` and ``scale``.
         paper: match as Zhang et al. (2025) do: plain FFN permutations, the scale solved after the rotation, all
             biases counted.
         folded: whether the norms are folded, so that the residual stream may turn.
@@ -70,9 +70,12 @@ class Choice:
 
     def check(self, spec: Spec) -> None:
         """Raise InputError where a chosen layer does not exist."""
-        count = max(space.size for name, space in spec.spaces.items() if is_layer(name))
-        if self.layers is not None and max(self.layers) >= count:
-            raise InputError(f"layer {max(self.layers)} does not exist: the model has layers 0 to {count - 1}")
+        if self.layers is None:
+            return
+        count = max((space.size for name, space in spec.spaces.items() if is_layer(name)), default=0)
+        if max(self.layers) >= count:
+            there = f"layers 0 to {count - 1}" if count else "none"
+            raise InputError(f"layer {max(self.layers)} does not exist: the model has {there}")
 
 
 def without_scale(group: Group) -> Group:

@@ -18,6 +18,7 @@ from cobasin.symmetry.action import in_old_order
 from cobasin.symmetry.form import Form
 from cobasin.symmetry.groups import Diagonal, Gram, Group, Permutation, Value
 from cobasin.symmetry.groups.assignment import assign
+from cobasin.symmetry.groups.permutation import at_pairs
 from cobasin.symmetry.spec import Key
 
 BONUS = 0.05
@@ -54,7 +55,7 @@ def assigned(value: Value, pairs: Value, move: Tensor) -> Value:
     moved: Value = {"perm": perm, "scores": scores}
     if "ratio" in pairs:
         ratio = pairs["ratio"].to(move)
-        now = _matched(ratio, perm)
+        now = at_pairs(ratio, perm)
         moved |= {"scale": value["scale"].to(move) * now, "ratio": ratio / now[..., None, :]}
     return moved
 
@@ -69,7 +70,7 @@ def _pairs(match: Match, key: Key) -> Value:
         found |= Diagonal(group.signed, group.scaled).solve(gram.total(1), gram.total(-1), norms)
     found = in_old_order(match.spec, match.values, key, on_cpu(found))  # the Gram lists experts in their new order
     scores, perm = found["scores"], value["perm"]
-    now = _matched(scores, perm)[..., None, :]
+    now = at_pairs(scores, perm)[..., None, :]
     matched = torch.zeros_like(scores, dtype=torch.bool).scatter_(-2, perm[..., None, :], True)
     pairs = {"scores": torch.where(matched, now + BONUS, scores.minimum(now)).float()}
     if group.charged:
@@ -87,7 +88,3 @@ def _cosine(gram: Gram, signed: bool) -> Tensor:
 
     charged = cosine(1) + cosine(-1)
     return (cosine(0) + (charged.abs() if signed else charged)) / len(gram.cross)
-
-
-def _matched(table: Tensor, perm: Tensor) -> Tensor:
-    return table.gather(-2, perm[..., None, :])[..., 0, :]

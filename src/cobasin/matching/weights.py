@@ -94,7 +94,7 @@ def ascend(
         settled = after >= before * (1 - SETTLED) or after <= EXACT * progress.history[0]
         if settled and reorder and not match.hold_scales:
             break
-        if settled and reorder:
+        if (settled and reorder) or progress.rounds == MAX_ROUNDS - 1:  # the last round that there may be
             match.hold_scales = False
         # a space that shares no tensor with another one, and has no scale, is at its optimum until a stream moves
         due = [f for f in families if sweep.streams_moved or len(f) > 1 or match.groups[f[0]].scaled]
@@ -139,7 +139,8 @@ def _round(units: Units, streams: list[Key], families: list[list[Key]], reorder:
     def update_stream(key: Key) -> dict[str, Any]:
         old = match.values[key]
         _update(match, key, exactly=True)
-        return {"moved": any(not part.equal(match.values[key][name]) for name, part in old.items())}
+        new = match.values[key]
+        return {"moved": old.keys() != new.keys() or any(not part.equal(new[name]) for name, part in old.items())}
 
     # together, what is multiplied alike, and of a size for that; one by one, what other parts do (for that this one
     # waits, which no signal would end in another thread) and what a GPU does, all of whose cores one job takes

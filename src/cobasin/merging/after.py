@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from torch import nn
 
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
-from cobasin.evaluation.running import instantiate
 from cobasin.finding.match import Matched
 from cobasin.learning.descent import Data, hold_out
 from cobasin.learning.inputs import Inputs
@@ -25,13 +23,10 @@ from cobasin.merging.repair import norms_of, repair
 from cobasin.recipe import Recipe
 from cobasin.recipe.after import After
 from cobasin.statistics.collect import device_of
-from cobasin.statistics.modules import by_spec_name, holders_of
+from cobasin.statistics.modules import built, by_spec_name
 from cobasin.statistics.of_models import Progress, Statistics
 from cobasin.symmetry.form import Form
 from cobasin.symmetry.state import Lazy, State
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True)
@@ -184,12 +179,8 @@ class Running:
     """
 
     def __init__(self, typed: Typed, state: State):
-        dtype = typed.checkpoint.running_dtype
-        checkpoint = typed.derived(state, dtype)
-        model = instantiate(checkpoint, dtype)
-        self.norms = norms_of(holders_of(model, Typed(checkpoint, typed.spec, typed.ties)))
-        nn.Module.to(model, device_of("auto"))
-        self.model: PreTrainedModel = model
+        self.model, holders = built(typed, state, typed.checkpoint.running_dtype, device_of("auto"))
+        self.norms = norms_of(holders)
 
 
 def shares_of(fusion: Fusion, part: str, count: int) -> list[float]:

@@ -141,7 +141,7 @@ def generic(typed: Typed, seed: int) -> Typed:
     def noisy(name: str) -> Tensor:
         tensor = typed[name].double()
         scale = 0.3 if tensor.ndim < 2 else (tensor.shape[0] / tensor.numel()) ** 0.5
-        seed_ = zlib.crc32(f"{seed} {typed.ties.get(name, name)}".encode())  # a tie and its twin stay equal
+        seed_ = zlib.crc32(f"{seed} {typed.spec.tied.get(name, name)}".encode())  # a tie and its twin stay equal
         noise = torch.randn(tensor.shape, generator=torch.Generator().manual_seed(seed_), dtype=torch.float64)
         return tensor + scale * noise
 

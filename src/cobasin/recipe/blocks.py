@@ -12,6 +12,7 @@ from cobasin.data.config import DataConfig
 from cobasin.errors import InputError
 from cobasin.fusion.registry import nearest
 from cobasin.matching.choice import Choice
+from cobasin.paths import expanded
 from cobasin.recipe.settings import shown
 
 LAYER_BY_LAYER = "cobasin merges layer k of one model with layer k of the others"
@@ -21,7 +22,7 @@ def _model(name: Any) -> Any:
     """A folder or hub id; mergekit's additions to it are refused."""
     if isinstance(name, Path):
         name = str(name)
-    if not isinstance(name, str) or not {"+", "@"} & set(name) or Path(name).expanduser().exists():
+    if not isinstance(name, str) or not {"+", "@"} & set(name) or expanded(name).exists():
         return name
     if "+" in name:
         raise ValueError(f"{name}: adapters are not added; merge the LoRA into its base first (peft: merge_and_unload)")

@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from cobasin.errors import InputError
+from cobasin.paths import expanded
 
 
 def read_yaml(path: str | Path) -> dict[str, Any]:
@@ -17,11 +18,11 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
         InputError: for a file that cannot be read, is no YAML or holds anything but one mapping; with the line.
     """
     try:
-        text = Path(path).expanduser().read_text("utf-8-sig")
+        text = expanded(path).read_text("utf-8-sig")
     except UnicodeDecodeError:
         raise InputError(f"{path}: is not text in UTF-8; expected a recipe in YAML") from None
-    except (OSError, RuntimeError) as error:  # of expanduser, for a user that does not exist
-        raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
     try:
         content = yaml.load(text, _Loader)  # a SafeLoader: no tag can make it run anything
     except yaml.YAMLError as error:

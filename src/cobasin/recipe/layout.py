@@ -42,7 +42,7 @@ class Layout:
         self.notes: list[str] = []
         self._parts = parts_of(body)
         self.models = self._parts[0].models
-        self.base, self.fused = self._roles(_one_base(body, base_model))
+        self.base, self.fused = self._roles(base_model)
         common = [self._read(body.parameters or {}, ""), self._read(shared, "")]
         self._scopes = []
         """For every part: the settings of each model, then those that all models share, strongest first."""
@@ -174,7 +174,7 @@ class Layout:
         raise ValueError(f"layer {layer} is beyond the slices")
 
 
-def _one_base(body: Module, base_model: str | None) -> str | None:
+def one_base(body: Module, base_model: str | None) -> str | None:
     """The base model of a recipe, which slices may name, too."""
     for i, one in enumerate(body.slices or ()):
         if one.base_model is None:

@@ -37,7 +37,7 @@ from cobasin.recipe.blocks import (
     explain,
 )
 from cobasin.recipe.document import read_yaml
-from cobasin.recipe.layout import Layout, same_model
+from cobasin.recipe.layout import Layout, one_base, same_model
 
 DType = Literal["float32", "float16", "bfloat16", "float64"]
 
@@ -197,11 +197,13 @@ class Recipe(Block):
         """All that keys have to do with each other."""
         if self.merge_method == "passthrough":
             raise InputError(f"merge_method passthrough is not supported: {LAYER_BY_LAYER}; stack layers with mergekit")
-        self._layout = Layout(self.method, self._body(), self.parameters or {}, self.base_model)
+        body = self._body()
+        base = one_base(body, self.base_model)
+        self._layout = Layout(self.method, body, self.parameters or {}, base)
         if self.tokenizer is not None and self.tokenizer_source is not None:
             raise InputError("tokenizer and tokenizer_source say the same: give one of them")
-        if self.base_model is not None:
-            self.base_model = self._listed("base_model", self.base_model)
+        if base is not None:
+            self.base_model = self._listed("base_model", base)
         if self.tokenizer is not None:
             self.tokenizer.source = self._listed("tokenizer.source", self.tokenizer.source, "base", "union")
         if self.tokenizer_source is not None:

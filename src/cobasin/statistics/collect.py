@@ -8,19 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
 
-from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.fingerprint import fingerprint
 from cobasin.checkpoints.typed import Typed
 from cobasin.checkpoints.weight_files import one_line
 from cobasin.errors import InputError
-from cobasin.evaluation.running import instantiate
 from cobasin.matching.units import Keep
 from cobasin.statistics.activations import SAMPLED, Activations
 from cobasin.statistics.fishers import Fishers
 from cobasin.statistics.grams import Grams, InputGram
-from cobasin.statistics.modules import holders_of, linear_maps
+from cobasin.statistics.modules import built, linear_maps
 from cobasin.statistics.slices import Collector, Report, Sums, alone, together
 from cobasin.statistics.store import Source, prepare, read, write
 
@@ -56,7 +53,8 @@ def collect(
     Args:
         kind: ``fisher`` (labels drawn from the model), ``fisher_empirical`` (labels of the data): a tensor for
             every parameter; ``grams``: an `InputGram` for every linear map; ``activations``: float32 [sampled, n]
-            for every module with a weight.
+            for every module with a weight, at tokens that depend on the data and the seed alone; fewer rows of a module
+            that has one output for a text, and a decoder's are of its own tokens.
         typed: the model.
         batches: the data, as inputs of the model.
         seed: of the labels that are drawn, or of the sample of tokens.
@@ -89,30 +87,13 @@ def collect(
     return result
 
 
-def collect_activations(
-    model: Typed | Checkpoint, batches: Batches, rows: int, *, seed: int = 0, device: str = "auto"
-) -> dict[str, Tensor]:
-    """The outputs of every module with a weight at ``rows`` tokens: float32 [rows, n] by the weight's spec name.
-
-    The tokens depend on the data and the seed alone. A module that has one output for a text gives fewer rows, a
-    decoder gives those of its own tokens.
-
-    Raises:
-        InputError: as in `collect`.
-    """
-    typed = model if isinstance(model, Typed) else Typed.of(model)
-    return collect("activations", typed, batches, seed=seed, sampled=rows, device=device)
-
-
 def collector(kind: str, typed: Typed, device: torch.device, *, seed: int = 0, sampled: int = SAMPLED) -> Collector:
     """What collects statistics of that kind: the model is built, and moved to the device.
 
     Raises:
         InputError: as in `collect`.
     """
-    model = instantiate(typed.checkpoint, typed.checkpoint.running_dtype)
-    holders = holders_of(model, typed)
-    nn.Module.to(model, device)
+    model, holders = built(typed, typed, typed.checkpoint.running_dtype, device)
     if kind == "grams":
         return Grams(model, linear_maps(holders))
     if kind == "activations":

@@ -13,23 +13,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from cobasin.checkpoints.typed import Typed
-from cobasin.evaluation.running import instantiate
 from cobasin.statistics.collect import device_of
 from cobasin.statistics.grams import Grams, InputGram
-from cobasin.statistics.modules import holders_of, linear_maps
+from cobasin.statistics.modules import built, linear_maps
 from cobasin.statistics.rows import inputs_for
 from cobasin.symmetry.spec import Spec, is_layer
 from cobasin.symmetry.state import Lazy, State
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
     from cobasin.data import Batches
-
-Holders = dict[str, list[nn.Module]]
 
 
 def collect_in_turn(
@@ -129,7 +124,7 @@ def _partly(fused: Mapping[str, Tensor], turn: _Turn, typed: Typed, state: State
     """The candidate on merged layers; zeros where no run comes."""
 
     def read(name: str) -> Tensor:
-        name = typed.ties.get(name, name)
+        name = typed.spec.tied.get(name, name)
         if name in turn.later:
             return torch.zeros(()).expand(typed.spec.entries[name].layout.shape)
         return fused[name] if name in fused else state[name]
@@ -137,21 +132,11 @@ def _partly(fused: Mapping[str, Tensor], turn: _Turn, typed: Typed, state: State
     return Lazy(typed, read)
 
 
-def _built(typed: Typed, state: State, place: torch.device) -> tuple[PreTrainedModel, Holders]:
-    """The model in float32 or better, and its modules by the spec name of their weight."""
-    dtype = typed.checkpoint.running_dtype
-    checkpoint = typed.derived(state, dtype)
-    model = instantiate(checkpoint, dtype)
-    holders = holders_of(model, Typed(checkpoint, typed.spec, typed.ties))
-    nn.Module.to(model, place)
-    return model, holders
-
-
 def _calls(
     typed: Typed, state: State, inputs: Mapping[str, Tensor], place: torch.device
 ) -> tuple[list[str], frozenset[str]]:
     """The names of the weights in the order in which a run calls their modules, and those of linear maps."""
-    model, holders = _built(typed, state, place)
+    model, holders = built(typed, state, typed.checkpoint.running_dtype, place)
     calls: list[str] = []
     for name, modules in holders.items():
         for module in modules:
@@ -174,7 +159,7 @@ def _grams(
     advance: Callable[[], None],
 ) -> dict[str, InputGram]:
     """The Grams of the turn's linear maps, from runs that end with the turn."""
-    model, holders = _built(typed, state, place)
+    model, holders = built(typed, state, typed.checkpoint.running_dtype, place)
     forward = model.forward
 
     def reached(*_: object) -> None:

@@ -7,18 +7,32 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.typed import Typed
+from cobasin.evaluation.running import instantiate
 from cobasin.symmetry.spec import Spec
+from cobasin.symmetry.state import State
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+Holders = dict[str, list[nn.Module]]
+"""Modules by the spec name of their weight."""
 
-def holders_of(model: PreTrainedModel, typed: Typed) -> dict[str, list[nn.Module]]:
+
+def built(typed: Typed, state: State, dtype: torch.dtype, device: torch.device) -> tuple[PreTrainedModel, Holders]:
+    """The model that has these tensors, ready to run on a device, and what `holders_of` finds in it."""
+    model = instantiate(typed.derived(state, dtype), dtype)
+    holders = holders_of(model, typed)  # before it is moved: on the CPU tensors are told apart by their place
+    nn.Module.to(model, device)
+    return model, holders
+
+
+def holders_of(model: PreTrainedModel, typed: Typed) -> Holders:
     """The modules whose ``weight`` is the tensor of a spec name, for every weight that is one tensor of the file.
 
     Transformers renames and joins tensors as it loads them; the names of the file are those under which it would
@@ -91,23 +105,12 @@ def by_spec_name(model: PreTrainedModel, typed: Typed) -> dict[str, Tensor]:
 
     Tensors of the file that the class does not read are not in the model, and left out.
     """
-    state = Typed(load(model), typed.spec, typed.spec.tied)
+    state = Typed(load(model), typed.spec)
     return {
         name: state[name]
         for name, entry in typed.spec.entries.items()
         if all(part in state.disk_names for part in entry.stack or (name,))
     }
-
-
-def parameter_names(model: PreTrainedModel, typed: Typed) -> dict[str, str]:
-    """Spec name to the model's own name, for every parameter that is one tensor of the file and one of the spec.
-
-    Args:
-        model: on the CPU.
-        typed: the model's type; its tensors are not read.
-    """
-    own = {place_of(parameter): name for name, parameter in model.named_parameters()}
-    return {name: own[place] for place, name in names_by_place(model, typed.spec).items() if place in own}
 
 
 def names_by_place(model: PreTrainedModel, spec: Spec) -> dict[tuple, str]:

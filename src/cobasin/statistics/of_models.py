@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -14,6 +13,7 @@ from cobasin.data import Batches, batches, task_of
 from cobasin.errors import InputError
 from cobasin.finding.kept import Kept
 from cobasin.finding.match import Matched
+from cobasin.paths import expanded
 from cobasin.statistics.collect import collect, device_of
 from cobasin.statistics.fishers import check_likelihood
 from cobasin.statistics.grams import InputGram
@@ -77,7 +77,7 @@ def statistics_of(
             read[which],
             seed=settings.seed,
             device=settings.device,
-            cache=None if settings.cache is None else Path(settings.cache).expanduser(),
+            cache=None if settings.cache is None else expanded(settings.cache),
             progress=lambda done, total: progress(f"{kind.replace('_', ' ')} of {model.checkpoint.label}", done, total),
             keep=slices,
         )

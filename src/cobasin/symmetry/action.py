@@ -30,11 +30,16 @@ def act(spec: Spec, values: Mapping[Key, Value], group: Callable[[Key], Group], 
     Keys that ``values`` lacks act as the identity. What is multiplied is in float32 or better, what is only put in
     another order in its own dtype; the input is not changed.
     """
+    return move(spec, action_of(group, values), name, tensor)
+
+
+def action_of(group: Callable[[Key], Group], values: Mapping[Key, Value]) -> Callable[[Key], Action | None]:
+    """How the elements in ``values`` act, for `move`."""
 
     def action(key: Key) -> Action | None:
         return partial(group(key).act, values[key]) if key in values else None
 
-    return move(spec, action, name, tensor)
+    return action
 
 
 def move(spec: Spec, action: Callable[[Key], Action | None], name: str, tensor: Tensor) -> Tensor:

@@ -6,13 +6,11 @@ Where a weight is multiplied along an axis, what it reads there is divided: the 
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
 from torch import Tensor
 
-from cobasin.symmetry.action import Action, Values, move_entry
+from cobasin.symmetry.action import Values, action_of, move_entry
 from cobasin.symmetry.form import Form
-from cobasin.symmetry.spec import Key
 from cobasin.symmetry.types import Axis, Node, layout, unparse
 
 
@@ -25,10 +23,7 @@ def dual(node: Node) -> Node:
 
 def act_dual(form: Form, values: Values, name: str, tensor: Tensor) -> Tensor:
     """A gradient with respect to the tensor ``name``, moved as the tensor is moved by ``values``."""
-
-    def action(key: Key) -> Action | None:
-        return partial(form.group(key).act, values[key]) if key in values else None
-
     entry = form.spec.entries[name]
     text = unparse(tuple(map(dual, entry.layout.nodes)))
-    return move_entry(form.spec, action, replace(entry, layout=layout(text, form.spec.sizes)), tensor)
+    typed = replace(entry, layout=layout(text, form.spec.sizes))
+    return move_entry(form.spec, action_of(form.group, values), typed, tensor)

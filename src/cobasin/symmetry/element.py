@@ -166,9 +166,9 @@ class Element:
             for gauge in gauges.values():
                 if gauge and (missing := gauge_names(form) - gauge.keys()):
                     raise ValueError(f"the gauge lacks {min(missing)}")
-        except (KeyError, TypeError, ValueError) as error:
+            element = cls(form, values, gauges["source"] or None, gauges["target"] or None, report)
+        except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
             raise InputError(f"{path}: a damaged element file ({error!r})") from None
-        element = cls(form, values, gauges["source"] or None, gauges["target"] or None, report)
         if wrong := [space for space, deviation in element.deviation().items() if not deviation < LARGEST_DEVIATION]:
             raise InputError(f"{path}: a damaged element file ({', '.join(wrong)} is outside its group)")
         return element

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
 
-from cobasin.symmetry.action import Action, move_entry
+from cobasin.symmetry.action import Action, action_of, move_entry
 from cobasin.symmetry.balance import balancing_frames, frame_action, inverse
 from cobasin.symmetry.canonical import SMALLEST_GAIN, Folded, Gauge, frames_of, gains_of, gauge_of
 from cobasin.symmetry.dual import dual
@@ -66,10 +65,8 @@ class Inputs:
         own = balancing_frames(form, Folded(form, state)) if form.balanced else {}
         others = {key: inverse(frame) for key, frame in frames_of(form, gauge).items()}
 
-        def act(key: Key) -> Action | None:
-            return partial(form.group(key).act, element.values[key]) if key in element.values else None
-
-        self.actions: tuple[Callable[[Key], Action | None], ...] = frame_action(own), act, frame_action(others)
+        moves = action_of(form.group, element.values)
+        self.actions: tuple[Callable[[Key], Action | None], ...] = frame_action(own), moves, frame_action(others)
 
     def of(self, name: str, axis: int) -> Input:
         """What the weight ``name`` reads along ``axis``."""

@@ -49,7 +49,8 @@ class Space:
         size: how many.
         group: what may act on it; None where the coordinates have a meaning of their own (vocabulary, labels).
         over: the spaces its element varies over, outermost first: ``("layer", "head")`` for a head's basis.
-        part: which word of ``--symmetry`` frees it: ffn, experts, heads, attention or residual.
+        part: which word of ``--symmetry`` frees it: ffn, experts, heads, attention or residual;
+            ``rank`` of an adapter, which no word frees.
         folded: the larger group that acts once the norms are folded into their readers, if there is one.
     """
 

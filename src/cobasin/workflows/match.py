@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +19,7 @@ from cobasin.adapters.move import move_adapter
 from cobasin.architectures import declared_in
 from cobasin.checkpoints import card
 from cobasin.checkpoints.checkpoint import Checkpoint, load
-from cobasin.checkpoints.output import FOUND, check_output, output_errors, stamp, working
+from cobasin.checkpoints.output import FOUND, check_output, output_errors, publishing, stamp, working
 from cobasin.checkpoints.sharing import sharing
 from cobasin.checkpoints.typed import Typed
 from cobasin.checkpoints.writer import save, write, write_shards
@@ -29,14 +28,14 @@ from cobasin.execution.parts import Part
 from cobasin.finding.applying import transform, typed_for
 from cobasin.finding.kept import Kept
 from cobasin.finding.match import match_all
+from cobasin.finding.search import Search
 from cobasin.learning.descent import forget
+from cobasin.paths import expanded
 from cobasin.presenting import tables
 from cobasin.recipe.data_file import data_config
 from cobasin.symmetry.element import Element
-from cobasin.verification import verify
+from cobasin.verification import VERIFIED_PARAMETERS, Verdict, verify
 
-# above this the two float64 models that verification builds would be the largest thing in memory by far
-VERIFIED_PARAMETERS = 100_000_000
 ELEMENT_FILE = "cobasin.safetensors"
 
 
@@ -73,10 +72,10 @@ def match_to_folder(
     if not learns and anchor_out is not None:
         raise InputError(f"--anchor-out goes with --method learned; --method {method} learns nothing")
     if is_adapter(source) or is_adapter(anchor):
-        if method != "weights" or data is not None or resume or part is not None:
+        if method != "weights" or data is not None or resume or part is not None or Search(**search) != Search():
             raise InputError(
-                "adapters of one base are matched by their weights, at once: no other --method, --data, --resume, "
-                "--part"
+                "adapters of one base are matched by their weights, at once: only --symmetry, --out, --overwrite and "
+                "--json go with them"
             )
         return _match_adapters(source, anchor, out, symmetry, layers, overwrite)
     models, rows = (load(source), load(anchor)), None if data is None else data_config(data)
@@ -119,16 +118,19 @@ def match_to_folder(
             report["anchor_out"] = str(anchor_out)
             report["anchor_report"] = theirs.report | evidence_of(theirs, models[1])
             report["notes"] = [*report["notes"], f"the anchor moved, too: average this with {anchor_out}, not {anchor}"]
-            files = _beside(theirs, report, card.anchor(report))
-            save_with_bar(transform(theirs, models[1]), anchor_out, overwrite, files)
-        save_with_bar(transform(ours, models[0]), out, overwrite, _beside(ours, report, card.matched(report)))
+        # both are written before either is there
+        with publishing(out, overwrite, models[0].folder) as folder:
+            write_with_bar(transform(ours, models[0]), folder, out, _beside(ours, report, card.matched(report)))
+            if theirs is not None and anchor_out is not None:
+                files = _beside(theirs, report, card.anchor(report))
+                save_with_bar(transform(theirs, models[1]), anchor_out, overwrite, files)
     return report
 
 
 def inputs_of(models: Mapping[str, Checkpoint], files: Iterable[str | Path]) -> dict[str, Any]:
     """What a run reads, as it is now: the models, declarations from outside, and what ``files`` are there."""
     declared = {path for model in models.values() if (path := declared_in(model.architecture)) is not None}
-    there = {path for file in (*files, *declared) if (path := Path(file).expanduser()).exists()}
+    there = {path for file in (*files, *declared) if (path := expanded(file)).exists()}
     folders = {f"model {name}": stamp(model.folder) for name, model in models.items() if model.folder is not None}
     return folders | {f"file {path}": stamp(path) for path in there}
 
@@ -160,7 +162,7 @@ def _check_apart(out: Path, anchor_out: Path) -> None:
 
 def apply_to_folder(element_path: str, model: str, out: Path, base: str | None, overwrite: bool) -> dict:
     """Move a model, or an adapter with its base, by a saved element; returns the report."""
-    path = Path(element_path).expanduser()
+    path = expanded(element_path)
     folder = path if path.is_dir() else None
     element = Element.load(path / ELEMENT_FILE if folder else path)
     report: dict = {"cobasin": __version__, "element": element_path, "model": model, "out": str(out), "notes": []}
@@ -242,7 +244,7 @@ def _products_kept(element: Element, adapter: Adapter) -> dict:
 def _adapter_evidence(element: Element, adapter: Adapter, base: Typed | None) -> dict:
     """What shows that base and adapter together compute what they did, where the base is known and not large."""
     evidence: dict = {"deviation_from_group": element.deviation()}
-    if base is None or _parameters(base.checkpoint) > VERIFIED_PARAMETERS:
+    if base is None or base.checkpoint.parameters > VERIFIED_PARAMETERS:
         return evidence | {"verification": None}
     with tables.status("verifying the function of base and adapter in float64"):
         new_base = Typed.of(transform(element, base.checkpoint, torch.float64))
@@ -252,25 +254,27 @@ def _adapter_evidence(element: Element, adapter: Adapter, base: Typed | None) ->
         except InputError:  # a bias where the base has none, or an adapted embedding that no config can untie
             return evidence | {"verification": None}
         verdict = verify(*ends)
-    if verdict.same is False:
-        raise RuntimeError(f"base and adapter compute another function ({verdict.reason}): a wrong declaration?")
-    return evidence | {"verification": verdict.to_dict()}
-
-
-def _parameters(checkpoint: Checkpoint) -> int:
-    return sum(math.prod(header.shape) for header in checkpoint.headers.values())
+    return evidence | {"verification": _kept(verdict, "base and adapter", base.spec.architecture)}
 
 
 def evidence_of(element: Element, source: Checkpoint) -> dict:
     """What shows that the function is kept: the group's own equations; for all but large models logits in float64."""
     evidence: dict = {"deviation_from_group": element.deviation()}
-    if _parameters(source) > VERIFIED_PARAMETERS:
+    if source.parameters > VERIFIED_PARAMETERS:
         return evidence | {"verification": None}
     with tables.status("verifying the function in float64"):
         verdict = verify(source, transform(element, source, torch.float64))
+    return evidence | {"verification": _kept(verdict, "the model", source.architecture)}
+
+
+def _kept(verdict: Verdict, what: str, architecture: str) -> dict[str, Any]:
+    """The verdict for a report; another function is an error of cobasin, or of the user's own declaration."""
     if verdict.same is False:
-        raise RuntimeError(f"the matched model computes another function ({verdict.reason}): a wrong declaration?")
-    return evidence | {"verification": verdict.to_dict()}
+        said = f"{what}, once moved, computes another function ({verdict.reason})"
+        if (file := declared_in(architecture)) is None:
+            raise RuntimeError(said)
+        raise InputError(f"{file}: wrong declaration of {architecture}: {said}; see cobasin inspect MODEL --check")
+    return verdict.to_dict()
 
 
 def save_with_bar(checkpoint: Checkpoint, out: Path, overwrite: bool, files: dict) -> None:

@@ -24,6 +24,7 @@ from cobasin.finding.kept import Kept
 from cobasin.fusion.registry import find
 from cobasin.merging.merge import Merge, merge_recipe, shares
 from cobasin.merging.plan import plan
+from cobasin.paths import expanded
 from cobasin.presenting import tables
 from cobasin.recipe import Recipe
 from cobasin.recipe.data_file import data_config
@@ -229,14 +230,14 @@ def _read_beside(recipe: Recipe, arguments: Sequence[str]) -> list[str]:
     data = [] if given is None or given.data is None else given.data if isinstance(given.data, list) else [given.data]
     after = None if recipe.after is None else recipe.after.data
     data = [*data, *(one for one in (recipe.match.data, after) if one is not None)]
-    return [path for path in (*arguments, *(one.path for one in data)) if Path(path).expanduser().exists()]
+    return [path for path in (*arguments, *(one.path for one in data)) if expanded(path).exists()]
 
 
 def _check_beside(out: Path, read: Sequence[str], recipe: Recipe) -> None:
     """Refuse an output folder that holds the recipe, the data, or the files of statistics."""
     given = recipe.statistics
     for path in [*read, *([given.cache] if given is not None and given.cache is not None else [])]:
-        place = Path(path).expanduser().resolve()
+        place = expanded(path).resolve()
         if out.resolve() in (place, *place.parents):
             raise InputError(f"{out}: holds {path}, which the recipe needs; choose another folder")
 

@@ -77,7 +77,7 @@ class Permutation(Group):
         perm = assign_rows(partial(self.pair_gain, gram), shape)
         if not self.charged:
             return {"perm": perm}
-        direct, inverse = (_matched(gram.total(charge), perm) for charge in (1, -1))
+        direct, inverse = (at_pairs(gram.total(charge), perm) for charge in (1, -1))
         norms = [norm.gather(-1, perm) for norm in self._entries.norms(gram)]
         return {"perm": perm} | self._entries.solve(direct, inverse, norms)
 
@@ -160,7 +160,7 @@ class Permutation(Group):
 
     def support(self, gram: Gram) -> Tensor:
         table = self.pair_gain(gram)
-        return _matched(table, assign(table)).sum(-1)
+        return at_pairs(table, assign(table)).sum(-1)
 
     def deviation(self, value: Value) -> float:
         return self._entries.deviation(value) if is_permutation(value["perm"]).all() else math.inf
@@ -178,7 +178,7 @@ class Permutation(Group):
         return neutral + self._entries.gains(direct, inverse, norms)
 
 
-def _matched(table: Tensor, perm: Tensor) -> Tensor:
+def at_pairs(table: Tensor, perm: Tensor) -> Tensor:
     """``table[..., perm[i], i]``: the entries of the matched pairs, ``[..., n]``."""
     return table.gather(-2, perm[..., None, :])[..., 0, :]
 
