@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, reduce
 from pathlib import Path
@@ -15,11 +15,11 @@ from torch import Tensor
 
 from cobasin.architectures import declare, known
 from cobasin.checkpoints.checkpoint import Checkpoint
+from cobasin.checkpoints.weight_files import listed
 from cobasin.errors import InputError
 from cobasin.symmetry.spec import Spec
 from cobasin.symmetry.types import TypeSyntaxError
 
-LISTED = 20  # problems of a file, or of a pair, that are listed in one message
 # two models with the same of these files have the same vocabulary
 _VOCABULARY_FILES = (
     "tokenizer.json",
@@ -62,7 +62,7 @@ class Typed(Mapping[str, Tensor]):
         if problems:
             unexpected = any(line.startswith("unexpected") for line in problems)
             way_out = ". Remove what is unexpected from the file, or name the class that reads it in config.json"
-            raise InputError(f"{label} does not fit {architecture}: {_listed(problems)}{way_out if unexpected else ''}")
+            raise InputError(f"{label} does not fit {architecture}: {listed(problems)}{way_out if unexpected else ''}")
         return cls(checkpoint, spec)
 
     def untied(self) -> Typed:
@@ -209,7 +209,7 @@ def check_pair(source: Typed, anchor: Typed) -> None:
         problems, vocabulary = [*problems, *found], True
     if problems:
         way_out = ". Bring one model to the other's vocabulary first (mergekit-tokensurgeon can)" if vocabulary else ""
-        raise InputError(f"{a.label} and {b.label} do not compute comparable functions: {_listed(problems)}{way_out}")
+        raise InputError(f"{a.label} and {b.label} do not compute comparable functions: {listed(problems)}{way_out}")
 
 
 def _only_in_one(source: Typed, anchor: Typed) -> list[str]:
@@ -226,12 +226,6 @@ def _only_in_one(source: Typed, anchor: Typed) -> list[str]:
         files = (f"{text} in {end.checkpoint.label}" for text, end in zip(layouts, (source, anchor), strict=True))
         return [f"experts are laid out differently: {', '.join(files)}; re-save one of them with save_pretrained"]
     return found
-
-
-def _listed(problems: Sequence[str]) -> str:
-    """At most `LISTED` problems in one line, and how many more there are."""
-    more = f"; and {len(problems) - LISTED} more" if len(problems) > LISTED else ""
-    return "; ".join(problems[:LISTED]) + more
 
 
 def _setting(checkpoint: Checkpoint, key: str) -> object:

@@ -7,7 +7,7 @@ import math
 import os
 import pickle
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +46,7 @@ SAFETENSORS_DTYPES = {
     "C64": torch.complex64,
 }
 
-_PROBLEMS_SHOWN = 20
+_LISTED = 20  # problems of a file, or of a pair of them, in one message
 _AHEAD = 1 << 26  # bytes that the system is asked to fetch before they are read
 _WORTH = 1 << 20  # bytes: a smaller tensor is not worth asking
 
@@ -80,9 +80,7 @@ def open_weights(folder: Path) -> tuple[dict[str, Header], Reader]:
     if weight_map is not None:
         problems += _contradictions(weight_map, {shard: set(opened[shard][0]) for shard in present})
     if problems:
-        more = len(problems) - _PROBLEMS_SHOWN
-        shown = problems[:_PROBLEMS_SHOWN] + ([f"and {more} more"] if more > 0 else [])
-        raise InputError(f"{folder}: the index and the shards do not agree: {'; '.join(shown)}")
+        raise InputError(f"{folder}: the index and the shards do not agree: {listed(problems)}")
     headers = {name: header for shard in shards for name, header in opened[shard][0].items()}
     readers = {shard: read for shard, (_, read) in opened.items()}
     return headers, lambda name: readers[headers[name].shard](name)
@@ -115,6 +113,12 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise InputError(f"{path}: holds a {type(content).__name__}; expected a JSON object")
     return content
+
+
+def listed(problems: Sequence[str]) -> str:
+    """Problems in one line: the first of many, and how many more there are."""
+    more = len(problems) - _LISTED
+    return "; ".join([*problems[:_LISTED], *([f"and {more} more"] if more > 0 else [])])
 
 
 def one_line(error: BaseException) -> str:

@@ -10,19 +10,19 @@ these maps is taken, which leaves a balanced model as it is.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from functools import partial
 
 import torch
 from torch import Tensor
 
-from cobasin.symmetry.action import Action, Values, batch_positions, in_new_order, in_old_order, move, rows
+from cobasin.symmetry.action import Action, Values, action_of, batch_positions, in_new_order, in_old_order, move, rows
 from cobasin.symmetry.form import Form
-from cobasin.symmetry.groups import Value
+from cobasin.symmetry.groups import General, Value
 from cobasin.symmetry.spec import Key
-from cobasin.symmetry.state import Lazy, State, wide
+from cobasin.symmetry.state import Lazy, State
 
+GENERAL = General()
+"""The group that frames are elements of."""
 FRAME = ("matrix", "dual")
 Frames = dict[Key, Value]
 """For every balanced key the map of charge +1 and that of charge -1, its contragredient: ``[*batch, d, d]``."""
@@ -46,29 +46,7 @@ def in_frames(form: Form, state: State, frames: Frames) -> State:
 
 def frame_action(frames: Frames) -> Callable[[Key], Action | None]:
     """How the frames act, for `cobasin.symmetry.action.move`."""
-
-    def action(key: Key) -> Action | None:
-        if key not in frames:
-            return None
-        return partial(_in_frame, frames[key])
-
-    return action
-
-
-def _in_frame(frame: Value, x: Tensor, charge: int) -> Tensor:
-    x = wide(x)
-    return x @ frame[FRAME[0] if charge > 0 else FRAME[1]].to(x)
-
-
-def inverse(frame: Value) -> Value:
-    """The frame that undoes one."""
-    return {"matrix": frame["dual"].mT.contiguous(), "dual": frame["matrix"].mT.contiguous()}
-
-
-def frame_deviation(frame: Value) -> float:
-    """How far the two maps of a frame are from being contragredient to each other."""
-    product = frame["matrix"] @ frame["dual"].mT
-    return float((product - torch.eye(product.shape[-1], dtype=product.dtype)).abs().max().nan_to_num(math.inf))
+    return action_of(lambda _: GENERAL, frames)
 
 
 def keep_bases(form: Form, values: Values, source: Frames, target: Frames) -> Frames:
@@ -92,7 +70,9 @@ def in_isometries(form: Form, values: Values, target: Frames) -> tuple[Values, F
     for key in target.keys() & values.keys():
         if "dual" not in values[key]:
             continue
-        back = in_old_order(form.spec, values, key, inverse(target[key]))  # listed as the source lists its heads
+        back = in_old_order(
+            form.spec, values, key, GENERAL.inverse(target[key])
+        )  # listed as the source lists its heads
         u, sizes, vh = torch.linalg.svd(values[key]["matrix"] @ back["matrix"])
         frame = {"matrix": vh.mT / sizes[..., None, :] @ vh, "dual": vh.mT * sizes[..., None, :] @ vh}
         values[key] = {"matrix": u @ vh}
@@ -104,7 +84,9 @@ def conditions(form: Form, values: Values, source: Frames, target: Frames) -> di
     """For every balanced key the largest condition number of the maps that act on the source's bases in all."""
     found = {}
     for key in form.balanced:
-        back = in_old_order(form.spec, values, key, inverse(target[key]))  # listed as the source lists its heads
+        back = in_old_order(
+            form.spec, values, key, GENERAL.inverse(target[key])
+        )  # listed as the source lists its heads
         maps = source[key]["matrix"]
         if key in values:
             maps = maps @ values[key]["matrix"]

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
-from cobasin.symmetry.balance import FRAME, Frames, balancing_frames, in_frames, inverse
+from cobasin.symmetry.balance import FRAME, GENERAL, Frames, balancing_frames, in_frames
 from cobasin.symmetry.form import Form
 from cobasin.symmetry.gauges import SoftmaxShift
 from cobasin.symmetry.spec import key_text
@@ -32,7 +32,7 @@ from cobasin.symmetry.state import Lazy, State, wide
 Gauge = dict[str, Tensor]
 """The free choices of a model: norm gains and offsets, means of writers and readers, free biases, bases of heads."""
 
-SMALLEST_GAIN = 1e-6  # relative to the largest: below it a gain counts as zero
+_SMALLEST_GAIN = 1e-6  # relative to the largest: below it a gain counts as zero
 _SMALLEST_OFFSET = 1e-2  # |Σ β/γ| over its own norm: below it no offset is chosen to carry a head's bias
 IMPOSSIBLE_OFFSET = 1e-8  # below it none can
 
@@ -46,7 +46,7 @@ def canonical(form: Form, state: State) -> State:
 def in_gauge(form: Form, state: State, gauge: Gauge) -> State:
     """A model in canonical form, written in a given gauge; the inverse of `canonical` for the model's own gauge."""
     if form.balanced:
-        state = in_frames(form, state, {key: inverse(frame) for key, frame in frames_of(form, gauge).items()})
+        state = in_frames(form, state, {key: GENERAL.inverse(frame) for key, frame in frames_of(form, gauge).items()})
     return Unfolded(form, state, gauge)
 
 
@@ -270,11 +270,8 @@ def obstacles(form: Form, source: Gauge, target: Gauge, smallest: float = _SMALL
         source, target: gauges, of which `gains_of` is enough.
         smallest: the smallest offset that may carry a bias, |Σ β/γ| over the norm of β/γ.
     """
-    zeros = {
-        folded.weight: int(gain.argmin())
-        for folded in (*form.norms, *form.scales)
-        if (gain := target[folded.weight].abs()).min() <= SMALLEST_GAIN * gain.max()
-    }
+    entries = {folded.weight: zero_gain(target[folded.weight]) for folded in (*form.norms, *form.scales)}
+    zeros = {name: entry for name, entry in entries.items() if entry is not None}
     found = [f"{name} of the anchor has a gain of zero (entry {entry})" for name, entry in zeros.items()]
     for norm in form.norms:
         if norm.weight not in zeros and norm.bias and any(form.carries_offset(reader) for reader in norm.readers):
@@ -282,6 +279,12 @@ def obstacles(form: Form, source: Gauge, target: Gauge, smallest: float = _SMALL
             if needed and not carries(target[norm.weight], target[norm.bias], smallest):
                 found.append(f"{norm.bias} of the anchor sums to zero over its gains, and a reader has no bias")
     return found
+
+
+def zero_gain(gain: Tensor) -> int | None:
+    """The entry of a norm's gain that counts as zero, if there is one."""
+    size = gain.abs()
+    return int(size.argmin()) if size.min() <= _SMALLEST_GAIN * size.max() else None
 
 
 def carries(gain: Tensor, offset: Tensor, smallest: float = _SMALLEST_OFFSET) -> bool:

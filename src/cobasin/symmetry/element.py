@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from cobasin.errors import InputError
 from cobasin.symmetry.action import Values, act, in_new_order, in_old_order
-from cobasin.symmetry.balance import frame_deviation
+from cobasin.symmetry.balance import GENERAL
 from cobasin.symmetry.canonical import (
     IMPOSSIBLE_OFFSET,
     Gauge,
@@ -117,7 +117,7 @@ class Element:
         figures = [(key, self.form.group(key).deviation(value)) for key, value in self.values.items()]
         for gauge in (self.source, self.target):
             frames = frames_of(self.form, gauge) if gauge else {}
-            figures += [(key, frame_deviation(frame)) for key, frame in frames.items()]
+            figures += [(key, GENERAL.deviation(frame)) for key, frame in frames.items()]
         return worst_by_space(figures)
 
     def save(self, path: str | Path) -> None:

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from cobasin.symmetry.action import Action, action_of, move_entry
-from cobasin.symmetry.balance import balancing_frames, frame_action, inverse
-from cobasin.symmetry.canonical import SMALLEST_GAIN, Folded, Gauge, frames_of, gains_of, gauge_of
+from cobasin.symmetry.balance import GENERAL, balancing_frames, frame_action
+from cobasin.symmetry.canonical import Folded, Gauge, frames_of, gains_of, gauge_of, zero_gain
 from cobasin.symmetry.dual import dual
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import Form
@@ -63,7 +63,7 @@ class Inputs:
         self.states = state, element.apply(state)
         self.gains: tuple[Gauge, Gauge] = gains_of(form, state), gauge
         own = balancing_frames(form, Folded(form, state)) if form.balanced else {}
-        others = {key: inverse(frame) for key, frame in frames_of(form, gauge).items()}
+        others = {key: GENERAL.inverse(frame) for key, frame in frames_of(form, gauge).items()}
 
         moves = action_of(form.group, element.values)
         self.actions: tuple[Callable[[Key], Action | None], ...] = frame_action(own), moves, frame_action(others)
@@ -114,9 +114,8 @@ class Inputs:
 def input_obstacle(form: Form, gains: Gauge) -> str | None:
     """Why `Inputs` cannot move what norms give: a gain of zero, from which no input can be read back."""
     for norm in form.norms:
-        gain = gains[norm.weight].abs()
-        if gain.min() <= SMALLEST_GAIN * gain.max():
-            return f"{norm.weight} has a gain of zero (entry {int(gain.argmin())})"
+        if (entry := zero_gain(gains[norm.weight])) is not None:
+            return f"{norm.weight} has a gain of zero (entry {entry})"
     return None
 
 
