@@ -103,7 +103,13 @@ def _downloaded(name: str) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(name, allow_patterns=["*.json", "*.txt", "*.model", "*.jinja", "*.safetensors"]))
+        return Path(
+            snapshot_download(
+                name,
+                allow_patterns=["*.json", "*.txt", "*.model", "*.jinja", "*.safetensors"],
+                ignore_patterns=["consolidated*"],
+            )
+        )
     except Exception as error:  # the hub client, its HTTP client and the file system raise their own kinds
         raise InputError(f"{name}: is no folder, and cannot be downloaded: {' '.join(str(error).split())}") from None
 

@@ -29,6 +29,7 @@ from cobasin.execution.jobs import torch_threads
 from cobasin.finding import match as api
 from cobasin.finding.applying import transform
 from cobasin.merging.merge import merge
+from cobasin.paths import expanded
 from cobasin.symmetry.state import squared_distance
 from cobasin.verification import Verdict, verify
 
@@ -104,7 +105,7 @@ def run(out: Path, *, epochs: int = EPOCHS, points: int = 25, overwrite: bool = 
     Raises:
         InputError: scikit-learn is not installed, or `out` cannot be used.
     """
-    out = Path(out)
+    out = expanded(out)
     check_output(out, overwrite)
     digits = load_digits()
     started = time.perf_counter()

@@ -142,7 +142,9 @@ def test_only_the_rows_that_have_a_value(tmp_path):
         tmp_path / "typed.jsonl", {"text": "x", "dev": True, "part": 1.5}, {"text": "y", "dev": False, "part": 2}
     )
     assert list(rows(typed, where={"dev": True, "part": 1.5})) == [{"text": "x"}]
-    assert list(rows(typed, where={"part": 2})) == [{"text": "y"}]
+    for same in (2, 2.0, "2"):
+        assert list(rows(typed, where={"part": same})) == [{"text": "y"}]
+    assert list(rows(typed, where={"dev": 0})) == [{"text": "y"}]
 
 
 def test_conll_of_tabs_keeps_tokens_of_any_character(tmp_path):

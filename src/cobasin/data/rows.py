@@ -113,7 +113,8 @@ class ChosenRows(Rows):
             record = rows.record(index)
             if missing := [column for column in where if column not in record]:
                 raise rows.missing(index, missing[0])
-            if all(str(record[column]) == str(value) for column, value in where.items()):
+            # or by its text: a file of text has no numbers
+            if all(record[column] == value or str(record[column]) == str(value) for column, value in where.items()):
                 self.places.append(index)
         if not self.places and len(rows):
             wanted = " and ".join(f"{column} = {value!r}" for column, value in where.items())
