@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 from cobasin.checkpoints import writer
 from cobasin.errors import InputError
+from cobasin.learning import descent
 from cobasin.symmetry.element import Element
 from cobasin.workflows import match as match_workflow
 from command_line import WEIGHTS, duplicate, edit_tensors, pair, refused, run, snapshot, stock, tensors_of
@@ -48,6 +49,22 @@ def unrelated(folder, case):
     for seed, name in enumerate(("source", "anchor")):
         model(case, seed, torch.float32).save_pretrained(folder / name)
     return folder / "source", folder / "anchor"
+
+
+def failing(*_):
+    raise InputError("no space")
+
+
+def killed(arguments):
+    """Run a command until it has learned 20 steps."""
+    command = [sys.executable, "-c", KILLED.format(arguments=arguments)]
+    done = subprocess.run(command, env=dict(os.environ), check=False, capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+def states(folder):
+    """What interrupted runs have left of learning."""
+    return list(folder.glob(".out.partial-*/.found/learning"))
 
 
 def texts(folder):
@@ -103,23 +120,15 @@ def test_what_does_not_fit_is_refused(tmp_path):
 
 def test_a_killed_run_goes_on_to_the_same_files(tmp_path):
     source, anchor = pair(tmp_path, VIT)
-    whole, out, state = tmp_path / "whole", tmp_path / "out", tmp_path / ".out.learning"
+    whole, out = tmp_path / "whole", tmp_path / "out"
     arguments = ["match", str(source), str(anchor), "--method", "learned", "--samples", "32", "--steps", "40"]
     run(*arguments, "--out", whole)
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED.format(arguments=[*arguments, "--out", str(out)])],
-        env=dict(os.environ),
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert state.exists()
+    killed([*arguments, "--out", str(out)])
+    assert states(tmp_path)
     assert not out.exists()
     for other in (["--seed", "1"], ["--steps", "30"], ["--symmetry", "attention"]):
-        line = refused(tmp_path, *arguments, *other, "--out", out, "--resume", unread=False)
-        assert "the state of a search with other" in line
-        assert str(state) in line
+        line = refused(tmp_path, *arguments, *other, "--out", out, "--resume")
+        assert f"the state of a run with other {other[0].removeprefix('--')}" in line
     finished = run(*arguments, "--out", out, "--resume", "--json").json
     assert (out / WEIGHTS).read_bytes() == (whole / WEIGHTS).read_bytes()
     elements = [Element.load(folder / "cobasin.safetensors") for folder in (out, whole)]
@@ -129,24 +138,34 @@ def test_a_killed_run_goes_on_to_the_same_files(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["anchor", "out", "source", "whole"]
 
 
+def test_a_killed_merge_goes_on_to_the_same_file(tmp_path):
+    models = [{"model": str(folder)} for folder in pair(tmp_path, VIT)]
+    match = {"method": "learned", "samples": 32, "steps": 40, "anchor": "consensus"}
+    recipe, whole, out = tmp_path / "recipe.yaml", tmp_path / "whole", tmp_path / "out"
+    recipe.write_text(yaml.safe_dump({"merge_method": "linear", "models": models, "match": match}))
+    run("merge", recipe, "--out", whole)
+    killed(["merge", str(recipe), "--out", str(out)])
+    assert states(tmp_path)
+    looks, save = [], descent._Run.save
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(descent._Run, "save", lambda self, path: (looks.append(self.step), save(self, path)))
+        run("merge", recipe, "--out", out, "--resume")
+    assert looks == [30, 40]
+    assert (out / WEIGHTS).read_bytes() == (whole / WEIGHTS).read_bytes()
+
+
 @pytest.mark.parametrize("options", [(), ("--resume",)])
 def test_what_fails_after_learning_keeps_it_to_resume_only(tmp_path, monkeypatch, options):
     source, anchor = pair(tmp_path, VIT)
-
-    def fail(*_):
-        raise InputError("no space")
-
-    monkeypatch.setattr(match_workflow, "write_with_bar", fail)
+    monkeypatch.setattr(match_workflow, "write_with_bar", failing)
     arguments = ("match", source, anchor, "--method", "learned", "--samples", 16, "--steps", 10, *options)
     finished = run(*arguments, "--out", tmp_path / "out")
     assert finished.code == 2
-    assert (tmp_path / ".out.learning").exists() is bool(options)
+    assert bool(states(tmp_path)) is bool(options)
 
 
-def test_without_resume_an_old_state_is_overwritten(tmp_path):
+def test_without_resume_an_old_state_is_overwritten(tmp_path, monkeypatch):
     source, anchor = pair(tmp_path, VIT)
-    state = tmp_path / ".out.learning"
-    state.write_bytes(b"of another time")
     arguments = (
         "match",
         source,
@@ -160,11 +179,16 @@ def test_without_resume_an_old_state_is_overwritten(tmp_path):
         "--samples",
         16,
     )
+    with monkeypatch.context() as patch:
+        patch.setattr(match_workflow, "evidence_of", failing)
+        assert run(*arguments, "--resume").code == 2
+    (state,) = states(tmp_path)
+    state.with_name("elements.json").unlink()
+    state.write_bytes(b"of another time")
     assert "is damaged" in refused(tmp_path, *arguments, "--resume", unread=False)
-    assert refused(tmp_path, *arguments, "--loss", "labels")
-    assert state.exists(), "a refused command leaves it"
+    assert states(tmp_path), "a refused command leaves it"
     assert run(*arguments).code == 0
-    assert not state.exists()
+    assert not states(tmp_path)
     assert run(*arguments, "--overwrite", "--resume").code == 0  # nothing to go on from
 
 

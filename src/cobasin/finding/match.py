@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -132,8 +132,8 @@ def match_all(
             models learn jointly, from where weights have brought them; a consensus is not found by ``activations``.
         move: of ``learned``: ``source``, the reference stays; ``all``, its scales and general maps move, too, and it
             has an element.
-        keep: where to keep what is found on the way. Where it has something, which must be of a search like this one,
-            the search goes on from there; parts that share it share the search by weights.
+        keep: where to keep what is found on the way, how far learning is among it. Where it has something, which must
+            be of a search like this one, the search goes on from there; parts that share it share the search by weights.
 
     Raises:
         InputError: as in `match`; for fewer than two models; for an anchor that is none of these; where ``all``
@@ -158,6 +158,8 @@ def _matched(
         raise InputError(f"matching needs two models or more, got {len(models)}")
     if kept is not None and kept.shared and search.method != "weights":
         raise InputError(f"method {search.method} runs models, which is not shared: match on one machine, then merge")
+    if kept is not None and search.method == "learned" and search.state is None:
+        search = replace(search, state=kept.folder / "learning")
     typed = [model if isinstance(model, Typed) else Typed.of(load(model)) for model in models]
     fixed = _fixed(anchor, len(typed))
     if kept is not None and (ended := kept.elements()) is not None:

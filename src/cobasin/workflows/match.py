@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from cobasin.adapters.move import move_adapter
 from cobasin.architectures import declared_in
 from cobasin.checkpoints import card
 from cobasin.checkpoints.checkpoint import Checkpoint, load
-from cobasin.checkpoints.output import FOUND, check_output, output_errors, publishing, stamp, working
+from cobasin.checkpoints.output import FOUND, check_output, output_errors, stamp, working
 from cobasin.checkpoints.sharing import sharing
 from cobasin.checkpoints.typed import Typed
 from cobasin.checkpoints.writer import save, write, write_shards
@@ -29,7 +28,6 @@ from cobasin.finding.applying import transform, typed_for
 from cobasin.finding.kept import Kept
 from cobasin.finding.match import match_all
 from cobasin.finding.search import Search
-from cobasin.learning.descent import forget
 from cobasin.paths import expanded
 from cobasin.presenting import tables
 from cobasin.recipe.data_file import data_config
@@ -63,13 +61,12 @@ def match_to_folder(
         method: as in `cobasin.match`.
         data: a data set, or a YAML file that describes one.
         resume: go on where a run of the same command was interrupted. What is needed for that is kept in a hidden
-            folder beside ``out`` (of learning: in a hidden file) until that is written.
+            folder beside ``out`` until that is written.
         anchor_out: where to write the anchor, which then moves, too.
         part: do this part, of so many, of the work; what is left is done by the same call with ``resume`` instead.
         search: further arguments of `cobasin.match_all`.
     """
-    learns = method == "learned"
-    if not learns and anchor_out is not None:
+    if method != "learned" and anchor_out is not None:
         raise InputError(f"--anchor-out goes with --method learned; --method {method} learns nothing")
     if is_adapter(source) or is_adapter(anchor):
         if method != "weights" or data is not None or resume or part is not None or Search(**search) != Search():
@@ -84,11 +81,11 @@ def match_to_folder(
     if anchor_out is not None:
         _check_apart(out, anchor_out)
         check_output(anchor_out, overwrite, folders)
-    search |= {"method": method, "data": rows}
+    search |= {"method": method, "data": rows, "move": "source" if anchor_out is None else "all"}
 
-    def found(**more: Any) -> tuple[Element, Element | None]:
+    def found(keep: Kept) -> tuple[Element, Element | None]:
         with tables.rounds(f"matching {source} to {anchor}") as progress:
-            ours, theirs = match_all(models, symmetry, layers, 1, progress, **search, **more).elements
+            ours, theirs = match_all(models, symmetry, layers, 1, progress, **search, keep=keep).elements
         assert ours is not None
         return ours, theirs
 
@@ -96,34 +93,27 @@ def match_to_folder(
         report = {"cobasin": __version__, "source": source, "anchor": anchor, "out": str(out), **ours.report}
         return report | evidence_of(ours, models[0])
 
-    if not learns or part is not None:
-        run = {"command": "match", "cobasin": __version__, "symmetry": symmetry, "layers": layers}
-        run |= {key: str(value) for key, value in search.items()}
-        files = () if data is None or rows is None else (data, rows.path)
-        run |= inputs_of(dict(zip((source, anchor), models, strict=True)), files)
-        if part is not None:
-            with sharing(out, overwrite, folders, run, part) as (folder, one):
-                ours, _ = found(keep=Kept(folder / FOUND, one))
-                shards_with_bar(transform(ours, models[0]), folder, out, one)
-            return part_report(out, part)
-        with working(out, overwrite, folders, run, resume) as folder:
-            ours, _ = found(keep=Kept(folder / FOUND))
-            report = report_of(ours)
-            write_with_bar(transform(ours, models[0]), folder, out, _beside(ours, report, card.matched(report)))
-        return report
-    with _learning_beside(out, resume) as state:
-        ours, theirs = found(move="source" if anchor_out is None else "all", state=state, resume=resume)
+    run = {"command": "match", "cobasin": __version__, "symmetry": symmetry, "layers": layers}
+    run |= {key: str(value) for key, value in (search | {"anchor_out": anchor_out}).items()}
+    files = () if data is None or rows is None else (data, rows.path)
+    run |= inputs_of(dict(zip((source, anchor), models, strict=True)), files)
+    if part is not None:
+        with sharing(out, overwrite, folders, run, part) as (folder, one):
+            ours, _ = found(Kept(folder / FOUND, one))
+            shards_with_bar(transform(ours, models[0]), folder, out, one)
+        return part_report(out, part)
+    with working(out, overwrite, folders, run, resume) as folder:
+        ours, theirs = found(Kept(folder / FOUND))
         report = report_of(ours)
         if theirs is not None and anchor_out is not None:
             report["anchor_out"] = str(anchor_out)
             report["anchor_report"] = theirs.report | evidence_of(theirs, models[1])
             report["notes"] = [*report["notes"], f"the anchor moved, too: average this with {anchor_out}, not {anchor}"]
         # both are written before either is there
-        with publishing(out, overwrite, models[0].folder) as folder:
-            write_with_bar(transform(ours, models[0]), folder, out, _beside(ours, report, card.matched(report)))
-            if theirs is not None and anchor_out is not None:
-                files = _beside(theirs, report, card.anchor(report))
-                save_with_bar(transform(theirs, models[1]), anchor_out, overwrite, files)
+        write_with_bar(transform(ours, models[0]), folder, out, _beside(ours, report, card.matched(report)))
+        if theirs is not None and anchor_out is not None:
+            files = _beside(theirs, report, card.anchor(report))
+            save_with_bar(transform(theirs, models[1]), anchor_out, overwrite, files)
     return report
 
 
@@ -138,20 +128,6 @@ def inputs_of(models: Mapping[str, Checkpoint], files: Iterable[str | Path]) -> 
 def _beside(element: Element, report: dict, text: str) -> dict:
     """The files that go with a matched model."""
     return {ELEMENT_FILE: element.save, **_texts(report, text)}
-
-
-@contextmanager
-def _learning_beside(out: Path, resume: bool) -> Iterator[Path]:
-    """The file in which learning keeps how far it is: while the block runs, and, to ``resume``, after it failed."""
-    state = out.resolve().with_name(f".{out.resolve().name}.learning")
-    before = stamp(state) if state.exists() else []
-    try:
-        yield state
-    except BaseException:
-        if not resume and state.exists() and stamp(state) != before:  # one that is refused leaves what is there
-            forget(state)
-        raise
-    forget(state)
 
 
 def _check_apart(out: Path, anchor_out: Path) -> None:
