@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from cobasin.checkpoints.checkpoint import Checkpoint, load
+from cobasin.checkpoints.checkpoint import Checkpoint, download, load
 from cobasin.checkpoints.fingerprint import fingerprint
+from cobasin.checkpoints.weight_files import open_weights
 from cobasin.checkpoints.writer import publishing
 from cobasin.data import DataConfig, batches, rows_of
 from cobasin.errors import InputError
@@ -59,8 +60,12 @@ class End:
 
 @cache
 def content(folder: Path) -> str:
-    """The fingerprint of a model."""
-    return fingerprint(load(folder))[:16]
+    """The fingerprint of a model, also of one on the hub whose config does not name its class."""
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    headers, read = open_weights(folder)
+    return fingerprint(Checkpoint(str(folder), config, (config.architectures or [""])[0], headers, read))[:16]
 
 
 @cache
@@ -93,25 +98,10 @@ def folder_of(start: Start, world: World) -> Path:
     """The model that an end model starts from, made where it has to be."""
     if start.path is not None:
         folder = Path(world.fill(start.path)).expanduser()
-        return folder if folder.is_dir() else _downloaded(start.path)
+        return folder if folder.is_dir() else download(start.path)
     if start.family is not None:
         return _of_family(start, world)
     return _random(start, world)
-
-
-def _downloaded(name: str) -> Path:
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(
-            snapshot_download(
-                name,
-                allow_patterns=["*.json", "*.txt", "*.model", "*.jinja", "*.safetensors"],
-                ignore_patterns=["consolidated*"],
-            )
-        )
-    except Exception as error:  # the hub client, its HTTP client and the file system raise their own kinds
-        raise InputError(f"{name}: is no folder, and cannot be downloaded: {' '.join(str(error).split())}") from None
 
 
 def _of_family(start: Start, world: World) -> Path:

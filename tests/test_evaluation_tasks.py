@@ -206,7 +206,9 @@ def refusal(*arguments):
 
 def test_refusals(monkeypatch):
     data = given(([[1.0, 0.0]], [0]))
-    assert "a bert without a task head has no loss" in refusal(Given("a", "b"), data, "features")
+    assert "no loss is known of this bert; name a model with a head for classification" in refusal(
+        Given("a", "b"), data, "features"
+    )
     unlabelled = [Batch(data[0].inputs, None)]
     assert "the rows have no labels" in refusal(Given("a", "b"), unlabelled, "classification")
     nothing = given(([[1.0, 0.0]], [-100]))

@@ -1,6 +1,7 @@
 """The runner of the experiments, end to end on tiny models and made-up data."""
 
 import json
+import shutil
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -12,6 +13,7 @@ import transformers
 import yaml
 
 from cobasin.errors import InputError
+from model_folders import as_bins
 from real_models import minilm
 
 ROOT = Path(__file__).parents[1]
@@ -246,7 +248,7 @@ def test_the_files_are_experiments(item, small):
         ({"training": {"learning_rat": 1}}, "training: "),
         ({"data": {"x": {"read": {"path": "{there}/x.jsonl"}}}}, "there is no {there}; expected {shared}, "),
         ({"data": {"x": {"read": {"file": "x.jsonl"}}}}, "read: "),
-        ({"models": {"x": [{"path": "no/such model"}]}}, "no/such model: is no folder, and cannot be downloaded: "),
+        ({"models": {"x": [{"path": "no/such model"}]}}, "no/such model: no such folder, and not available "),
         ({"models": {"x": [{"config": {"model_type": "brt"}}]}}, "config: "),
     ],
 )
@@ -281,6 +283,19 @@ def test_another_model_for_all(tmp_path):
     assert {setting: [start.path for start in starts] for setting, starts in read.models.items()} == {
         "roberta-base": ["roberta-base"]
     }
+
+
+def test_a_start_from_the_hub_as_older_ones_are(place, tmp_path, capsys, monkeypatch):
+    """Its weights are pickled, and its config does not say which class reads them."""
+    start = tmp_path / "hub" / "start"
+    shutil.copytree(place / "start-0", start)
+    as_bins(start)
+    config = json.loads((start / "config.json").read_text())
+    (start / "config.json").write_text(json.dumps({k: v for k, v in config.items() if k != "architectures"}))
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(start))
+    found, _ = ran(place, tmp_path, capsys, models={"hub": [{"path": "org/start"}]})
+    assert {row["models"] for row in found["rows"]} == {"hub"}
+    assert models.content(start) != models.content(place / "start-1")
 
 
 def test_one_setting_alone(place, tmp_path, capsys):

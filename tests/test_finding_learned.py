@@ -94,7 +94,8 @@ def test_learning_lowers_what_it_learns():
     assert disagreement(ends, middle(matched)) < before - 0.01
     held_out = matched.elements[0].report["learning"]["held_out"]
     assert min(held_out) < held_out[0]
-    assert [step for step, _ in seen[-6:]] == [10, 20, 30, 40, 50, 60]
+    assert [step for _, *step in seen[-6:]] == [[step, 60] for step in (10, 20, 30, 40, 50, 60)]
+    assert {doing.split(":")[0] for doing, *_ in seen} == {"matching", "matching activations", "learning"}
     element = matched.elements[0]
     assert element.report["objective"][-1] > 0
     assert f"{min(held_out):.4g} after" in element.report["notes"][-1]
@@ -184,15 +185,15 @@ def test_an_interrupted_search_goes_on(tmp_path, monkeypatch):
     options = {"method": "learned", "samples": 32, "steps": 40, "state": tmp_path / "state"}
     whole = api.match(source, anchor, **options | {"state": None})
 
-    def stop(step, _):
-        if step == 20:
+    def stop(doing, step, _):
+        if doing.startswith("learning") and step == 20:
             raise Interrupted
 
     with pytest.raises(Interrupted):
         api.match(source, anchor, progress=stop, **options)
     assert (tmp_path / "state").exists()
     steps = []
-    done = api.match(source, anchor, progress=lambda step, _: steps.append(step), **options)
+    done = api.match(source, anchor, progress=lambda _, step, __: steps.append(step), **options)
     assert steps[-2:] == [30, 40]
     assert 20 not in steps
     assert same(done, whole)

@@ -223,7 +223,7 @@ def test_fisher_of_a_model_without_a_head(tmp_path, statistics):
     folders = saved(tmp_path, "bert/BertModel", 2)
     path = recipe(tmp_path / "recipe.yaml", "fisher", folders, statistics=statistics)
     line = refused(tmp_path, "merge", path, "--out", tmp_path / "out")
-    assert "a BertModel has no task head" in line
+    assert "a BertModel has no head whose likelihood is known" in line
     assert "use a method without it, such as regmean" in line
 
 

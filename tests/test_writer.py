@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import BertForMaskedLM, BertModel
+from transformers import BertForMaskedLM, BertModel, GenerationConfig
 
 from cobasin.checkpoints.checkpoint import Checkpoint, Header, load
+from cobasin.checkpoints.typed import Typed
 from cobasin.checkpoints.writer import save
 from model_folders import as_bins, assert_bitwise, changed, names
+from tiny_models import checkpoint
 
 
 def weights(folder):
@@ -60,6 +62,16 @@ def test_computed_tensors_in_another_dtype(tiny_bert, folder, tmp_path):
     expected = {name: (tensor / 2).bfloat16() for name, tensor in tiny_bert.state_dict().items()}
     assert_bitwise(reloaded.state_dict(), expected)
     assert source.config.dtype == torch.float32
+
+
+def test_a_dtype_that_is_asked_for_is_the_configs_beside_buffers_of_another(tmp_path):
+    model = checkpoint("llama-gqa/LlamaForCausalLM", dtype=torch.float16)
+    tensors = dict(model) | {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(2)}
+    config = model.config.to_dict() | {"architectures": [model.architecture]}
+    typed = Typed.of(load(tensors, config))
+    save(typed.derived(typed, torch.bfloat16), tmp_path / "out")
+    assert {x.dtype for x in weights(tmp_path / "out").values()} == {torch.bfloat16, torch.float32}
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["dtype"] == "bfloat16"
 
 
 def test_mixed_dtypes_shapes_and_layouts(tiny_bert, tmp_path):
@@ -144,6 +156,22 @@ def test_other_files_are_carried_along(folder, tmp_path):
     assert not (tmp_path / "out" / "linked.txt").is_symlink()
     for name, text in carried.items():
         assert (tmp_path / "out" / name).read_text() == text
+
+
+def test_how_an_old_model_generates_is_kept(folder, tmp_path):
+    """Its config.json says so, and Transformers takes that out of the config."""
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"num_beams": 4, "max_length": 142, "eos_token_id": 2}))
+    save(load(folder), tmp_path / "out")
+    found, wanted = (
+        GenerationConfig.from_pretrained(path, name, _from_model_config=old)
+        for path, name, old in ((tmp_path / "out", None, False), (folder, "config.json", True))
+    )
+    assert (found.num_beams, found.max_length, found.eos_token_id) == (4, 142, 2)
+    assert (wanted.num_beams, wanted.max_length, wanted.eos_token_id) == (4, 142, 2)
+    (folder / "generation_config.json").write_text('{"num_beams": 3}')
+    save(load(folder), tmp_path / "out", overwrite=True)
+    assert (tmp_path / "out" / "generation_config.json").read_text() == '{"num_beams": 3}'
 
 
 def test_extra_files(folder, tmp_path):

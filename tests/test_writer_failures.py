@@ -120,6 +120,22 @@ def test_a_folder_that_cannot_be_listed(tmp_path, monkeypatch):
         stamp(tmp_path)
 
 
+def test_a_model_of_the_hub_is_the_same_on_every_machine(tmp_path):
+    """Its files have the times at which each machine has downloaded them."""
+    for machine, time in (("a", 1), ("b", 2)):
+        for commit in ("one", "two"):
+            folder = tmp_path / machine / "models--org--name" / "snapshots" / commit
+            folder.mkdir(parents=True)
+            (folder / "model.safetensors").write_text("weights")
+            os.utime(folder / "model.safetensors", (time, time))
+    one, again, other = (
+        stamp(tmp_path / machine / "models--org--name" / "snapshots" / commit)
+        for machine, commit in (("a", "one"), ("b", "one"), ("a", "two"))
+    )
+    assert one == again != other
+    assert stamp(tmp_path / "a") != stamp(tmp_path / "b")
+
+
 def test_what_seems_to_be_at_work_is_not_resumed(folder, tmp_path):
     running = tmp_path / f".out.partial-{os.getppid()}"
     running.mkdir()

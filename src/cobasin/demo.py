@@ -199,7 +199,7 @@ def _match_and_merge(out: Path, way: str, digits: Digits, points: int, overwrite
             source,
             anchor,
             **OPTIONS[way],
-            progress=lambda done, _: show(f"{NAMES[way]}, step {done}", 0),
+            progress=lambda doing, *_: show(f"{NAMES[way]}, {doing}", 0),
         )
         folder = out / f"matched-{way}"
         writer.save(transform(element, source), folder, overwrite=overwrite)

@@ -260,7 +260,7 @@ def test_every_entry_is_that_of_the_file(case, task):
 
 def test_models_without_a_likelihood():
     checkpoint = tiny_models.checkpoint("bert/BertModel")
-    with pytest.raises(InputError, match="a BertModel has no task head"):
+    with pytest.raises(InputError, match="a BertModel has no head whose likelihood is known"):
         fishers(checkpoint, "features", PlainBatches(text_rows(1, 40), 1), sampled=True)
 
 

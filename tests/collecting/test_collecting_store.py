@@ -270,7 +270,7 @@ def test_the_width_of_the_numbers(bert):
 
 def test_models_without_a_head():
     typed = Typed.of(tiny_models.checkpoint("bert/BertModel", dtype=torch.float32))
-    with pytest.raises(InputError, match="a BertModel has no task head"):
+    with pytest.raises(InputError, match="a BertModel has no head whose likelihood is known"):
         collect("fisher", typed, data(typed))
     assert "encoder.layer.0.intermediate.dense.weight" in collect("grams", typed, data(typed))
 

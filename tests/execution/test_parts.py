@@ -15,6 +15,7 @@ from cobasin.checkpoints.sharing import sharing
 from cobasin.errors import InputError
 from cobasin.execution import parts
 from cobasin.execution.parts import Part, living, part_of
+from cobasin.finding import match as api
 from cobasin.matching import weights
 from cobasin.statistics import of_models
 from command_line import pair, refused, run, snapshot
@@ -136,6 +137,21 @@ def test_merge(tmp_path, impatient):
         assert run(*command, out, "--part", part).code == 0
     assert run(*command, out, "--resume").code == 0
     assert_same_files(out, whole)
+
+
+def test_a_consensus_is_found_by_one_part(tmp_path, impatient, monkeypatch):
+    models = saved(tmp_path, CASE, 3)
+    whole, out, found = tmp_path / "whole", tmp_path / "out", []
+    consensus = api.consensus
+    monkeypatch.setattr(api, "consensus", lambda *given: found.append(given) or consensus(*given))
+    command = ["merge", *models, "--match", "ffn,attention", "--anchor", "consensus", "--out"]
+    assert run(*command, whole).code == 0
+    for part in ("1/2", "2/2"):
+        assert run(*command, out, "--part", part).code == 0
+    report = run(*command, out, "--resume", "--json").json
+    assert len(found) == 2  # for the whole, and for the parts
+    assert_same_files(out, whole)
+    assert report["matching"]["starts"].keys() == {"0", "1", "2"}
 
 
 def test_a_merge_with_statistics_shared_by_two_processes(tmp_path, monkeypatch):

@@ -14,6 +14,7 @@ from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import form_of
 from model_scrambles import general_scramble
 from random_states import CONFIGS, random_state, spec_of
+from random_states import checkpoint as checkpoint_of
 from tiny_models import checkpoint
 
 
@@ -73,6 +74,21 @@ def test_a_head_without_a_frame_keeps_its_basis():
     frame = balancing_frames(form, state)["qk", 0]
     assert torch.equal(frame["matrix"][0], torch.eye(4, dtype=torch.float64))
     assert not torch.equal(frame["matrix"][1], torch.eye(4, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("dead", [1, 3])
+def test_general_maps_are_no_less_than_isometries_where_a_head_has_no_frame(dead):
+    """Directions of zeros on one side, as padded heads have: a scale is found all the same."""
+    form = form_of(spec_of("bert"), free_biases=True)
+    anchor = random_state(form.spec)
+    for part in ("weight", "bias"):
+        anchor[f"encoder.layer.0.attention.self.query.{part}"][:dead] = 0
+    values = Element.sample(form, 3).values
+    values = {key: value for key, value in values.items() if key[0] in ("qk", "vo")}
+    source = checkpoint_of("bert", dict(Element(form, values).apply(anchor)))
+    for symmetry in ("full", "gl"):
+        report = api.match(source, checkpoint_of("bert", anchor), symmetry).report
+        assert report["distance_after"] < 1e-6 * report["distance_before"], symmetry
 
 
 def test_an_element_is_saved_with_its_frames(tmp_path):

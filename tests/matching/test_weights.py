@@ -1,5 +1,7 @@
 """Weight matching: the objective never rises, planted elements are found, what is not asked for is left alone."""
 
+from itertools import combinations
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -14,7 +16,7 @@ from cobasin.matching import neurons, weights
 from cobasin.matching.choice import Choice
 from cobasin.matching.compared import Compared
 from cobasin.matching.order import propose_order
-from cobasin.matching.state import Match
+from cobasin.matching.state import Match, free_groups
 from cobasin.matching.weights import MAX_ROUNDS, ascend
 from cobasin.symmetry.canonical import gauge_of
 from cobasin.symmetry.element import Element
@@ -92,6 +94,27 @@ def test_full_symmetry_undoes_a_random_element(family):
     form, source, anchor = scrambled(family, 3)
     assert distance(source, anchor) > 10
     *_, element = matched(form, "full", source, anchor)
+    assert distance(element.apply(source), anchor) < 1e-6 * distance(source, anchor)
+
+
+PARTS = ("ffn", "heads", "attention", "scale", "residual")
+
+
+@pytest.mark.parametrize(
+    "words", [words for n in (1, 2, 3, 4) for words in combinations(PARTS, n) if words != ("scale",)]
+)
+@pytest.mark.parametrize("family", ["bert", "gpt2", "llama"])
+def test_any_parts_undo_a_random_element_of_them(family, words):
+    """In plain form, where the stream is permuted: it settles in the first round."""
+    form, symmetry = form_of(family, folded=False), ",".join(words).replace("residual", "residual-order")
+    anchor, generator = random_state(form.spec, 3), torch.Generator().manual_seed(4)
+    groups = free_groups(form, Choice.parse(symmetry))
+    values = {
+        key: group.sample(form.spec.batch(str(key[0])), form.spec.sizes[str(key[0])], generator)
+        for key, group in groups.items()
+    }
+    source = dict(Element(form, values).apply(anchor))
+    *_, element = matched(form, symmetry, source, anchor)
     assert distance(element.apply(source), anchor) < 1e-6 * distance(source, anchor)
 
 

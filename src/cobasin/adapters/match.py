@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from cobasin.errors import InputError
 from cobasin.matching.choice import Choice
 from cobasin.matching.state import Match
 from cobasin.matching.weights import ascend
+from cobasin.progress import Progress, rounds
 from cobasin.symmetry.canonical import gauge_of
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import form_of
@@ -27,7 +27,7 @@ LORA = "LoRA"  # in the place of an architecture
 
 
 def match_adapters(
-    source: str | Path | Adapter, anchor: str | Path | Adapter, progress: Callable[[int, float], None] | None = None
+    source: str | Path | Adapter, anchor: str | Path | Adapter, progress: Progress | None = None
 ) -> Element:
     """The invertible maps between the factors of ``source`` that bring it closest to ``anchor``.
 
@@ -36,7 +36,7 @@ def match_adapters(
 
     Args:
         source, anchor: PEFT folders, or adapters read from them.
-        progress: called after every round with its number and the squared distance.
+        progress: see `Progress`.
 
     Raises:
         InputError: where the two do not adapt the same weights with the same ranks.
@@ -48,7 +48,7 @@ def match_adapters(
     ends = [_tensors(adapter) for adapter in (source, anchor)]
     match = Match.of(form, Choice(frozenset({"rank", "scale"}), general=True), *ends)
     first = dict(match.distances)
-    history = ascend(match, progress).history
+    history = ascend(match, rounds(progress)).history
     element = Element(form, match.values, *(gauge_of(form, end) for end in ends))
     bases = [adapter.config.get("base_model_name_or_path") for adapter in (source, anchor)]
     report = {

@@ -117,7 +117,8 @@ def rmsnorm_decoder(
         function_keys=(
             "num_attention_heads",
             "num_key_value_heads",
-            "hidden_act" if hasattr(config, "hidden_act") else "hidden_activation",
+            # Gemma 2 and 3 run this one, whatever a file says of the other
+            "hidden_activation" if hasattr(config, "hidden_activation") else "hidden_act",
             "rms_norm_eps",
             "tie_word_embeddings",
             *rope_keys(config),

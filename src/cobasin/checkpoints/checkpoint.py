@@ -183,11 +183,15 @@ def _find_folder(model: str | Path) -> Path:
     if folder.exists():
         raise InputError(f"{model}: is a file; expected a Hugging Face folder with config.json and weights")
     if isinstance(model, str) and _HUB_ID.fullmatch(model):
-        return _download(model)
+        return download(model)
     raise InputError(f"{model}: no such folder")
 
 
-def _download(hub_id: str) -> Path:
+def download(hub_id: str) -> Path:
+    """The folder of a model from the hub, or from its cache: weights, config, tokenizer; no code.
+
+    Raises InputError where there is none.
+    """
     from huggingface_hub import snapshot_download
 
     patterns = ["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja"]

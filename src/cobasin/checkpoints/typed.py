@@ -159,7 +159,10 @@ class Typed(Mapping[str, Tensor]):
             for disk, header in self.checkpoint.headers.items()
         }
 
-        source = self.checkpoint
+        source, config = self.checkpoint, self.checkpoint.config
+        if dtype is not None:
+            config = copy.deepcopy(config)
+            config.dtype = dtype
         # a file asks for the tensors of a stack one by one, mostly in turn with those of two others
         stacked = lru_cache(maxsize=4)(state.__getitem__)
 
@@ -175,7 +178,7 @@ class Typed(Mapping[str, Tensor]):
                 )
             return tensor
 
-        return Checkpoint(source.label, source.config, source.architecture, headers, read, source.folder)
+        return Checkpoint(source.label, config, source.architecture, headers, read, source.folder)
 
 
 def _is_finite(tensor: Tensor) -> bool:

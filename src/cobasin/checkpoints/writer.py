@@ -16,7 +16,7 @@ import torch
 
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.output import publishing, unfinished
-from cobasin.checkpoints.weight_files import INDEX_FILE, SAFETENSORS_DTYPES, SINGLE_FILE, Header
+from cobasin.checkpoints.weight_files import INDEX_FILE, SAFETENSORS_DTYPES, SINGLE_FILE, Header, read_json
 from cobasin.errors import InputError
 from cobasin.execution.parts import Part
 
@@ -25,6 +25,7 @@ _WEIGHT_SUFFIXES = {
     *(".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".onnx_data"),
     *(".gguf", ".tflite", ".ot"),
 }
+GENERATION_FILE = "generation_config.json"
 _BEHIND = 1 << 20  # bytes: what is smaller is not worth handing to another thread
 
 Progress = Callable[[int], None]
@@ -71,6 +72,8 @@ def write(
         index = {"metadata": {"total_size": total_size}, "weight_map": weight_map}
         _write_file(folder / INDEX_FILE, json.dumps(index, indent=2, sort_keys=True) + "\n")
     write_beside(folder, checkpoint.folder, files or {})
+    if checkpoint.folder is not None and not (folder / GENERATION_FILE).exists():
+        _keep_generation(checkpoint, checkpoint.folder, folder)
     # Last: without a config no loader takes the folder for a model.
     _write_config(checkpoint, folder)
 
@@ -188,6 +191,19 @@ def _carry(source: Path, folder: Path) -> None:
                 raise InputError(f"{path}: cannot be read: {error.strerror}; it goes with the model") from error
             with content, (folder / name).open("wb") as copied:
                 shutil.copyfileobj(content, copied)
+
+
+def _keep_generation(checkpoint: Checkpoint, source: Path, folder: Path) -> None:
+    """Write how the model generates where only its config.json says so, as older ones do.
+
+    Transformers takes that out of a config as it reads it, so the new config.json does not have it.
+    """
+    from transformers import GenerationConfig
+
+    said, kept = read_json(source / "config.json"), checkpoint.config.to_dict()
+    settings = {key: said[key] for key in vars(GenerationConfig()) if said.get(key) is not None}
+    if settings.keys() - kept.keys():
+        _write_file(folder / GENERATION_FILE, json.dumps(settings, indent=2, sort_keys=True) + "\n")
 
 
 def _write_file(path: Path, content: Callable[[Path], None] | str) -> None:

@@ -25,7 +25,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -38,6 +38,7 @@ from cobasin.finding.common_form import CommonForm
 from cobasin.matching.state import Match
 from cobasin.matching.weights import ascend
 from cobasin.merging.merge import equally_tied
+from cobasin.progress import Progress, rounds
 from cobasin.verification import VERIFIED_PARAMETERS, Verdict, verify
 
 HALF = 0.5  # of the coordinates; of the way from chance to equality
@@ -89,13 +90,13 @@ class Comparison:
         return asdict(self)
 
 
-def compare(a: Any, b: Any, symmetry: str = "gl", progress: Callable[[int, float], None] | None = None) -> Comparison:
+def compare(a: Any, b: Any, symmetry: str = "gl", progress: Progress | None = None) -> Comparison:
     """Say how two models are related: the same, of one base, in one basin, or independent.
 
     Args:
         a, b: anything `cobasin.load` takes; of one architecture, configuration and vocabulary.
         symmetry: as in `cobasin.match`; by default the largest group.
-        progress: called after every round of matching with its number and the squared distance.
+        progress: see `Progress`.
 
     Raises:
         InputError: as `cobasin.match`.
@@ -119,7 +120,7 @@ def compare(a: Any, b: Any, symmetry: str = "gl", progress: Callable[[int, float
         reason = f"{stay:.0%} of the coordinates stay in their places; relative distance {files.relative:.2g}"
     else:
         matches["chance"] = replace(common.models, states=[anchor, shuffled(source)]).match(1, anchor)
-        ascend(matches["chance"], progress)
+        ascend(matches["chance"], rounds(progress, "matching by chance"))
         layers["chance"] = by_layer(matches["chance"])
         shared = _shared(layers["after"], layers["chance"])
         verdict = "share a basin" if shared >= HALF else "independent"

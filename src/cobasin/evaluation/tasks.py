@@ -110,7 +110,9 @@ def check_metric(config: PreTrainedConfig, task: str, metric: str | None = None)
         InputError: as `evaluate`.
     """
     if task not in METRICS:
-        raise InputError(f"a {config.model_type} without a task head has no loss; name a model with one")
+        raise InputError(
+            f"no loss is known of this {config.model_type}; name a model with a head for {', '.join(METRICS)}"
+        )
     if metric not in (None, METRICS[task]):
         others = OTHER_METRICS.get(task, ())
         if metric not in others:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -24,6 +24,7 @@ from cobasin.matching.many import Models
 from cobasin.matching.state import CPU, Match, compared, free_groups
 from cobasin.matching.units import Keep, numbers
 from cobasin.matching.weights import ascend
+from cobasin.progress import Progress, rounds
 from cobasin.symmetry.action import Values
 from cobasin.symmetry.balance import conditions, in_isometries, keep_bases
 from cobasin.symmetry.canonical import Gauge, canonical, frames_as_gauge, frames_of, gains_of, gauge_of, obstacles
@@ -32,7 +33,6 @@ from cobasin.symmetry.form import Form, form_of
 from cobasin.symmetry.spec import key_text, worst_by_space
 from cobasin.symmetry.state import State, squared_distance
 
-Progress = Callable[[int, float], None]
 COARSE = 0.5  # relative: rounding that a map makes so large is worth a note
 AGREED = 1e-8  # squared distance of matched weights, over their squared norm
 
@@ -108,7 +108,7 @@ class CommonForm:
         first = _distances(keep, "start", *ends, compared(form, self.models.excluded))
         match = self.models.match(source, ends[1], distances=first)
         clock, cpu = time.perf_counter(), time.process_time()
-        ascent = ascend(match, progress, keep=keep)
+        ascent = ascend(match, rounds(progress), keep=keep)
         more, history = {}, list(ascent.history)
         if self.search is not None and self.search.search.method == "activations":
             more = self._with_activations(self.search, match, (source, anchor), progress)
@@ -131,7 +131,9 @@ class CommonForm:
             return {"method": "activations", "notes": ["the weights agree: nothing was left for method activations"]}
         ends = [self.runnable(i) for i in pair]
         batches = search.inputs.batches([end.model for end in ends])
-        match.set(by_activations(match, ends, compared_inputs(search, batches), progress))
+        match.set(
+            by_activations(match, ends, compared_inputs(search, batches), rounds(progress, "matching activations"))
+        )
         count = min(search.inputs.count, _compared_batches(search) * search.inputs.size)
         note = f"matched by weights and by activations on {count} {search.inputs.kind}"
         return search.report | {"notes": [note]}

@@ -11,7 +11,7 @@ import torch
 from cobasin.checkpoints.fingerprint import fingerprint
 from cobasin.errors import InputError
 from cobasin.finding.activations import by_activations
-from cobasin.finding.common_form import CommonForm, Progress, agree, compared_inputs
+from cobasin.finding.common_form import CommonForm, agree, compared_inputs
 from cobasin.finding.search import Prepared
 from cobasin.learning.descent import Data, forget
 from cobasin.learning.in_memory import InMemory
@@ -19,6 +19,7 @@ from cobasin.matching.learned import Mixture, learn
 from cobasin.matching.moves import Moves
 from cobasin.matching.orders import neurons, pairs
 from cobasin.matching.state import free_groups, identity
+from cobasin.progress import Progress, rounds
 from cobasin.symmetry.action import Values
 from cobasin.symmetry.groups import Value
 from cobasin.symmetry.spec import Key
@@ -66,7 +67,7 @@ def learned(
         order: of the models; the result depends on it in nothing but rounding where they are given in another one.
         reference: the model that stays, but for what ``move`` says.
         found: for every other model what weights have found.
-        progress: called at every look with the number of the step and the squared distance of all to the reference.
+        progress: see `Progress`.
 
     Returns:
         The same for the learned elements; the reference is among them where it moves.
@@ -116,9 +117,9 @@ def _learn(
     mixture, asked = _mixture(common, search, order), search.search
     at = order.index(reference)
 
-    def moved(step: int, values: list[Values]) -> None:
+    def looked(step: int, loss: float) -> None:
         if progress is not None:
-            progress(step, mixture.scatter(values, at))
+            progress(f"learning: held-out loss {loss:.4g}", step, asked.steps)
 
     def pairs_at(position: int, values: Values) -> dict[Key, Value]:
         return pairs(common.models.match(order[position], common.models.states[reference], values))
@@ -135,7 +136,7 @@ def _learn(
         state=asked.state,
         of=None if asked.state is None else _identity(common, search, order, at),
         orders=pairs_at if asked.orders else None,
-        report=moved if progress else None,
+        report=looked,
     )
     return dict(zip(order, done.values, strict=True)), done.losses
 
@@ -149,14 +150,14 @@ def _with_activations(
     progress: Progress | None,
 ) -> tuple[Data, dict[int, Values]]:
     """The inputs, and the elements that match weights and activations to the reference."""
-    run = {i: common.runnable(i) for i in order}
+    run, report = {i: common.runnable(i) for i in order}, rounds(progress, "matching activations")
     batches = search.inputs.batches([run[i].model for i in order])
     found = dict(values)
     for i in order:
         if i != reference:
             match = common.models.match(i, common.models.states[reference])
             inputs = compared_inputs(search, batches)
-            found[i] = by_activations(match, (run[i], run[reference]), inputs, progress)
+            found[i] = by_activations(match, (run[i], run[reference]), inputs, report)
     return batches, found
 
 

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,13 @@ from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.fingerprint import fingerprint
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
-from cobasin.finding.common_form import CommonForm, Progress
+from cobasin.finding.common_form import CommonForm
 from cobasin.finding.kept import Kept
 from cobasin.finding.learning import check_movable, learned
 from cobasin.finding.search import STEPS, Search
 from cobasin.matching.many import both_ways, consensus, medoid
+from cobasin.matching.units import Outcome, found_by
+from cobasin.progress import Progress, rounds
 from cobasin.symmetry.action import Values
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.state import State
@@ -50,8 +53,7 @@ def match(
             residual (the stream, with norms folded so that it may turn), residual-order (the stream by permutations
             only).
         layers: restrict it to layers, like ``"0-4,7"``; the residual stream is then left alone.
-        progress: called after every round with its number and the squared distance; while learning, with the number
-            of the step.
+        progress: called after every round, and at every look of learning; see `Progress`.
         method: ``weights``; ``activations``, what the models compute on the same inputs is compared, too;
             ``learned``, from there the models between the two learn. See `finding.search`.
         data, samples, seed, steps, loss, device, state, resume, orders: of ``activations`` and ``learned``, see
@@ -127,13 +129,14 @@ def match_all(
             `cobasin.matching.many`), from as many starts as there are models; the medoid is the reference, of two
             models the one whose fingerprint comes first. Apart from the medoid of two, neither depends on the order
             in which models are given. A mean is held in memory.
-        progress: called after every round of every match with its number and the squared distance.
+        progress: see `Progress`.
         method, data, samples, seed, steps, loss, device, state, resume, orders: as in `match`. By ``learned`` all
             models learn jointly, from where weights have brought them; a consensus is not found by ``activations``.
         move: of ``learned``: ``source``, the reference stays; ``all``, its scales and general maps move, too, and it
             has an element.
         keep: where to keep what is found on the way, how far learning is among it. Where it has something, which must
-            be of a search like this one, the search goes on from there; parts that share it share the search by weights.
+            be of a search like this one, the search goes on from there; parts that share it share what is found by
+            weights.
 
     Raises:
         InputError: as in `match`; for fewer than two models; for an anchor that is none of these; where ``all``
@@ -223,12 +226,23 @@ def _from_pairs(
                 search = pairs[reference, i][1]
                 found[i] = values[i, reference], {key: value for key, value in search.items() if key != "objective"}
         return reference, found, report
-    outcomes = consensus(common.models, order, values, reference, progress)
-    best = min(outcomes.values(), key=lambda outcome: outcome.history[-1])
-    report["objective"] = [math.sqrt(value) for value in best.history]
-    report["starts"] = {start: math.sqrt(outcome.history[-1]) for start, outcome in outcomes.items()}
+    ascent = cache(lambda: consensus(common.models, order, values, reference, rounds(progress)))
+
+    def settled(i: int) -> Outcome:
+        ends = {str(start): math.sqrt(outcome.history[-1]) for start, outcome in ascent().items()}
+        best = min(ascent().values(), key=lambda outcome: outcome.history[-1])
+        says = {"rounds": best.rounds[i], "objective": [math.sqrt(value) for value in best.history], "starts": ends}
+        return Outcome(best.values[i], {}, says)
+
+    at_mean = {i: found_by(kept, f"consensus-{i}", 0, lambda i=i: settled(i)) for i in others}
+    says = at_mean[others[0]].says
+    report |= {"objective": says["objective"], "starts": {int(start): end for start, end in says["starts"].items()}}
     seconds = time.perf_counter() - started
-    return reference, {i: (best.values[i], {"rounds": best.rounds[i], "seconds": seconds}) for i in others}, report
+    return (
+        reference,
+        {i: (one.values, {"rounds": one.says["rounds"], "seconds": seconds}) for i, one in at_mean.items()},
+        report,
+    )
 
 
 def _fixed(anchor: str | int, count: int) -> int | None:

@@ -22,6 +22,7 @@ from cobasin.statistics.likelihood import IGNORED, score
 from cobasin.statistics.rows import Rows
 
 REMEMBERED = 1 << 28  # bytes
+SPANS = ("start_logits", "end_logits")
 NUMBERS = ("regression", "features")
 """Tasks whose answers are numbers, not probabilities; ``features`` are whatever a model without a usual head puts out:
 its last hidden state, embeddings, or the logits of a head that no rows are read for."""
@@ -39,7 +40,9 @@ def answers(task: str, output: Any, inputs: Mapping[str, Tensor]) -> Tensor:
     if task != "features":
         return rows.counted(output.logits)
     names = next(names for names in OUTPUT_NAMES if any(output.get(name) is not None for name in names))
-    found = [value for name in names if (value := output.get(name)) is not None]
+    found = [(name, value) for name in names if (value := output.get(name)) is not None]
+    # where a span starts and ends are numbers of every token
+    found = [value[..., None] if name in SPANS else value for name, value in found]
     return torch.cat([rows.counted(value).flatten() for value in found])
 
 

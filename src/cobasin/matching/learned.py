@@ -111,16 +111,6 @@ class Mixture:
         parameters = self.parameters(values, [1 / len(values)] * len(values))
         return sum(float(self.loss(parameters, batch)) for batch in batches) / len(batches)
 
-    @torch.no_grad()
-    def scatter(self, values: Sequence[Values], reference: int) -> float:
-        """The squared distance of all models from the reference."""
-        values = [_on(value, self.device) for value in values]
-        total = 0.0
-        for name in self.run.names:
-            moved = self.moved(values, name)
-            total += sum(float((tensor - moved[reference]).square().sum()) for tensor in moved)
-        return total
-
 
 @dataclass(frozen=True)
 class Learned:
@@ -146,7 +136,7 @@ def learn(
     state: Path | None = None,
     of: Mapping[str, Any] | None = None,
     orders: Callable[[int, Values], Mapping[Key, Value]] | None = None,
-    report: Callable[[int, list[Values]], None] | None = None,
+    report: Callable[[int, float], None] | None = None,
 ) -> Learned:
     """Elements that lower the loss between the models, from the best of some starts.
 
@@ -162,7 +152,7 @@ def learn(
         seed: of the order of batches and the weights.
         state, of: see `cobasin.learning.descent.descend`.
         orders: gives `cobasin.matching.orders.pairs` of a model at an element; orders stay where None.
-        report: called at every look with the number of the step and the elements.
+        report: called at every look with the number of the step and the loss on what is held out.
 
     Raises:
         InputError: as `descend`.
@@ -197,7 +187,7 @@ def learn(
         patience=PATIENCE,
         state=state,
         of=of,
-        report=report and (lambda step, _: report(step, now())),
+        report=report,
     )
     return Learned(now(exact=True), descent.losses)
 

@@ -85,6 +85,11 @@ def ascend(
         first = partial(_round, reorder=reorder, name="1") if warm else _first_round
         sweep = first(units, streams, families)
         progress.history.append(match.total)
+
+    def due() -> list[list[Key]]:
+        # a space that shares no tensor with another one, and has no scale, is at its optimum until a stream moves
+        return [f for f in families if sweep.streams_moved or len(f) > 1 or match.groups[f[0]].scaled]
+
     while True:
         said = {"history": progress.history, "reorder": reorder, "hold_scales": match.hold_scales}
         units.end_round(said | {"sweep": asdict(sweep)})
@@ -94,16 +99,15 @@ def ascend(
         settled = after >= before * (1 - SETTLED) or after <= EXACT * progress.history[0]
         if settled and reorder and not match.hold_scales:
             break
-        if (settled and reorder) or progress.rounds == MAX_ROUNDS - 1:  # the last round that there may be
+        last = progress.rounds == MAX_ROUNDS - 1  # the round to come is the last that there may be
+        if (settled and reorder) or last or not (sweep.streams_moved or due()):
             match.hold_scales = False
-        # a space that shares no tensor with another one, and has no scale, is at its optimum until a stream moves
-        due = [f for f in families if sweep.streams_moved or len(f) > 1 or match.groups[f[0]].scaled]
-        if progress.rounds == MAX_ROUNDS or not (due or sweep.streams_moved):
+        if progress.rounds == MAX_ROUNDS or not (sweep.streams_moved or due()):
             break
         # Nested assignments and joint optima are the dear part: only while they still change an order, and when
         # all has settled. In between every key takes one exact step, which the next round repeats anyway.
         reorder = sweep.orders_changed or settled or not streams
-        sweep = _round(units, streams, due, reorder, str(progress.rounds + 1))
+        sweep = _round(units, streams, due(), reorder, str(progress.rounds + 1))
         progress.history.append(match.total)
     units.end_round(said | {"sweep": asdict(sweep)}, last=True)
     return progress

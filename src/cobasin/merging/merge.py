@@ -22,9 +22,10 @@ from cobasin.fusion.registry import find
 from cobasin.merging.after import Afterwards, worse
 from cobasin.merging.fused import Fusion
 from cobasin.merging.parents import equally_tied, prepare, repeated
+from cobasin.progress import Progress
 from cobasin.recipe import Recipe
 from cobasin.statistics.grams import InputGram
-from cobasin.statistics.of_models import Progress, Statistics, batches_of, in_turn, statistics_of
+from cobasin.statistics.of_models import Statistics, batches_of, in_turn, statistics_of
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.state import Lazy, State
 
@@ -207,7 +208,7 @@ def _matched(recipe: Recipe, names: list[str], typed: list[Typed], report: Progr
         match.symmetry,
         match.layers,
         match.anchor if match.anchor in ("medoid", "consensus") else names.index(match.anchor),
-        progress=lambda done, squared: report(f"matching: round {done}, distance {squared**0.5:.6g}", done, None),
+        progress=report,
         **match.search,
         keep=keep,
     )

@@ -19,6 +19,8 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from cobasin.progress import Progress as Report
+
 # Paths may hold what rich takes for markup or emoji. Neither they nor tables are to be broken in a pipe, where rich
 # knows no width.
 _errors = Console(stderr=True, markup=False, emoji=False)
@@ -45,14 +47,7 @@ def status(text: str) -> Iterator[None]:
 
 
 @contextmanager
-def rounds(text: str) -> Iterator[Callable[[int, float], None]]:
-    """A spinner with the round and the distance of a match."""
-    with _errors.status(Text(text)) as spinner:
-        yield lambda number, squared: spinner.update(Text(f"{text}: round {number}, distance {squared**0.5:.6g}"))
-
-
-@contextmanager
-def steps() -> Iterator[Callable[[str, int, int | None], None]]:
+def steps() -> Iterator[Report]:
     """A bar over whatever is being done: its name, how far it is, and its end where that is known."""
     columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn()
     with Progress(*columns, console=_errors, transient=True, disable=not _errors.is_terminal) as progress:

@@ -100,8 +100,8 @@ def check_likelihood(typed: Typed, task: str, sampled: bool, labelled: bool = Tr
     label = typed.checkpoint.label
     if task == "features":
         raise InputError(
-            f"{label}: a {typed.checkpoint.architecture} has no task head, so there is no likelihood to take the "
-            "Fisher information of; use a method without it, such as regmean"
+            f"{label}: a {typed.checkpoint.architecture} has no head whose likelihood is known, to take the Fisher "
+            "information of; use a method without it, such as regmean"
         )
     if not labelled and (not sampled or task == "seq2seq_lm"):
         raise InputError(f"{label}: the Fisher information is taken at the labels of the data, and it has none")

@@ -14,6 +14,7 @@ from cobasin.errors import InputError
 from cobasin.finding.kept import Kept
 from cobasin.finding.match import Matched
 from cobasin.paths import expanded
+from cobasin.progress import Progress
 from cobasin.statistics.collect import collect, device_of
 from cobasin.statistics.fishers import check_likelihood
 from cobasin.statistics.grams import InputGram
@@ -24,9 +25,6 @@ from cobasin.symmetry.state import State
 
 if TYPE_CHECKING:
     from cobasin.recipe import Recipe
-
-Progress = Callable[[str, int, int | None], None]
-"""Called with what is being done, how far it is, and the end of it (None: not known)."""
 
 
 @dataclass(frozen=True)

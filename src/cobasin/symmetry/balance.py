@@ -27,13 +27,14 @@ FRAME = ("matrix", "dual")
 Frames = dict[Key, Value]
 """For every balanced key the map of charge +1 and that of charge -1, its contragredient: ``[*batch, d, d]``."""
 
-LARGEST_CONDITION = 1e4  # of a frame; a head beyond it keeps its own basis
+LARGEST_CONDITION = 1e4  # of a frame; a head beyond it keeps its own basis, scaled
 
 
 def balancing_frames(form: Form, state: State) -> Frames:
     """The frames that bring every balanced key of a model to the balanced basis.
 
-    A head whose frame would have a condition number above `LARGEST_CONDITION` keeps its own basis.
+    A head whose frame would have a condition number above `LARGEST_CONDITION`, or is not determined, keeps its own
+    basis, scaled so that both sides have one norm.
     """
     return {key: _frame(*(_stacked(form, key, state, charge) for charge in (1, -1))) for key in form.balanced}
 
@@ -50,13 +51,15 @@ def frame_action(frames: Frames) -> Callable[[Key], Action | None]:
 
 
 def keep_bases(form: Form, values: Values, source: Frames, target: Frames) -> Frames:
-    """``target`` with the frames taken away that would move a head whose own basis the source keeps."""
+    """``target`` with no more than a scale of frames that would move a head whose own basis the source keeps."""
     kept = {}
     for key, frame in target.items():
-        identity = torch.eye(frame["matrix"].shape[-1], dtype=frame["matrix"].dtype)
-        without = (source[key]["matrix"] == identity).all(-1).all(-1)
+        own, size = source[key]["matrix"], frame["matrix"].shape[-1]
+        without = (own == _multiples(own[..., 0, 0], size)).all(-1).all(-1)
         without = in_new_order(form.spec, values, key, {"without": without})["without"][..., None, None]
-        kept[key] = {part: torch.where(without, identity, tensor) for part, tensor in frame.items()}
+        scale = torch.linalg.slogdet(frame["matrix"]).logabsdet.div(size).exp()
+        scales = {"matrix": _multiples(scale, size), "dual": _multiples(1 / scale, size)}
+        kept[key] = {part: torch.where(without, scales[part], tensor) for part, tensor in frame.items()}
     return kept
 
 
@@ -109,9 +112,11 @@ def _stacked(form: Form, key: Key, state: State, charge: int) -> Tensor:
 def _frame(direct: Tensor, contragredient: Tensor) -> Value:
     """The balancing frame of two sides, ``[*batch, rows, d]`` each."""
     r1, r2 = (torch.linalg.qr(side, mode="r").R for side in (direct, contragredient))
-    identity = torch.eye(direct.shape[-1], dtype=direct.dtype).expand(*direct.shape[:-2], -1, -1)
-    if min(r1.shape[-2], r2.shape[-2]) < direct.shape[-1]:  # fewer rows than directions: no frame is determined
-        return {"matrix": identity.clone(), "dual": identity.clone()}
+    size, scale = direct.shape[-1], torch.linalg.matrix_norm(contragredient) / torch.linalg.matrix_norm(direct)
+    scale = torch.where((scale > 0) & scale.isfinite(), scale, 1.0).sqrt()
+    own = {"matrix": _multiples(scale, size), "dual": _multiples(1 / scale, size)}
+    if min(r1.shape[-2], r2.shape[-2]) < size:  # fewer rows than directions: no frame is determined
+        return own
     u, s, _ = torch.linalg.svd(r1 @ r2.mT)
     matrix = torch.linalg.solve_triangular(r1, u * s.sqrt()[..., None, :], upper=True)
     left, sizes, _ = torch.linalg.svd(matrix.nan_to_num(0.0, 0.0, 0.0))  # zero, and so not usable, where r1 is singular
@@ -119,6 +124,11 @@ def _frame(direct: Tensor, contragredient: Tensor) -> Value:
     symmetric = (left * sizes[..., None, :]) @ left.mT
     dual = (left / sizes[..., None, :]) @ left.mT
     return {
-        part: torch.where(usable[..., None, None], found, identity)
+        part: torch.where(usable[..., None, None], found, own[part])
         for part, found in (("matrix", symmetric), ("dual", dual))
     }
+
+
+def _multiples(scale: Tensor, size: int) -> Tensor:
+    """Multiples of the identity, ``[*batch, size, size]``."""
+    return scale[..., None, None] * torch.eye(size, dtype=scale.dtype)

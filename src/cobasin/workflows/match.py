@@ -84,7 +84,7 @@ def match_to_folder(
     search |= {"method": method, "data": rows, "move": "source" if anchor_out is None else "all"}
 
     def found(keep: Kept) -> tuple[Element, Element | None]:
-        with tables.rounds(f"matching {source} to {anchor}") as progress:
+        with tables.steps() as progress:
             ours, theirs = match_all(models, symmetry, layers, 1, progress, **search, keep=keep).elements
         assert ours is not None
         return ours, theirs
@@ -194,7 +194,7 @@ def _match_adapters(source: str, anchor: str, out: Path, symmetry: str, layers: 
         )
     ends = load_adapter(source), load_adapter(anchor)
     check_output(out, overwrite, [end.folder for end in ends])
-    with tables.rounds(f"matching {source} to {anchor}") as progress:
+    with tables.steps() as progress:
         element = match_adapters(*ends, progress=progress)
     report = {"cobasin": __version__, "source": source, "anchor": anchor, "out": str(out), **element.report}
     report |= {"adapter": True, **_products_kept(element, ends[0])}

@@ -25,9 +25,9 @@ from cobasin.finding.match import Matched, match_all
 from cobasin.matching.choice import Choice
 from cobasin.merging.parents import equally_tied
 from cobasin.presenting import tables
+from cobasin.progress import Progress
 from cobasin.recipe.data_file import data_config
 from cobasin.statistics.collect import device_of
-from cobasin.statistics.of_models import Progress
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -78,7 +78,7 @@ def path_to_folder(a: str, b: str, out: Path, request: Request, overwrite: bool 
     rows = batches(first, data, samples=request.samples, batch_size=request.batch_size, seed=request.seed)
     rows = rows.by_length()
     labels_of(next(iter(rows)))  # better now than after the matching
-    with tables.rounds(f"matching {b} to {a}") as progress:
+    with tables.steps() as progress:
         matched = match_all(models, request.match, anchor=0, progress=progress)
     ends = {"raw": _ends(Matched(models, [None] * len(models), 0, {})), "matched": _ends(matched)}
     loaded = list(rows)  # read and encoded once, not for every point

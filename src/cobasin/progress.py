@@ -1,0 +1,15 @@
+"""What a long call says while it works."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+Progress = Callable[[str, int, int | None], None]
+"""Called with what is being done, how far it is, and the end of it (None: not known)."""
+
+
+def rounds(progress: Progress | None, doing: str = "matching") -> Callable[[int, float], None] | None:
+    """What an ascent is to call after every round, with the round's number and the squared distance."""
+    if progress is None:
+        return None
+    return lambda number, squared: progress(f"{doing}: round {number}, distance {squared**0.5:.6g}", number, None)
