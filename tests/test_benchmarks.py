@@ -150,6 +150,14 @@ def test_tasks_measure_what_the_models_say(shared, tmp_path):
         assert found[False] != found[True]
 
 
+def test_what_there_is_nothing_to_measure_on_is_left_out(tmp_path):
+    found = {family.name for family in families.Family.all(tmp_path, tmp_path)}
+    assert {VIT, GPT2, BERT} <= found
+    assert not any(name.endswith("-words") for name in found)
+    with pytest.raises(SystemExit, match="gpt2-words: is there to be fine-tuned"):
+        families.Family.all(tmp_path, tmp_path, ["gpt2-words"])
+
+
 def test_an_ensemble_is_the_mean_of_probabilities(shared, tmp_path):
     family = families.Family.all(shared, tmp_path, [VIT])[0]
     task = family.task(10, False)

@@ -10,7 +10,9 @@ import pytest
 from transformers import BertForMaskedLM
 
 from cobasin.checkpoints.checkpoint import load
+from cobasin.matching import weights
 from command_line import pair, refused, run, snapshot
+from test_resume import assert_same_files
 
 CASE = "bert/BertForMaskedLM"
 # Sends itself a signal as soon as three tensors are written.
@@ -98,6 +100,26 @@ def test_a_full_disk(tmp_path, small_disk, verb):
     source, anchor = pair(tmp_path, CASE)
     line = refused(tmp_path, verb, source, anchor, "--out", small_disk / "out", unread=False)
     assert f"{small_disk / 'out'}: cannot be written: No space left on device; {SPACE}" in line
+
+
+@pytest.mark.parametrize("verb", ["match", "merge"])
+def test_shards_that_are_removed_while_they_are_used(tmp_path, verb, monkeypatch):
+    """What was opened stays what it is, whatever becomes of its name."""
+    source, anchor = pair(tmp_path, CASE, shard="20KB")
+    shards, update = sorted(source.glob("model-*.safetensors")), weights._update_family
+    assert run(verb, source, anchor, "--out", tmp_path / "whole").code == 0
+
+    def removing(*given):
+        for shard in shards:
+            shard.unlink(missing_ok=True)
+        shards[0].write_bytes(b"something else")
+        return update(*given)
+
+    monkeypatch.setattr(weights, "_update_family", removing)
+    assert run(verb, source, anchor, "--out", tmp_path / "out").code == 0
+    assert_same_files(tmp_path / "out", tmp_path / "whole")
+    line = refused(tmp_path, verb, source, anchor, "--out", tmp_path / "again")
+    assert str(shards[0]) in line
 
 
 def test_streams_of_a_process(tmp_path):

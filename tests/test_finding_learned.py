@@ -218,7 +218,7 @@ def test_a_merge_of_moved_models():
     """By a recipe, with an anchor that moves: the same as matching so and averaging."""
     ends = dict(zip("ab", models(VIT), strict=True))
     content = {"merge_method": "linear", "models": [{"model": "a"}, {"model": "b"}]}
-    matching = {"method": "learned", "samples": 32, "steps": 4, "move": "all", "symmetry": "gl"}
+    matching = {"method": "learned", "samples": 32, "steps": 4, "move": "all", "symmetry": "gl", "orders": True}
     merged = merge_recipe(Recipe.of(content | {"match": matching}), ends)
     assert all(element is not None for element in merged.elements)
     matched = api.match_all(list(ends.values()), "gl", move="all", **LEARN)

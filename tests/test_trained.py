@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from scipy.optimize import linear_sum_assignment
 from torch.nn.functional import cross_entropy
 
 from cobasin.checkpoints.checkpoint import load
@@ -39,6 +40,25 @@ def test_minilm_scrambled_by_invertible_maps_is_recovered(dtype):
     report = api.match(general_scramble(Typed.of(rounded), condition=10.0), rounded, "gl").report
     assert report["distance_before"] > 100
     assert report["distance_after"] < 3 * torch.finfo(dtype).eps * report["distance_before"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["gpt2-shakespeare-{}", "cifar10-vit-seed{}"])
+def test_neurons_are_assigned_as_in_float64(name, dtype):
+    """Gains are products of float32, of bfloat16 files of bfloat16; the order is that of exact ones."""
+    typed = [Typed.of(load(shared("models", name.format(i)))) for i in (1, 0)]
+    source, anchor = (Typed.of(one.derived(one, dtype)) for one in typed)
+    values = api.match(source.checkpoint, anchor.checkpoint, "ffn").values
+    assert len(values) == 4
+    for key, value in values.items():
+        n = source.spec.sizes[str(key[0])]
+        gains = torch.zeros(n, n, dtype=torch.float64)
+        for site in source.spec.sites[key]:
+            block = source.spec.entries[site.tensor].layout.blocks[site.block]
+            views = (block.view(end[site.tensor].double()) for end in (anchor, source))
+            theirs, ours = (view.movedim(site.axis, 0).reshape(n, -1) for view in views)
+            gains += theirs @ ours.T
+        assert value["perm"].tolist() == linear_sum_assignment(gains, maximize=True)[1].tolist()
 
 
 def _text_loss(folder: Path, checkpoint) -> float:

@@ -120,6 +120,7 @@ class Matching(Block):
         steps: of ``learned``, at most.
         loss: of ``learned``: ``parents``, to answer as the models do on average; ``labels``, those of the data.
         move: of ``learned``: ``source``, the reference stays; ``all``, its scales and general maps move, too.
+        orders: of ``learned``: whether the orders of FFN neurons are learned, too.
         device: where models run, and weights are matched; see `cobasin.match`.
     """
 
@@ -133,6 +134,7 @@ class Matching(Block):
     steps: Positive | None = None
     loss: Literal["parents", "labels"] | None = None
     move: Literal["source", "all"] | None = None
+    orders: Annotated[bool, Field(strict=True)] | None = None
     device: Device = "auto"
 
     @field_validator("data", mode="before")
@@ -162,7 +164,7 @@ class Matching(Block):
     @property
     def search(self) -> dict[str, Any]:
         """What it says of how to search, as arguments of `cobasin.match`."""
-        keys = ("method", "data", "samples", "seed", "steps", "loss", "move", "device")
+        keys = ("method", "data", "samples", "seed", "steps", "loss", "move", "orders", "device")
         return {key: value for key in keys if (value := getattr(self, key)) is not None}
 
     @model_validator(mode="after")
@@ -176,8 +178,8 @@ class Matching(Block):
             raise ValueError("nothing is matched with symmetry none; leave anchor, layers, method and device out")
         if self.method == "weights" and self.model_fields_set & {"data", "samples", "seed"}:
             raise ValueError("data, samples and seed go with method activations or learned")
-        if self.method != "learned" and (self.steps, self.loss, self.move) != (None, None, None):
-            raise ValueError("steps, loss and move go with method learned")
+        if self.method != "learned" and self.search.keys() & {"steps", "loss", "move", "orders"}:
+            raise ValueError("steps, loss, move and orders go with method learned")
         if self.loss == "labels" and self.data is None:
             raise ValueError("loss labels needs data with labels: say where they are under data")
         if self.method == "activations" and self.anchor == "consensus":
