@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from cobasin.evaluation.tasks import Score, evaluate
     from cobasin.finding.applying import transform, transform_adapter
     from cobasin.finding.match import Matched, match, match_all
+    from cobasin.finding.transport import Transported, transport
     from cobasin.merging.merge import Merge, merge, merge_recipe
     from cobasin.proposal import propose
     from cobasin.proposal.checking import check_declaration
@@ -38,6 +39,7 @@ _HOME = {
     "Merge": "merging.merge",
     "Recipe": "recipe",
     "Score": "evaluation.tasks",
+    "Transported": "finding.transport",
     "Verdict": "verification",
     "check_declaration": "proposal.checking",
     "compare": "evaluation.compare",
@@ -58,6 +60,7 @@ _HOME = {
     "save_adapter": "adapters.folder",
     "transform": "finding.applying",
     "transform_adapter": "finding.applying",
+    "transport": "finding.transport",
     "verify": "verification",
 }
 
@@ -73,6 +76,7 @@ __all__ = [
     "Merge",
     "Recipe",
     "Score",
+    "Transported",
     "Verdict",
     "check_declaration",
     "compare",
@@ -93,6 +97,7 @@ __all__ = [
     "save_adapter",
     "transform",
     "transform_adapter",
+    "transport",
     "verify",
 ]
 

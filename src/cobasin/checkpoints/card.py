@@ -42,6 +42,19 @@ def applied(report: dict) -> str:
     )
 
 
+def transported(report: dict) -> str:
+    """The card of what a fine-tune has learned, on another base than its own."""
+    times = "" if report["scale"] == 1.0 else f", times {report['scale']:g},"
+    return (
+        f"{_front(report)}# {report['tuned']}, carried to {report['new']}\n\n"
+        f"What `{report['tuned']}` has learned since `{report['base']}`{times} on top of `{report['new']}`, by "
+        f"[cobasin](https://pypi.org/project/cobasin/) {report['cobasin']}: moved by the transformation that brings "
+        f"the one base to the other (`cobasin.safetensors`; `--symmetry {report['symmetry']}`). All numbers are in "
+        f"`cobasin.json`; those here are of the two bases, and of the fine-tune in its new place.\n\n"
+        f"{_numbers(report)}"
+    )
+
+
 def merged(report: dict) -> str:
     """The card of a merged model."""
     weights = report["weights"] or [None] * len(report["models"])

@@ -1,4 +1,4 @@
-"""The commands that write models: match, apply, merge."""
+"""The commands that write models: match, apply, transport, merge."""
 
 from __future__ import annotations
 
@@ -139,10 +139,47 @@ def apply_(
     Example: cobasin apply ./b-matched ./lora-of-b --out ./lora-matched
     """
     from cobasin.presenting import tables
-    from cobasin.workflows import match as matching
+    from cobasin.workflows import apply as applying
 
     declare(spec)
-    result(matching.apply_to_folder(element, model, out, base, overwrite), json, tables.apply_report)
+    result(applying.apply_to_folder(element, model, out, base, overwrite), json, tables.apply_report)
+
+
+@app.command()
+def transport(
+    base: Annotated[str, typer.Argument(help="What the fine-tune started from.")],
+    tuned: Annotated[str, typer.Argument(help="The fine-tune: a model of the base's class, or a LoRA (PEFT folder).")],
+    new: Annotated[str, typer.Argument(help="The base to carry it to.")],
+    out: Out,
+    element: Annotated[
+        str | None,
+        typer.Option(
+            help="A folder that cobasin match BASE NEW has written, by whatever method, or its element file; the bases "
+            "are matched by weights otherwise."
+        ),
+    ] = None,
+    symmetry: Annotated[str, typer.Option(help=SYMMETRY)] = "full",
+    scale: Annotated[float, typer.Option(help="Add so many times what was learned.")] = 1.0,
+    spec: SpecFile = None,
+    overwrite: Overwrite = False,
+    json: Json = False,
+) -> None:
+    """Carry what TUNED has learned since BASE to NEW: NEW + (TUNED - BASE), both moved as BASE is matched to NEW.
+
+    Where the two bases were trained independently, measure the result: NEW can use a part of it.
+
+    Example: cobasin transport ./base-v1 ./my-fine-tune ./base-v2 --out ./my-fine-tune-v2
+
+    Example: cobasin transport ./base-v1 ./my-lora ./base-v2 --element ./base-v1-matched --out ./my-lora-v2
+    """
+    from cobasin.presenting import tables
+    from cobasin.workflows import apply as applying
+
+    if element is not None and symmetry != "full":
+        raise InputError(f"--symmetry {symmetry}: --element {element} was found with its own; leave one of them out")
+    declare(spec)
+    report = applying.transport_to_folder(base, tuned, new, out, element, symmetry, scale, overwrite)
+    result(report, json, tables.transport_report)
 
 
 @app.command()

@@ -94,6 +94,16 @@ def apply_report(report: dict) -> None:
     output.print(f"written to {report['out']}")
 
 
+def transport_report(report: dict) -> None:
+    """The table of `cobasin transport`."""
+    output.print(f"{report['base']} matched to {report['new']} ({report['symmetry']})")
+    _distances(report)
+    output.print(
+        f"what {report['tuned']} has learned, moved so and added {report['scale']:g} times: measure how much of it "
+        f"{report['new']} can use; written to {report['out']}"
+    )
+
+
 def merge_report(report: dict) -> None:
     """The table of `cobasin merge`."""
     weights = report["weights"]

@@ -11,20 +11,16 @@ import torch
 
 from cobasin import __version__
 from cobasin.adapters.folder import Adapter, is_adapter, load_adapter, save_adapter
-from cobasin.adapters.layers import type_adapter
-from cobasin.adapters.match import LORA, apply_to_adapter, match_adapters, products
-from cobasin.adapters.merged import merged as base_and_adapter
-from cobasin.adapters.move import move_adapter
+from cobasin.adapters.match import apply_to_adapter, match_adapters, products
 from cobasin.architectures import declared_in
 from cobasin.checkpoints import card
 from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.output import FOUND, check_output, output_errors, stamp, working
 from cobasin.checkpoints.sharing import sharing
-from cobasin.checkpoints.typed import Typed
 from cobasin.checkpoints.writer import save, write, write_shards
 from cobasin.errors import InputError
 from cobasin.execution.parts import Part
-from cobasin.finding.applying import transform, typed_for
+from cobasin.finding.applying import transform
 from cobasin.finding.kept import Kept
 from cobasin.finding.match import match_all
 from cobasin.finding.search import Search
@@ -110,9 +106,9 @@ def match_to_folder(
             report["anchor_report"] = theirs.report | evidence_of(theirs, models[1])
             report["notes"] = [*report["notes"], f"the anchor moved, too: average this with {anchor_out}, not {anchor}"]
         # both are written before either is there
-        write_with_bar(transform(ours, models[0]), folder, out, _beside(ours, report, card.matched(report)))
+        write_with_bar(transform(ours, models[0]), folder, out, beside(ours, report, card.matched(report)))
         if theirs is not None and anchor_out is not None:
-            files = _beside(theirs, report, card.anchor(report))
+            files = beside(theirs, report, card.anchor(report))
             save_with_bar(transform(theirs, models[1]), anchor_out, overwrite, files)
     return report
 
@@ -125,62 +121,15 @@ def inputs_of(models: Mapping[str, Checkpoint], files: Iterable[str | Path]) -> 
     return folders | {f"file {path}": stamp(path) for path in there}
 
 
-def _beside(element: Element, report: dict, text: str) -> dict:
+def beside(element: Element, report: dict, text: str) -> dict:
     """The files that go with a matched model."""
-    return {ELEMENT_FILE: element.save, **_texts(report, text)}
+    return {ELEMENT_FILE: element.save, **texts(report, text)}
 
 
 def _check_apart(out: Path, anchor_out: Path) -> None:
     one, other = out.resolve(), anchor_out.resolve()
     if one == other or one in other.parents or other in one.parents:
         raise InputError(f"--anchor-out {anchor_out}: --out is {out}; name two folders, neither within the other")
-
-
-def apply_to_folder(element_path: str, model: str, out: Path, base: str | None, overwrite: bool) -> dict:
-    """Move a model, or an adapter with its base, by a saved element; returns the report."""
-    path = expanded(element_path)
-    folder = path if path.is_dir() else None
-    element = Element.load(path / ELEMENT_FILE if folder else path)
-    report: dict = {"cobasin": __version__, "element": element_path, "model": model, "out": str(out), "notes": []}
-    if is_adapter(model):
-        adapter = load_adapter(model)
-        check_output(out, overwrite, [adapter.folder, folder])
-        if element.spec.architecture == LORA:
-            moved = apply_to_adapter(element, adapter)
-            report |= {"adapter": True, **_products_kept(element, adapter)}
-        else:
-            moved, found = _move_adapter(element, adapter, base, path)
-            report |= {"adapter": True, **found}
-        save_adapter(moved, out, files=_texts(report, card.applied(report)), overwrite=overwrite)
-    elif base is not None:
-        raise InputError(f"--base {base}: a base goes with an adapter, and {model} is none")
-    else:
-        source = load(model)
-        check_output(out, overwrite, [source.folder, folder])
-        report |= evidence_of(element, source)
-        save_with_bar(transform(element, source), out, overwrite, _texts(report, card.applied(report)))
-    return report
-
-
-def _move_adapter(element: Element, adapter: Adapter, base: str | None, path: Path) -> tuple[Adapter, dict]:
-    """The adapter moved with its base, and the report; ``path`` is the element's file or the matched model's folder."""
-    home = path if path.is_dir() else path.parent if path.name == ELEMENT_FILE else None
-    matched = load(home) if home and (home / "config.json").is_file() else None
-    named = adapter.config.get("base_model_name_or_path")
-    base = base or (named if named and Path(named).is_dir() else None)
-    original = None if base is None else load(base)
-    if original and original.architecture != (wanted := element.spec.architecture):
-        raise InputError(
-            f"{base}, the base of {adapter.label}, is a {original.architecture}; the element moves a {wanted}"
-        )
-    config = original.config if original else matched.config if matched else None
-    type_adapter(adapter, element.spec, config)  # what does not fit is best told by the adapter's own tensors
-    typed = None if original is None else typed_for(element, original)
-    moved = move_adapter(element, adapter, typed, config)
-    moved.config |= {"base_model_name_or_path": str(home) if matched else None, "revision": None}
-    added = len(moved.headers) - len(adapter.headers)
-    notes = [f"{added} biases (lora_bias) were added: they hold constants that the adapter read"] if added else []
-    return moved, {"base": base, "notes": notes, **_adapter_evidence(element, adapter, typed)}
 
 
 def _match_adapters(source: str, anchor: str, out: Path, symmetry: str, layers: str | None, overwrite: bool) -> dict:
@@ -197,17 +146,18 @@ def _match_adapters(source: str, anchor: str, out: Path, symmetry: str, layers: 
     with tables.steps() as progress:
         element = match_adapters(*ends, progress=progress)
     report = {"cobasin": __version__, "source": source, "anchor": anchor, "out": str(out), **element.report}
-    report |= {"adapter": True, **_products_kept(element, ends[0])}
-    files = {ELEMENT_FILE: element.save, **_texts(report, card.matched(report))}
+    report |= {"adapter": True, **products_kept(element, ends[0])}
+    files = {ELEMENT_FILE: element.save, **texts(report, card.matched(report))}
     save_adapter(apply_to_adapter(element, ends[0]), out, files=files, overwrite=overwrite)
     return report
 
 
-def _texts(report: dict, text: str) -> dict[str, str]:
+def texts(report: dict, text: str) -> dict[str, str]:
+    """Report and model card, by the names of their files."""
     return {"cobasin.json": json.dumps(report, indent=2), "README.md": text}
 
 
-def _products_kept(element: Element, adapter: Adapter) -> dict:
+def products_kept(element: Element, adapter: Adapter) -> dict:
     """What shows that an adapter adds what it did: the products of its factors."""
     pairs = zip(
         products(adapter).values(), products(apply_to_adapter(element, adapter, torch.float64)).values(), strict=True
@@ -217,22 +167,6 @@ def _products_kept(element: Element, adapter: Adapter) -> dict:
     return {"deviation_from_group": element.deviation(), "verification": {"reason": reason}}
 
 
-def _adapter_evidence(element: Element, adapter: Adapter, base: Typed | None) -> dict:
-    """What shows that base and adapter together compute what they did, where the base is known and not large."""
-    evidence: dict = {"deviation_from_group": element.deviation()}
-    if base is None or base.checkpoint.parameters > VERIFIED_PARAMETERS:
-        return evidence | {"verification": None}
-    with tables.status("verifying the function of base and adapter in float64"):
-        new_base = Typed.of(transform(element, base.checkpoint, torch.float64))
-        moved = move_adapter(element, adapter, base, dtype=torch.float64)
-        try:
-            ends = base_and_adapter(base, adapter, torch.float64), base_and_adapter(new_base, moved, torch.float64)
-        except InputError:  # a bias where the base has none, or an adapted embedding that no config can untie
-            return evidence | {"verification": None}
-        verdict = verify(*ends)
-    return evidence | {"verification": _kept(verdict, "base and adapter", base.spec.architecture)}
-
-
 def evidence_of(element: Element, source: Checkpoint) -> dict:
     """What shows that the function is kept: the group's own equations; for all but large models logits in float64."""
     evidence: dict = {"deviation_from_group": element.deviation()}
@@ -240,10 +174,10 @@ def evidence_of(element: Element, source: Checkpoint) -> dict:
         return evidence | {"verification": None}
     with tables.status("verifying the function in float64"):
         verdict = verify(source, transform(element, source, torch.float64))
-    return evidence | {"verification": _kept(verdict, "the model", source.architecture)}
+    return evidence | {"verification": kept(verdict, "the model", source.architecture)}
 
 
-def _kept(verdict: Verdict, what: str, architecture: str) -> dict[str, Any]:
+def kept(verdict: Verdict, what: str, architecture: str) -> dict[str, Any]:
     """The verdict for a report; another function is an error of cobasin, or of the user's own declaration."""
     if verdict.same is False:
         said = f"{what}, once moved, computes another function ({verdict.reason})"

@@ -1,0 +1,143 @@
+"""What `cobasin apply` and `cobasin transport` do: move models and adapters by an element that was found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from cobasin import __version__
+from cobasin.adapters.folder import Adapter, is_adapter, load_adapter, save_adapter
+from cobasin.adapters.layers import type_adapter
+from cobasin.adapters.match import LORA, apply_to_adapter
+from cobasin.adapters.merged import merged as base_and_adapter
+from cobasin.adapters.move import move_adapter
+from cobasin.checkpoints import card
+from cobasin.checkpoints.checkpoint import Checkpoint, load
+from cobasin.checkpoints.output import check_output
+from cobasin.checkpoints.typed import Typed, check_gauge
+from cobasin.errors import InputError
+from cobasin.finding.applying import transform, typed_for
+from cobasin.finding.match import match
+from cobasin.finding.transport import transport
+from cobasin.paths import expanded
+from cobasin.presenting import tables
+from cobasin.symmetry.element import Element
+from cobasin.verification import VERIFIED_PARAMETERS, verify
+from cobasin.workflows.match import ELEMENT_FILE, beside, evidence_of, kept, products_kept, save_with_bar, texts
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+
+def apply_to_folder(element_path: str, model: str, out: Path, base: str | None, overwrite: bool) -> dict:
+    """Move a model, or an adapter with its base, by a saved element; returns the report."""
+    path = expanded(element_path)
+    element, folder = _element_at(path), path if path.is_dir() else None
+    report: dict = {"cobasin": __version__, "element": element_path, "model": model, "out": str(out), "notes": []}
+    if is_adapter(model):
+        adapter = load_adapter(model)
+        check_output(out, overwrite, [adapter.folder, folder])
+        if element.spec.architecture == LORA:
+            moved = apply_to_adapter(element, adapter)
+            report |= {"adapter": True, **products_kept(element, adapter)}
+        else:
+            moved, found = _move_adapter(element, adapter, base, path)
+            report |= {"adapter": True, **found}
+        save_adapter(moved, out, files=texts(report, card.applied(report)), overwrite=overwrite)
+    elif base is not None:
+        raise InputError(f"--base {base}: a base goes with an adapter, and {model} is none")
+    else:
+        source = load(model)
+        check_output(out, overwrite, [source.folder, folder])
+        report |= evidence_of(element, source)
+        save_with_bar(transform(element, source), out, overwrite, texts(report, card.applied(report)))
+    return report
+
+
+def transport_to_folder(
+    base: str, tuned: str, new: str, out: Path, element_path: str | None, symmetry: str, scale: float, overwrite: bool
+) -> dict:
+    """Carry a fine-tune, or an adapter, from its base to another one; returns the report.
+
+    Args:
+        base, tuned, new: as in `cobasin.transport`; ``tuned`` may be a PEFT folder.
+        out: the folder to write.
+        element_path: a matched base, or its element; None to match the bases.
+        symmetry, scale: as in `cobasin.transport`.
+        overwrite: whether ``out`` may be replaced.
+    """
+    old, target = load(base), load(new)
+    source = load_adapter(tuned) if is_adapter(tuned) else load(tuned)
+    check_output(out, overwrite, [model.folder for model in (old, target, source)])
+    element = None if element_path is None else _element_at(expanded(element_path))
+    report = {"cobasin": __version__, "base": base, "tuned": tuned, "new": new, "out": str(out), "scale": scale}
+    if isinstance(source, Checkpoint):
+        with tables.steps() as progress:
+            carried = transport(old, source, target, element, scale, symmetry, progress)
+        report |= {**carried.element.report, **evidence_of(carried.element, source)}
+        files = beside(carried.element, report, card.transported(report))
+        save_with_bar(carried.checkpoint, out, overwrite, files)
+        return report
+    if scale != 1.0:
+        raise InputError(f"--scale {scale:g}: an adapter has a scale of its own, lora_alpha in adapter_config.json")
+    if element is None:
+        with tables.steps() as progress:
+            element = match(old, target, symmetry, progress=progress)
+    typed = typed_for(element, old)
+    check_gauge(typed_for(element, target), element.form, element.target, "leads to")
+    moved, notes = _moved(element, source, typed, old.config, new)
+    report |= {**element.report, "adapter": True, **_adapter_evidence(element, source, typed)}
+    report["notes"] = [*report["notes"], *notes]
+    save_adapter(moved, out, files=beside(element, report, card.transported(report)), overwrite=overwrite)
+    return report
+
+
+def _element_at(path: Path) -> Element:
+    """That of a matched model's folder, or in a file."""
+    return Element.load(path / ELEMENT_FILE if path.is_dir() else path)
+
+
+def _move_adapter(element: Element, adapter: Adapter, base: str | None, path: Path) -> tuple[Adapter, dict]:
+    """The adapter moved with its base, and the report; ``path`` is the element's file or the matched model's folder."""
+    home = path if path.is_dir() else path.parent if path.name == ELEMENT_FILE else None
+    matched = load(home) if home and (home / "config.json").is_file() else None
+    named = adapter.config.get("base_model_name_or_path")
+    base = base or (named if named and Path(named).is_dir() else None)
+    original = None if base is None else load(base)
+    if original and original.architecture != (wanted := element.spec.architecture):
+        raise InputError(
+            f"{base}, the base of {adapter.label}, is a {original.architecture}; the element moves a {wanted}"
+        )
+    config = original.config if original else matched.config if matched else None
+    type_adapter(adapter, element.spec, config)  # what does not fit is best told by the adapter's own tensors
+    typed = None if original is None else typed_for(element, original)
+    moved, notes = _moved(element, adapter, typed, config, str(home) if matched else None)
+    return moved, {"base": base, "notes": notes, **_adapter_evidence(element, adapter, typed)}
+
+
+def _moved(
+    element: Element, adapter: Adapter, base: Typed | None, config: PreTrainedConfig | None, new: str | None
+) -> tuple[Adapter, list[str]]:
+    """The adapter for the base named ``new``, and what a reader should know of it."""
+    moved = move_adapter(element, adapter, base, config)
+    moved.config |= {"base_model_name_or_path": new, "revision": None}
+    added = len(moved.headers) - len(adapter.headers)
+    return moved, [f"{added} biases (lora_bias) were added: they hold constants that the adapter read"] if added else []
+
+
+def _adapter_evidence(element: Element, adapter: Adapter, base: Typed | None) -> dict:
+    """What shows that base and adapter together compute what they did, where the base is known and not large."""
+    evidence: dict = {"deviation_from_group": element.deviation()}
+    if base is None or base.checkpoint.parameters > VERIFIED_PARAMETERS:
+        return evidence | {"verification": None}
+    with tables.status("verifying the function of base and adapter in float64"):
+        new_base = Typed.of(transform(element, base.checkpoint, torch.float64))
+        moved = move_adapter(element, adapter, base, dtype=torch.float64)
+        try:
+            ends = base_and_adapter(base, adapter, torch.float64), base_and_adapter(new_base, moved, torch.float64)
+        except InputError:  # a bias where the base has none, or an adapted embedding that no config can untie
+            return evidence | {"verification": None}
+        verdict = verify(*ends)
+    return evidence | {"verification": kept(verdict, "base and adapter", base.spec.architecture)}
