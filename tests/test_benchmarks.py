@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import sys
 import time
 from functools import partial
@@ -93,9 +94,10 @@ def shared(tmp_path_factory):
                 tokenizer.save_pretrained(folder / "models" / f"{name}{seed}")
     train, test = (torch.randint(256, (rows, 32, 32, 3), generator=generator) for rows in (80, 40))
     np.savez(folder / "data" / "images.npz", train.byte(), labels(folder, train), test.byte(), labels(folder, test))
-    typed = Typed.of(load(folder / "models" / "cifar10-vit-seed0"))
-    element = Element.sample(form_of(typed.spec, folded=True), 5)
-    save(typed.derived(element.apply(typed)), folder / "models" / "cifar10-vit-seed9")
+    for name, folded in (("cifar10-vit-seed", True), ("gpt2-shakespeare-", False)):
+        typed = Typed.of(load(folder / "models" / f"{name}0"))
+        element = Element.sample(form_of(typed.spec, folded=folded), 5)
+        save(typed.derived(element.apply(typed)), folder / "models" / f"{name}9")
     return folder
 
 
@@ -261,6 +263,28 @@ def test_equal_cost(shared, tmp_path, capsys):
     assert {"one parent, trained, labels", "raw average, trained, answers"} <= found.keys()
     assert found["one parent, trained, labels"][0]["loss"] != found["parents"][0]["loss"]
     assert "without labels matching" in shown.lower()
+
+
+def test_transport(shared, tmp_path, capsys, monkeypatch):
+    """To a base with the same function, matched, the fine-tune itself is carried; as it is, something else."""
+    transport = import_module("transport")
+    ways = {"as it is": None, "weights": {}}
+    for name, value in (("WAYS", ways), ("SCALES", (0.5, 1.0)), ("STEPS", 5), ("RATE", 0.1)):
+        monkeypatch.setattr(transport, name, value)
+    isear = tmp_path / "shared" / "data" / "emotion" / "isear"
+    shutil.copytree(shared, tmp_path / "shared")
+    isear.mkdir(parents=True)
+    for split in ("train", "dev", "test"):
+        (isear / f"{split}.jsonl").write_text("".join(json.dumps({"text": "aab?" * 20}) + "\n" for _ in range(20)))
+    run("transport", tmp_path / "shared", tmp_path, "--family", GPT2, "--pair", "9,0")
+    found = {name: rows[0] for name, rows in written(tmp_path / f"transport-{GPT2}.json").items()}
+    assert (found["the new base"]["gain"], found["the fine-tune of the new base"]["gain"]) == (0.0, 1.0)
+    tuned, carried = found["the fine-tune of the old base"], found["carried, weights"]
+    assert tuned["new"] < found["the new base"]["new"] - 0.5
+    assert carried["scale"] == 1.0
+    assert (carried["new"], carried["old"]) == pytest.approx((tuned["new"], tuned["old"]), rel=1e-4)
+    assert found["carried, as it is"]["new"] > tuned["new"] + 0.1
+    assert "carried, weights" in capsys.readouterr().out
 
 
 def test_identical(shared, tmp_path, monkeypatch):

@@ -1,0 +1,217 @@
+"""What another base can use of a fine-tune: task vectors, carried as they are and matched.
+
+    python benchmarks/transport.py [--family gpt2-shakespeare] [--pair 0,1] [--dev]
+
+A base is fine-tuned on another kind of text than it has read, characters that people wrote about an emotion (ISEAR),
+and what it has learned is added to a base that was trained from another seed. How many times, is chosen on dev text.
+The share of the gain is that of the fine-tune of the new base itself, in loss. Pairs are of the new base and the old.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from cobasin.checkpoints.checkpoint import Checkpoint, load
+from cobasin.checkpoints.output import publishing
+from cobasin.data import Batch, batches
+from cobasin.evaluation.blend import Blend
+from cobasin.evaluation.running import instantiate
+from cobasin.evaluation.tasks import evaluate
+from cobasin.finding.match import match
+from cobasin.finding.transport import transport
+from cobasin.symmetry.element import Element
+from common.families import Family
+from common.results import Results, write
+from common.showing import announce, parser, show, spread
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+FAMILIES = ["gpt2-shakespeare", "llama-shakespeare"]
+STEPS, SIZE, RATE = 300, 16, 1e-3
+SCALES = (0.25, 0.5, 0.75, 1.0)
+WAYS: Mapping[str, Mapping[str, Any] | None] = {
+    "as it is": None,
+    "paper": {"symmetry": "paper"},
+    "weights": {},
+    "activations, made up": {"method": "activations"},
+    "learned, made up": {"method": "learned", "symmetry": "gl", "steps": 500},
+}
+NEW, OWN = "the new base", "the fine-tune of the new base"
+MINUTES = {"pair": 8.0, "seed": 6.0}  # all matching; two fine-tunes and what is carried
+
+
+class Texts:
+    """Blocks of characters of both kinds of text, as long as the models read.
+
+    Args:
+        shared: folder with ``data``.
+        folder: of a model, which knows the characters.
+        split: ``dev`` or ``test``.
+    """
+
+    def __init__(self, shared: Path, folder: Path, split: str):
+        self.number = {char: i for i, char in enumerate(json.loads((folder / "chars.json").read_text("utf-8")))}
+        self.model, self.emotion = load(folder), shared / "data" / "emotion" / "isear"
+        old = shared / "data" / "lm" / "tinyshakespeare" / f"{split}.txt"
+        self.train, dev, new = (self._blocks(self._isear(name)) for name in ("train", "dev", split))
+        self.dev, self.new, self.old = map(self._batches, (dev, new, self._blocks(old.read_text("utf-8"))))
+
+    def _isear(self, split: str) -> str:
+        lines = (self.emotion / f"{split}.jsonl").read_text("utf-8").splitlines()
+        return "\n".join(json.loads(line)["text"] for line in lines)
+
+    def _blocks(self, text: str) -> list[dict[str, Any]]:
+        ids = torch.tensor([self.number[char] for char in text if char in self.number])
+        length = self.model.config.max_position_embeddings
+        return [{"input_ids": block.tolist()} for block in ids[: len(ids) // length * length].view(-1, length)]
+
+    def _batches(self, rows: Sequence[Mapping[str, Any]]) -> list[Batch]:
+        return list(batches(self.model, rows, samples=None, batch_size=64, seed=0))
+
+
+def fine_tuned(base: Path, texts: Texts, seed: int, out: Path) -> Path:
+    """The folder of a fine-tune, which is trained where it is not there."""
+    import datasets
+    import transformers
+
+    if out.exists():
+        return out
+    transformers.set_seed(seed)
+    model = instantiate(load(base), torch.float32).train()
+    rows = [{**row, "labels": row["input_ids"]} for row in texts.train]
+    with publishing(out, False, None) as partial:
+        arguments = transformers.TrainingArguments(
+            output_dir=str(partial),
+            seed=seed,
+            max_steps=STEPS,
+            per_device_train_batch_size=SIZE,
+            learning_rate=RATE,
+            lr_scheduler_type="cosine",
+            warmup_steps=STEPS // 10,
+            save_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+            dataloader_pin_memory=False,
+        )
+        transformers.Trainer(model, arguments, train_dataset=datasets.Dataset.from_list(rows)).train()
+        model.save_pretrained(partial)
+    return out
+
+
+def loss(model: Checkpoint | PreTrainedModel, rows: Sequence[Batch]) -> float:
+    """Nats a character."""
+    running = instantiate(model, torch.float32) if isinstance(model, Checkpoint) else model
+    return evaluate(running, rows, "causal_lm").loss
+
+
+class Pair:
+    """Two bases, and what brings the one to the other, found once for all fine-tunes."""
+
+    def __init__(self, base: Checkpoint, new: Checkpoint, texts: Texts):
+        self.base, self.new, self.texts = base, new, texts
+        self._elements: dict[str, Element] = {}
+
+    def carried(self, tuned: Checkpoint, name: str) -> Callable[[float], Checkpoint | PreTrainedModel]:
+        """The new base with so many times what was learned, as a function of that."""
+        way = WAYS[name]
+        if way is None:
+            blend = Blend([self.new, tuned, self.base])
+            return lambda scale: blend.at([1.0, scale, -scale])
+        if name not in self._elements:
+            self._elements[name] = match(self.base, self.new, **way)
+        element = self._elements[name]
+        return lambda scale: transport(self.base, tuned, self.new, element, scale).checkpoint
+
+    def measure(self, tuned: Checkpoint, name: str) -> dict[str, Any]:
+        """The scale that is best on dev text, and the losses that the new base then has on both kinds of text."""
+        at = self.carried(tuned, name)
+        dev = {scale: loss(at(scale), self.texts.dev) for scale in SCALES}
+        scale = min(SCALES, key=dev.__getitem__)
+        return {"dev": list(dev.values()), "scale": scale, **both(at(scale), self.texts)}
+
+
+def both(model: Checkpoint | PreTrainedModel, texts: Texts) -> dict[str, float]:
+    """The losses on the text that was learned, and on that of the bases."""
+    return {"new": loss(model, texts.new), "old": loss(model, texts.old)}
+
+
+def run(family: Family, pairs: Sequence[tuple[int, int]], seeds: int, asked: Any) -> dict[str, list[dict[str, Any]]]:
+    """The losses of bases and fine-tunes, and of what every way carries, over pairs and seeds of the fine-tunes."""
+    results, found = Results(asked.out / f"transport-measured-{family.name}.json"), dict[str, list[dict[str, Any]]]()
+    for numbers in pairs:
+        for name, rows in of_pair(family, numbers, seeds, asked, results).items():
+            found.setdefault(name, []).extend(rows)
+    return found
+
+
+def of_pair(
+    family: Family, numbers: tuple[int, int], seeds: int, asked: Any, results: Results
+) -> dict[str, list[dict[str, Any]]]:
+    """The same of one pair of bases, the new one and the old one, over seeds."""
+    folders = family.paths(numbers)
+    assert folders is not None
+    texts = Texts(asked.shared, folders[0], "dev" if asked.dev else "test")
+    pair, found = Pair(load(folders[1]), load(folders[0]), texts), dict[str, list[dict[str, Any]]]()
+    for seed in range(seeds):
+        said = {"pair": numbers, "seed": seed, "dev": asked.dev, "steps": STEPS, "rate": RATE}
+        own, tuned = (
+            load(
+                fine_tuned(start, texts, seed, asked.out / "models" / f"{family.training.folder}isear-{number}-{seed}")
+            )
+            for start, number in zip(folders, numbers, strict=True)
+        )
+        for name, model in {NEW: pair.new, "the fine-tune of the old base": tuned, OWN: own}.items():
+            row = results.get({"model": name, **said}, lambda model=model: both(model, texts))
+            found.setdefault(name, []).append(row)
+        for name, way in WAYS.items():
+            of = {"way": name, "options": way, "scales": SCALES, **said}
+            row = results.get(of, lambda tuned=tuned, name=name: pair.measure(tuned, name))
+            found.setdefault(f"carried, {name}", []).append(row)
+    for rows in found.values():
+        for row, start, end in zip(rows, found[NEW], found[OWN], strict=True):
+            row["gain"] = (start["new"] - row["new"]) / (start["new"] - end["new"])
+    return found
+
+
+def table(family: Family, found: Mapping[str, Sequence[Mapping[str, float]]], dev: bool) -> None:
+    rows = [
+        [
+            name,
+            spread([row["new"] for row in own]),
+            spread([100 * row["gain"] for row in own], "{:.1f}"),
+            spread([row["old"] for row in own]),
+            ", ".join(f"{row['scale']:g}" for row in own if "scale" in row),
+        ]
+        for name, own in found.items()
+    ]
+    show(
+        f"{family.name}, fine-tunes on emotions carried to another base, {'dev' if dev else 'test'} text",
+        ["", "loss", "share of the gain, %", "loss on the old text", "times, chosen on dev text"],
+        rows,
+        "Nats a character; mean and standard deviation over pairs and seeds of the fine-tunes.",
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    asked = parser(__doc__).parse_args(arguments)
+    families = Family.all(asked.shared, asked.out / "models", asked.family or FAMILIES)
+    wanted = asked.pair or [(0, 1), (1, 0)]
+    pairs = {family.name: family.pairs(wanted) for family in families}
+    count = sum(map(len, pairs.values()))
+    cost = count * (MINUTES["pair"] + asked.seeds * MINUTES["seed"])
+    announce(cost, f"{count} pairs; models and results that are there are not made again")
+    for family in families:
+        if own := pairs[family.name]:
+            found = run(family, own, asked.seeds, asked)
+            write(asked.out / f"transport-{family.name}.json", found)
+            table(family, found, asked.dev)
+
+
+if __name__ == "__main__":
+    main()
