@@ -14,11 +14,9 @@ import argparse
 import copy
 import json
 import os
-import platform
 import sys
 import time
 from collections.abc import Sequence
-from datetime import date
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,6 +26,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 from cobasin.checkpoints.output import check_output, publishing
 from cobasin.errors import InputError
 from cobasin.recipe.document import read_yaml
+from common.results import made
 from training.data import Data, cifar10, tinyshakespeare
 from training.texts import texts
 
@@ -181,12 +180,7 @@ def _run(model: Any, arguments: Any, data: Data) -> dict[str, Any]:
         "training_loss": loss,
         **seconds,
         "device": str(arguments.device),
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-        },
-        "date": date.today().isoformat(),
+        **made(),
     }
 
 

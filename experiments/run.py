@@ -13,18 +13,15 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
 import sys
 from collections.abc import Sequence
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "benchmarks")]
 
-from cobasin import __version__  # noqa: E402
 from cobasin.errors import InputError  # noqa: E402
-from common.results import Results, write  # noqa: E402
+from common.results import Results, made, write  # noqa: E402
 from common.showing import announce  # noqa: E402
 from experiment import Experiment, items  # noqa: E402 - both folders have to be on the path
 from measure import Measuring  # noqa: E402
@@ -35,9 +32,6 @@ from world import World  # noqa: E402
 
 def run(item: str, experiment: Experiment, world: World, small: bool, setting: str | None) -> dict[str, Any]:
     """One item: measured, written, drawn."""
-    import torch
-    import transformers
-
     name = Path(item).stem
     results = Results(world.out / f"measured-{name}.json")
     measuring = Measuring(experiment, world, results)
@@ -51,13 +45,7 @@ def run(item: str, experiment: Experiment, world: World, small: bool, setting: s
         "rows": rows,
         "minutes": round(results.seconds / 60, 2),
         "device": measuring.device,
-        "versions": {
-            "cobasin": __version__,
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-        },
-        "date": date.today().isoformat(),
+        **made(),
     }
     write(world.out / f"{name}.json", found)
     (world.out / f"{name}.md").write_text(markdown(found), "utf-8")

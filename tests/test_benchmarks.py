@@ -177,6 +177,7 @@ def test_what_was_measured_is_not_measured_again(tmp_path):
     found = results.Results(tmp_path / "some.json")
     assert found.get({"way": "a", "pair": (0, 1)}, lambda: time.sleep(0.02) or {"loss": 1.0})["loss"] == 1.0
     assert found.seconds >= 0.02
+    assert found.rows[0]["versions"]["torch"] == torch.__version__
     with pytest.raises(ZeroDivisionError):
         found.get({"way": "b", "pair": (0, 1)}, lambda: {"loss": 1 / 0})
     again = results.Results(tmp_path / "some.json")

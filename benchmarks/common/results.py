@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import sys
 import time
 from collections.abc import Callable, Mapping
+from datetime import date
 from pathlib import Path
 from typing import Any
+
+from cobasin import __version__
 
 
 class Results:
@@ -38,12 +42,22 @@ class Results:
         row = next((row for row in self.rows if row["of"] == wanted), None)
         if row is None:
             started = time.perf_counter()
-            row = json.loads(json.dumps({"of": wanted, **measure()}))
+            row = json.loads(json.dumps({"of": wanted, **measure(), **made()}))
             row["took"] = round(time.perf_counter() - started, 2)
             write(self.path, [*self.rows, row])
             print(f"{self.path.name}: {json.dumps(wanted)}", file=sys.stderr, flush=True)
         self._took[json.dumps(wanted)] = row.get("took", 0.0)
         return row
+
+
+def made() -> dict[str, Any]:
+    """By which versions something was made, and when."""
+    import torch
+    import transformers
+
+    versions = {"cobasin": __version__, "python": platform.python_version()}
+    versions |= {"torch": torch.__version__, "transformers": transformers.__version__}
+    return {"versions": versions, "date": date.today().isoformat()}
 
 
 def write(path: Path, content: Any) -> None:
