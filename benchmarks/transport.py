@@ -27,7 +27,7 @@ from cobasin.finding.transport import transport
 from cobasin.symmetry.element import Element
 from common.families import Family
 from common.results import Results, write
-from common.showing import announce, parser, show, spread
+from common.showing import announce, pair_of, parser, show, spread
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -160,10 +160,9 @@ def of_pair(
     pair, found = Pair(load(folders[1]), load(folders[0]), texts), dict[str, list[dict[str, Any]]]()
     for seed in range(seeds):
         said = {"pair": numbers, "seed": seed, "dev": asked.dev, "steps": STEPS, "rate": RATE}
+        made = f"isear-{STEPS}-{RATE}-{seed}"
         own, tuned = (
-            load(
-                fine_tuned(start, texts, seed, asked.out / "models" / f"{family.training.folder}isear-{number}-{seed}")
-            )
+            load(fine_tuned(start, texts, seed, asked.out / "models" / f"{family.training.folder}{number}-{made}"))
             for start, number in zip(folders, numbers, strict=True)
         )
         for name, model in {NEW: pair.new, "the fine-tune of the old base": tuned, OWN: own}.items():
@@ -199,7 +198,10 @@ def table(family: Family, found: Mapping[str, Sequence[Mapping[str, float]]], de
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    asked = parser(__doc__).parse_args(arguments)
+    options = parser(__doc__, families=False)
+    options.add_argument("--family", action="append", choices=FAMILIES, help="only this one (again for more)")
+    options.add_argument("--pair", action="append", type=pair_of, help="seeds of the new base and the old, like 0,1")
+    asked = options.parse_args(arguments)
     families = Family.all(asked.shared, asked.out / "models", asked.family or FAMILIES)
     wanted = asked.pair or [(0, 1), (1, 0)]
     pairs = {family.name: family.pairs(wanted) for family in families}

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from cobasin.checkpoints.checkpoint import Checkpoint, download, load
+from cobasin.checkpoints.checkpoint import Checkpoint, download, load, read_config
 from cobasin.checkpoints.fingerprint import fingerprint
 from cobasin.checkpoints.weight_files import open_weights
 from cobasin.checkpoints.writer import publishing
@@ -61,9 +61,7 @@ class End:
 @cache
 def content(folder: Path) -> str:
     """The fingerprint of a model, also of one on the hub whose config does not name its class."""
-    from transformers import AutoConfig
-
-    config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    config = read_config(folder)
     headers, read = open_weights(folder)
     return fingerprint(Checkpoint(str(folder), config, (config.architectures or [""])[0], headers, read))[:16]
 

@@ -48,9 +48,13 @@ def test_a_key_that_differs_is_refused(tmp_path, case, keys, value, effect):
         assert verify(load(anchor), load(source)).same is (effect == KEEPS)
 
 
-def test_a_key_that_nothing_reads_any_more(tmp_path):
-    """Gemma 2 runs hidden_activation, whatever a file says of hidden_act beside it."""
-    source, anchor = models(tmp_path, "gemma2/Gemma2ForCausalLM", "hidden_act", "relu")
+@pytest.mark.parametrize(
+    ("case", "key"),
+    [("gemma2/Gemma2ForCausalLM", "hidden_act"), ("gemma/GemmaForCausalLM", "hidden_activation")],
+)
+def test_a_key_that_nothing_reads(tmp_path, case, key):
+    """Gemma 2 runs hidden_activation and Gemma 1 hidden_act, whatever a file says of the other beside it."""
+    source, anchor = models(tmp_path, case, key, "relu")
     assert run("match", source, anchor, "--out", tmp_path / "out").code == 0
     assert verify(load(anchor), load(source)).same
 

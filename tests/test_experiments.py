@@ -298,6 +298,16 @@ def test_a_start_from_the_hub_as_older_ones_are(place, tmp_path, capsys, monkeyp
     assert models.content(start) != models.content(place / "start-1")
 
 
+def test_a_start_without_a_config_is_refused(place, tmp_path, capsys):
+    start = tmp_path / "start"
+    shutil.copytree(place / "start-0", start)
+    (start / "config.json").unlink()
+    path = tmp_path / "item.yaml"
+    path.write_text(yaml.safe_dump(emotions(place, models={"own": [{"path": str(start)}]})))
+    assert run.main([str(path), "--out", str(tmp_path)]) == 2
+    assert "has no config.json" in capsys.readouterr().err
+
+
 def test_one_setting_alone(place, tmp_path, capsys):
     path = tmp_path / "item.yaml"
     models = {"one": [{"path": str(place)}], "other": [{"path": "nowhere"}]}

@@ -6,12 +6,13 @@ import pytest
 import torch
 
 from adapter_folders import VIT, change, function, lora
+from adapter_folders import base as base_folder
 from cobasin.adapters.folder import CONFIG_FILE
 from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.typed import Typed
 from cobasin.checkpoints.writer import save
 from cobasin.errors import InputError
-from cobasin.finding.transport import transport
+from cobasin.finding.transport import transport, transport_adapter
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import form_of
 from cobasin.symmetry.state import Lazy
@@ -61,7 +62,7 @@ def test_nothing_learned_is_the_new_base():
         torch.testing.assert_close(2 * (tensor - new[name]), whole[name] - new[name])
 
 
-def test_what_does_not_fit_is_refused():
+def test_what_does_not_fit_is_refused(tmp_path):
     base, new = checkpoint(LLAMA, 1), checkpoint(LLAMA, 2)
     with pytest.raises(InputError, match="scale nan: expected a finite number"):
         transport(base, base, new, scale=float("nan"))
@@ -72,11 +73,41 @@ def test_what_does_not_fit_is_refused():
     other.config.id2label = {0: "a", 1: "b"}
     with pytest.raises(InputError, match="its task head has other labels"):
         transport(checkpoint(classifier, 1), load(other), checkpoint(classifier, 2))
+    lora(base_folder(tmp_path, classifier), target_modules=["query"])
     element = transport(base, base, new).element
-    with pytest.raises(InputError, match="is not the model that the element leads to"):
-        transport(base, base, checkpoint(LLAMA, 3), element)
-    with pytest.raises(InputError, match="is not the model that the element starts from"):
-        transport(checkpoint(LLAMA, 3), base, new, element)
+    for ends in ((base, checkpoint(LLAMA, 3)), (checkpoint(LLAMA, 3), new)):
+        with pytest.raises(InputError, match="the element was not found between"):
+            transport(ends[0], base, ends[1], element)
+    with pytest.raises(InputError, match="symmetry paper: the element was found with its own"):
+        transport(base, base, new, element, symmetry="paper")
+    with pytest.raises(InputError, match="the element says nothing of how it was found"):
+        transport(new, new, base, element.inverse())
+    with pytest.raises(InputError, match="is not of the type that the element acts on"):
+        transport(
+            checkpoint("bert/BertForMaskedLM", 1),
+            checkpoint("bert/BertForMaskedLM", 1),
+            checkpoint("bert/BertForMaskedLM", 2),
+            element,
+        )
+    with pytest.raises(InputError, match="its task head has other labels"):
+        transport_adapter(checkpoint(classifier, 1), tmp_path / "lora", load(other))
+
+
+@pytest.mark.parametrize("part", ["query", "key"])
+def test_a_head_that_had_no_frame(part):
+    """Under gl a fine-tune is moved in the bases of its base: what it has hardly learned stays small."""
+    states = []
+    for seed in (1, 2):
+        made = model("bert/BertForMaskedLM", seed)
+        states.append(made)
+    with torch.no_grad():
+        own = getattr(states[0].bert.encoder.layer[0].attention.self, part)
+        own.weight[:1] = 0.0
+        own.bias[:1] = 0.0
+    base, new = (load(made) for made in states)
+    carried = transport(base, tuned(base, size=1e-6), new, symmetry="gl").checkpoint
+    for name, tensor in carried.items():
+        assert (tensor - new[name]).norm() < 1e-3 * (1 + new[name].norm()), name
 
 
 @pytest.fixture
@@ -115,22 +146,39 @@ def test_the_command(folders):
 
 def test_an_adapter(folders):
     base, new, out = (folders / name for name in ("base", "new", "out"))
-    adapter = lora(
-        base, dtype=torch.float32, target_modules=["q_proj", "o_proj", "fc1"], modules_to_save=["classifier"]
-    )
-    report = run("transport", base, adapter, new, "--out", out, "--json").json
+    adapter = lora(base, dtype=torch.float32, target_modules=["q_proj", "o_proj", "fc1"])
+    finished = run("transport", base, adapter, new, "--out", out)
+    assert "was moved so: measure" in finished.out
+    assert "note: " in finished.out
+    report = json.loads((out / "cobasin.json").read_text())
     assert report["verification"]["same"]
     assert any("biases (lora_bias) were added" in note for note in report["notes"])
     assert json.loads((out / CONFIG_FILE).read_text())["base_model_name_or_path"] == str(new)
+    assert f"The adapter `{adapter}` of `{base}`, for `{new}`" in (out / "README.md").read_text()
     reference = function(base, adapter)
     assert change(function(new, out), reference) < 1e-4
     assert change(function(new, adapter), reference) > 0.01
-    again = (*("transport", base, adapter, new, "--out", folders / "again"), "--element", out)
-    assert run(*again).code == 0
-    line = refused(folders, "transport", base, adapter, new, "--out", folders / "x", "--scale", 2)
-    assert "an adapter has a scale of its own, lora_alpha" in line
+    command = ("transport", base, adapter, new, "--out", folders / "x")
+    assert run(*command[:-1], folders / "again", "--element", out).code == 0
+    assert "an adapter has a scale of its own, lora_alpha" in refused(folders, *command, "--scale", 2)
+    line = refused(folders, *command[:-1], out, "--element", out, "--overwrite")
+    assert "lies in the input folder" in line
     save(checkpoint(VIT, 3, dtype=torch.float32), folders / "third")
-    line = refused(
-        folders, "transport", base, adapter, folders / "third", "--element", out, "--out", folders / "x", unread=False
-    )
-    assert "third is not the model that the element leads to" in line
+    line = refused(folders, *command[:3], folders / "third", *command[4:], "--element", out, unread=False)
+    assert "the element was not found between" in line
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"modules_to_save": ["classifier"]}, "classifier"),
+        ({"bias": "all"}, "bias"),
+        ({"use_dora": True}, "lora_magnitude_vector"),
+    ],
+)
+def test_an_adapter_of_more_than_factors_is_refused(folders, options, name):
+    """What stands in the place of its base's tensors would stand in that of others."""
+    adapter = lora(folders / "base", dtype=torch.float32, target_modules=["q_proj"], **options)
+    line = refused(folders, "transport", folders / "base", adapter, folders / "new", "--out", folders / "x")
+    assert name in line
+    assert "adds nothing to others; merge the adapter into its base" in line

@@ -24,11 +24,14 @@ def parser(doc: str | None, seeds: bool = True, families: bool = True, pairs: bo
         found.add_argument("--steps", type=int, help="of learning; by default what docs/one-basin.md has")
         found.add_argument("--train", type=int, default=45000, help="rows of training data, at most")
     if families and pairs:
-        found.add_argument("--pair", action="append", type=_pair, help="seeds of anchor and source, like 0,1 (or more)")
+        found.add_argument(
+            "--pair", action="append", type=pair_of, help="seeds of anchor and source, like 0,1 (or more)"
+        )
     return found
 
 
-def _pair(text: str) -> tuple[int, int]:
+def pair_of(text: str) -> tuple[int, int]:
+    """Two seeds, as the command line has them."""
     anchor, source = map(int, text.split(","))
     return anchor, source
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from cobasin.evaluation.tasks import Score, evaluate
     from cobasin.finding.applying import transform, transform_adapter
     from cobasin.finding.match import Matched, match, match_all
-    from cobasin.finding.transport import Transported, transport
+    from cobasin.finding.transport import Transported, TransportedAdapter, transport, transport_adapter
     from cobasin.merging.merge import Merge, merge, merge_recipe
     from cobasin.proposal import propose
     from cobasin.proposal.checking import check_declaration
@@ -40,6 +40,7 @@ _HOME = {
     "Recipe": "recipe",
     "Score": "evaluation.tasks",
     "Transported": "finding.transport",
+    "TransportedAdapter": "finding.transport",
     "Verdict": "verification",
     "check_declaration": "proposal.checking",
     "compare": "evaluation.compare",
@@ -61,6 +62,7 @@ _HOME = {
     "transform": "finding.applying",
     "transform_adapter": "finding.applying",
     "transport": "finding.transport",
+    "transport_adapter": "finding.transport",
     "verify": "verification",
 }
 
@@ -77,6 +79,7 @@ __all__ = [
     "Recipe",
     "Score",
     "Transported",
+    "TransportedAdapter",
     "Verdict",
     "check_declaration",
     "compare",
@@ -98,6 +101,7 @@ __all__ = [
     "transform",
     "transform_adapter",
     "transport",
+    "transport_adapter",
     "verify",
 ]
 

@@ -12,6 +12,7 @@ from cobasin.errors import InputError
 from cobasin.evaluation.running import instantiate, outputs, probe
 from cobasin.finding import match as api
 from cobasin.finding.common_form import CommonForm
+from cobasin.finding.kept import Kept
 from cobasin.matching import many, weights
 from cobasin.matching.many import medoid
 from cobasin.symmetry.canonical import canonical
@@ -330,6 +331,21 @@ def test_a_model_that_no_other_can_be_written_in_is_not_the_reference(anchor, br
     element = next(filter(None, matched.elements))
     assert not element.form.folded
     assert element.report["notes"][0].startswith("residual stream matched by permutation only: ")
+
+
+def test_a_consensus_that_was_found_is_kept(briefly, tmp_path, monkeypatch):
+    """A run that is killed before the end of the search goes on from it."""
+    models, keep = unrelated("bert"), Kept(tmp_path / "found")
+    whole = api.match_all(models, anchor="consensus", keep=keep)
+    (tmp_path / "found" / "elements.json").unlink()
+    monkeypatch.setattr(api, "consensus", None)
+    again = api.match_all(models, anchor="consensus", keep=keep)
+    assert again.report["objective"] == whole.report["objective"]
+    assert again.report["starts"] == whole.report["starts"]
+    for one, other in zip(again.elements, whole.elements, strict=True):
+        assert (one is None) == (other is None)
+        if one and other:
+            assert all(x.equal(other.values[key][part]) for key, v in one.values.items() for part, x in v.items())
 
 
 def test_progress_is_told(briefly):

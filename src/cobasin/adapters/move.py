@@ -21,12 +21,12 @@ from torch import Tensor
 
 from cobasin.adapters.folder import Adapter
 from cobasin.adapters.layers import Layer, type_adapter
-from cobasin.checkpoints.typed import Typed, check_gauge
+from cobasin.checkpoints.typed import Typed
 from cobasin.checkpoints.weight_files import Header
 from cobasin.errors import InputError
 from cobasin.symmetry.action import act
 from cobasin.symmetry.balance import GENERAL, in_frames
-from cobasin.symmetry.canonical import Folded, Unfolded, carries, frames_of, gauge_of
+from cobasin.symmetry.canonical import Folded, Gauge, Unfolded, carries, frames_of, gauge_of
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import Form
 from cobasin.symmetry.gauges import SoftmaxShift, ValueBias
@@ -75,7 +75,7 @@ class _Move:
             self.source = gauge_of(form, base)
         self.target = element.target or self.source
         if base is not None:
-            check_gauge(base, form, self.source, "starts from")
+            _check_base(element, base, self.source)
         self.state = self._state({})
         self.form = self._form(self._carrying())
         self.moved = self._moved(self.state)
@@ -285,3 +285,12 @@ def _dependents(form: Form, name: str) -> Iterator[str]:
     for gauge in form.value_biases.values():
         if name in (gauge.bias, gauge.weight) or form.reader_biases.get(gauge.bias) == name:
             yield gauge.out_bias
+
+
+def _check_base(element: Element, base: Typed, gauge: Gauge) -> None:
+    """Refuse a model that is not the one the element starts from, as far as its norms tell."""
+    for name in (*element.form.norm_parameters, *element.form.scale_parameters):
+        if not torch.allclose(
+            gauge[name].double(), base[name].double() + int(name in element.form.plus_one), rtol=1e-5
+        ):
+            raise InputError(f"{base.checkpoint.label} is not the model that the element starts from: {name} differs")

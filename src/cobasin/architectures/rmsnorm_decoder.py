@@ -118,7 +118,7 @@ def rmsnorm_decoder(
             "num_attention_heads",
             "num_key_value_heads",
             # Gemma 2 and 3 run this one, whatever a file says of the other
-            "hidden_activation" if hasattr(config, "hidden_activation") else "hidden_act",
+            "hidden_activation" if hasattr(type(config), "hidden_activation") else "hidden_act",
             "rms_norm_eps",
             "tie_word_embeddings",
             *rope_keys(config),

@@ -45,13 +45,15 @@ def applied(report: dict) -> str:
 def transported(report: dict) -> str:
     """The card of what a fine-tune has learned, on another base than its own."""
     times = "" if report["scale"] == 1.0 else f", times {report['scale']:g},"
+    what = f"What `{report['tuned']}` has learned since `{report['base']}`{times} on top of `{report['new']}`"
+    if report.get("adapter"):
+        what = f"The adapter `{report['tuned']}` of `{report['base']}`, for `{report['new']}`"
     return (
-        f"{_front(report)}# {report['tuned']}, carried to {report['new']}\n\n"
-        f"What `{report['tuned']}` has learned since `{report['base']}`{times} on top of `{report['new']}`, by "
+        f"{_front(report)}# {report['tuned']}, carried to {report['new']}\n\n{what}, by "
         f"[cobasin](https://pypi.org/project/cobasin/) {report['cobasin']}: moved by the transformation that brings "
-        f"the one base to the other (`cobasin.safetensors`; `--symmetry {report['symmetry']}`). All numbers are in "
-        f"`cobasin.json`; those here are of the two bases, and of the fine-tune in its new place.\n\n"
-        f"{_numbers(report)}"
+        f"the one base to the other (`cobasin.safetensors`; `--symmetry {report['symmetry']}`). How much of what was "
+        f"learned it keeps was not measured. All numbers are in `cobasin.json`; those here are of the two bases, and "
+        f"of what was moved.\n\n{_numbers(report)}"
     )
 
 

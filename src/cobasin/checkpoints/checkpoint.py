@@ -131,9 +131,14 @@ def load(
     )
 
 
-def _from_folder(folder: Path, label: str) -> Checkpoint:
+def read_config(folder: Path) -> PreTrainedConfig:
+    """The config in a folder; raises InputError where there is none that Transformers reads."""
     path = folder / "config.json"
-    config = _parse_config(read_json(path), str(path), folder)
+    return _parse_config(read_json(path), str(path), folder)
+
+
+def _from_folder(folder: Path, label: str) -> Checkpoint:
+    config = read_config(folder)
     architecture = _architecture(config, label)
     headers, read = open_weights(folder)
     return Checkpoint(label, config, architecture, headers, read, folder)

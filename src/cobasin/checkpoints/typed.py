@@ -17,7 +17,6 @@ from cobasin.architectures import declare, known
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.weight_files import listed
 from cobasin.errors import InputError
-from cobasin.symmetry.form import Form
 from cobasin.symmetry.spec import Spec
 from cobasin.symmetry.types import TypeSyntaxError
 
@@ -214,15 +213,6 @@ def check_pair(source: Typed, anchor: Typed) -> None:
     if problems:
         way_out = ". Bring one model to the other's vocabulary first (mergekit-tokensurgeon can)" if vocabulary else ""
         raise InputError(f"{a.label} and {b.label} do not compute comparable functions: {listed(problems)}{way_out}")
-
-
-def check_gauge(typed: Typed, form: Form, gauge: Mapping[str, Tensor] | None, end: str) -> None:
-    """Refuse a model that is not the one that an element starts from, or leads to, as far as its norms tell."""
-    if gauge is None:
-        return
-    for name in (*form.norm_parameters, *form.scale_parameters):
-        if not torch.allclose(gauge[name].double(), typed[name].double() + int(name in form.plus_one), rtol=1e-5):
-            raise InputError(f"{typed.checkpoint.label} is not the model that the element {end}: {name} differs")
 
 
 def _only_in_one(source: Typed, anchor: Typed) -> list[str]:

@@ -148,25 +148,26 @@ def apply_(
 @app.command()
 def transport(
     base: Annotated[str, typer.Argument(help="What the fine-tune started from.")],
-    tuned: Annotated[str, typer.Argument(help="The fine-tune: a model of the base's class, or a LoRA (PEFT folder).")],
-    new: Annotated[str, typer.Argument(help="The base to carry it to.")],
+    tuned: Annotated[str, typer.Argument(help="The fine-tune: a model, or a LoRA (PEFT folder) of the base.")],
+    new: Annotated[str, typer.Argument(help="The base to carry it to. Models are of one class, with the same labels.")],
     out: Out,
     element: Annotated[
         str | None,
         typer.Option(
-            help="A folder that cobasin match BASE NEW has written, by whatever method, or its element file; the bases "
-            "are matched by weights otherwise."
+            help="A folder that cobasin match BASE NEW has written, or its element file: where the bases are matched "
+            "by another method than weights, or in a run that can be resumed."
         ),
     ] = None,
     symmetry: Annotated[str, typer.Option(help=SYMMETRY)] = "full",
-    scale: Annotated[float, typer.Option(help="Add so many times what was learned.")] = 1.0,
+    scale: Annotated[float, typer.Option(help="Add so many times what was learned; a LoRA has its own scale.")] = 1.0,
     spec: SpecFile = None,
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
-    """Carry what TUNED has learned since BASE to NEW: NEW + (TUNED - BASE), both moved as BASE is matched to NEW.
+    """Carry what TUNED has learned since BASE to NEW.
 
-    Where the two bases were trained independently, measure the result: NEW can use a part of it.
+    Writes NEW + SCALE x (TUNED - BASE), where TUNED and BASE are first moved by what matches BASE to NEW; of a LoRA a
+    LoRA for NEW. Between bases that were trained independently only a part of what was learned arrives: measure it.
 
     Example: cobasin transport ./base-v1 ./my-fine-tune ./base-v2 --out ./my-fine-tune-v2
 
@@ -175,8 +176,6 @@ def transport(
     from cobasin.presenting import tables
     from cobasin.workflows import apply as applying
 
-    if element is not None and symmetry != "full":
-        raise InputError(f"--symmetry {symmetry}: --element {element} was found with its own; leave one of them out")
     declare(spec)
     report = applying.transport_to_folder(base, tuned, new, out, element, symmetry, scale, overwrite)
     result(report, json, tables.transport_report)

@@ -20,7 +20,7 @@ from cobasin.finding.kept import Kept
 from cobasin.finding.learning import check_movable, learned
 from cobasin.finding.search import STEPS, Search
 from cobasin.matching.many import both_ways, consensus, medoid
-from cobasin.matching.units import Outcome, found_by
+from cobasin.matching.units import Outcome
 from cobasin.progress import Progress, rounds
 from cobasin.symmetry.action import Values
 from cobasin.symmetry.element import Element
@@ -234,7 +234,14 @@ def _from_pairs(
         says = {"rounds": best.rounds[i], "objective": [math.sqrt(value) for value in best.history], "starts": ends}
         return Outcome(best.values[i], {}, says)
 
-    at_mean = {i: found_by(kept, f"consensus-{i}", 0, lambda i=i: settled(i)) for i in others}
+    at_mean = {}
+    for i in others:
+        one = None if kept is None else kept.load(f"consensus-{i}")
+        if one is None:
+            one = settled(i)
+            if kept is not None:
+                kept.save(f"consensus-{i}", one)
+        at_mean[i] = one
     says = at_mean[others[0]].says
     report |= {"objective": says["objective"], "starts": {int(start): end for start, end in says["starts"].items()}}
     seconds = time.perf_counter() - started

@@ -1,21 +1,31 @@
-"""Carry what a model has learned since its base to another base."""
+"""Carry what was learned since a base to another base.
+
+A task vector is moved as its base is matched to the new one: Rinaldi et al., *Update Your Transformer to the Latest
+Release: Re-Basin of Task Vectors* (ICML 2025), do so with permutations. The result is no matched model: how much it
+keeps of what was learned has to be measured.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from cobasin.adapters.folder import Adapter, load_adapter
+from cobasin.adapters.move import move_adapter
 from cobasin.checkpoints.checkpoint import Checkpoint, load
-from cobasin.checkpoints.typed import Typed, check_gauge, check_pair
+from cobasin.checkpoints.typed import Typed, check_pair
 from cobasin.errors import InputError
 from cobasin.finding.applying import typed_for
 from cobasin.finding.match import match
 from cobasin.progress import Progress
 from cobasin.symmetry.element import Element
-from cobasin.symmetry.state import Lazy, wide
+from cobasin.symmetry.state import Lazy, squared_distance, wide
+
+SAME = 1e-3  # of the distance of two bases: how far an element may miss the one that it leads to
 
 
 @dataclass(frozen=True)
@@ -31,6 +41,21 @@ class Transported:
     element: Element
 
 
+@dataclass(frozen=True)
+class TransportedAdapter:
+    """An adapter for another base.
+
+    Attributes:
+        adapter: what it adds is moved; nothing is added to the new base's own files.
+        element: what brings the old base to the new one.
+        base: the old base, as the element acts on it.
+    """
+
+    adapter: Adapter
+    element: Element
+    base: Typed
+
+
 def transport(
     base: Any,
     tuned: Any,
@@ -42,14 +67,12 @@ def transport(
 ) -> Transported:
     """``NEW + s (g·TUNED - g·BASE)``: a fine-tune's task vector, moved to a new base as its own is matched to that.
 
-    Rinaldi et al., *Update Your Transformer to the Latest Release: Re-Basin of Task Vectors* (ICML 2025), do so with
-    permutations. Both ends of the task vector are written in the gauge of the new base, so that what is gauge cancels.
-    The result is no matched model: how much of what was learned it keeps has to be measured.
+    Both ends of the task vector are written in the gauge of the new base, so that what is gauge cancels.
 
     Args:
         base: what the fine-tune started from; anything `load` takes.
         tuned: the fine-tune.
-        new: the base to carry it to; of the same architecture, configuration and vocabulary, like the fine-tune.
+        new: the base to carry it to; of the same class, configuration, labels and vocabulary, like the fine-tune.
         element: what brings ``base`` to ``new``, from `match`; found by weights where None.
         scale: of the task vector.
         symmetry, progress: as in `match`; without ``element``.
@@ -59,20 +82,71 @@ def transport(
     """
     if not math.isfinite(scale):
         raise InputError(f"scale {scale}: expected a finite number")
-    ends = [Typed.of(load(model)) for model in (base, tuned, new)]
-    for other in (ends[1], ends[2]):
-        check_pair(ends[0], other)
-        if other.labels != ends[0].labels:
-            label = other.checkpoint.label
-            raise InputError(f"{label}: its task head has other labels than that of {ends[0].checkpoint.label}")
-    if element is None:
-        element = match(ends[0].checkpoint, ends[2].checkpoint, symmetry, progress=progress)
-    old, learned, anchor = (typed_for(element, one.checkpoint) for one in ends)
-    check_gauge(old, element.form, element.source, "starts from")
-    check_gauge(anchor, element.form, element.target, "leads to")
-    before, after = element.apply(old), element.apply(learned)
+    source, learned, target = (Typed.of(load(model)) for model in (base, tuned, new))
+    _check_alike(source, learned)
+    element, source, target = _bases(source, target, element, symmetry, progress)
+    before, after = (element.apply(one, as_source=True) for one in (source, typed_for(element, learned.checkpoint)))
 
     def carried(name: str) -> torch.Tensor:
-        return wide(anchor[name]) + scale * (wide(after[name]) - wide(before[name]))
+        return wide(target[name]) + scale * (wide(after[name]) - wide(before[name]))
 
-    return Transported(anchor.derived(Lazy(anchor, carried)), element)
+    return Transported(target.derived(Lazy(target, carried)), element)
+
+
+def transport_adapter(
+    base: Any,
+    adapter: str | Path | Adapter,
+    new: Any,
+    element: Element | None = None,
+    symmetry: str = "full",
+    progress: Progress | None = None,
+) -> TransportedAdapter:
+    """The same of a LoRA: what it adds to its base's weights, for a new base. Its own scale (``lora_alpha``) stays.
+
+    Args:
+        base, new, element, symmetry, progress: as in `transport`.
+        adapter: a PEFT folder, or an adapter read from one.
+
+    Raises:
+        InputError: for bases that do not fit each other or the element; for an adapter that cannot be moved, or that
+            has tensors in place of its base's, which would replace those of the new base.
+    """
+    adapter = load_adapter(adapter)
+    if whole := [name for name in adapter.headers if "lora_" not in name or "magnitude" in name]:
+        raise InputError(
+            f"{adapter.label}: {whole[0]} is made for the weights of its base, and adds nothing to others; merge the "
+            "adapter into its base (peft: merge_and_unload), and carry that"
+        )
+    ends = (Typed.of(load(model)) for model in (base, new))
+    element, source, _ = _bases(*ends, element, symmetry, progress)
+    return TransportedAdapter(move_adapter(element, adapter, source), element, source)
+
+
+def _bases(
+    source: Typed, target: Typed, element: Element | None, symmetry: str, progress: Progress | None
+) -> tuple[Element, Typed, Typed]:
+    """What brings one base to the other, and both as it acts on them."""
+    _check_alike(source, target)
+    if element is None:
+        element = match(source.checkpoint, target.checkpoint, symmetry, progress=progress)
+        return element, typed_for(element, source.checkpoint), typed_for(element, target.checkpoint)
+    if symmetry != "full":
+        raise InputError(f"symmetry {symmetry}: the element was found with its own; give one of the two")
+    if not element.report:
+        raise InputError("the element says nothing of how it was found; give one that cobasin match has made")
+    source, target = typed_for(element, source.checkpoint), typed_for(element, target.checkpoint)
+    moved, names = element.apply(source), [name for name in target if name not in target.spec.tied]
+    left = math.sqrt(sum(squared_distance(moved[name], target[name]) for name in names))
+    before, after = (element.report[f"distance_{when}"] for when in ("before", "after"))
+    if abs(left - after) > SAME * max(before, after):
+        raise InputError(
+            f"the element was not found between {source.checkpoint.label} and {target.checkpoint.label}: it leaves "
+            f"them {left:.6g} apart, where its report says {after:.6g}"
+        )
+    return element, source, target
+
+
+def _check_alike(a: Typed, b: Typed) -> None:
+    check_pair(a, b)
+    if a.labels != b.labels:
+        raise InputError(f"{b.checkpoint.label}: its task head has other labels than that of {a.checkpoint.label}")

@@ -38,7 +38,7 @@ EXACT = 1e-24  # of the squared distance at the start: nothing but rounding is l
 
 
 @dataclass
-class Progress:
+class Ascent:
     """What the ascent did: squared distance in canonical form before and after every round."""
 
     history: list[float] = field(default_factory=list)
@@ -62,7 +62,7 @@ def ascend(
     report: Callable[[int, float], None] | None = None,
     warm: bool = False,
     keep: Keep | None = None,
-) -> Progress:
+) -> Ascent:
     """Run the coordinate ascent to a fixed point.
 
     Args:
@@ -71,7 +71,7 @@ def ascend(
         warm: the values come from an earlier ascent: go on from there, and from no other start.
         keep: where to keep what is found on the way; from what it has the ascent goes on.
     """
-    progress, units = Progress([match.total]), Units(match, keep)
+    progress, units = Ascent([match.total]), Units(match, keep)
     streams = [key for key in match.groups if match.spec.spaces[str(key[0])].part == "residual"]
     families = _families(match, streams)
     # A scale balances the norms of what does not agree yet. While a stream is still turning, that costs: the

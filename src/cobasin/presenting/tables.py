@@ -47,11 +47,11 @@ def status(text: str) -> Iterator[None]:
 
 
 @contextmanager
-def steps() -> Iterator[Report]:
-    """A bar over whatever is being done: its name, how far it is, and its end where that is known."""
+def steps(first: str = "") -> Iterator[Report]:
+    """A bar over whatever is being done: its name (``first`` to begin with), how far it is, and its end where known."""
     columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn()
     with Progress(*columns, console=_errors, transient=True, disable=not _errors.is_terminal) as progress:
-        task = progress.add_task("", total=None)
+        task = progress.add_task(first, total=None)
         yield lambda doing, done, total: progress.update(task, description=doing, completed=done, total=total)
 
 
@@ -98,10 +98,11 @@ def transport_report(report: dict) -> None:
     """The table of `cobasin transport`."""
     output.print(f"{report['base']} matched to {report['new']} ({report['symmetry']})")
     _distances(report)
+    done = "" if report.get("adapter") else f" and added {report['scale']:g} times"
     output.print(
-        f"what {report['tuned']} has learned, moved so and added {report['scale']:g} times: measure how much of it "
-        f"{report['new']} can use; written to {report['out']}"
+        f"what {report['tuned']} has learned was moved so{done}: measure how much of it {report['new']} has gained"
     )
+    output.print(f"written to {report['out']}")
 
 
 def merge_report(report: dict) -> None:

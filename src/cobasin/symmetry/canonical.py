@@ -37,10 +37,13 @@ _SMALLEST_OFFSET = 1e-2  # |Σ β/γ| over its own norm: below it no offset is c
 IMPOSSIBLE_OFFSET = 1e-8  # below it none can
 
 
-def canonical(form: Form, state: State) -> State:
-    """A model's tensors in canonical form: in float32 or better, but for those that are as the file has them."""
+def canonical(form: Form, state: State, frames: Frames | None = None) -> State:
+    """A model's tensors in canonical form: in float32 or better, but for those that are as the file has them.
+
+    Bases are brought to those that ``frames`` say, to the balanced ones by default.
+    """
     folded = Folded(form, state)
-    return in_frames(form, folded, balancing_frames(form, folded)) if form.balanced else folded
+    return in_frames(form, folded, frames or balancing_frames(form, folded)) if form.balanced else folded
 
 
 def in_gauge(form: Form, state: State, gauge: Gauge) -> State:

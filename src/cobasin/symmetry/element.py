@@ -66,18 +66,21 @@ class Element:
         """The type of the models it acts on."""
         return self.form.spec
 
-    def apply(self, state: State) -> State:
+    def apply(self, state: State, as_source: bool = False) -> State:
         """The transformed model, tensor by tensor as they are asked for.
 
         What is multiplied or added to is in float32 or better, all else in its own dtype.
 
         Args:
             state: a model's tensors by their names in the spec; tied tensors may be absent.
+            as_source: move its bases as those of the source, not to balance its own: the difference of two models, both
+                moved so, is moved like a weight. What both compute is kept either way.
 
         Raises:
             InputError: where the model cannot be written in the target's norms.
         """
-        form, start = self.form, canonical(self.form, state)
+        form, frames = self.form, frames_of(self.form, self.source) if as_source and self.source else None
+        start = canonical(form, state, frames)
         gauge = gauge_of(form, state) if self.target is None else self.target
         if self.target is not None and (
             found := obstacles(form, gains_of(form, state), self.target, IMPOSSIBLE_OFFSET)

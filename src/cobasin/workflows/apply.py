@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 
@@ -16,19 +16,23 @@ from cobasin.adapters.move import move_adapter
 from cobasin.checkpoints import card
 from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.output import check_output
-from cobasin.checkpoints.typed import Typed, check_gauge
+from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
 from cobasin.finding.applying import transform, typed_for
-from cobasin.finding.match import match
-from cobasin.finding.transport import transport
+from cobasin.finding.transport import transport, transport_adapter
 from cobasin.paths import expanded
 from cobasin.presenting import tables
 from cobasin.symmetry.element import Element
 from cobasin.verification import VERIFIED_PARAMETERS, verify
-from cobasin.workflows.match import ELEMENT_FILE, beside, evidence_of, kept, products_kept, save_with_bar, texts
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedConfig
+from cobasin.workflows.match import (
+    ELEMENT_FILE,
+    checked,
+    evidence_of,
+    match_files,
+    products_kept,
+    report_files,
+    save_with_bar,
+)
 
 
 def apply_to_folder(element_path: str, model: str, out: Path, base: str | None, overwrite: bool) -> dict:
@@ -45,14 +49,14 @@ def apply_to_folder(element_path: str, model: str, out: Path, base: str | None, 
         else:
             moved, found = _move_adapter(element, adapter, base, path)
             report |= {"adapter": True, **found}
-        save_adapter(moved, out, files=texts(report, card.applied(report)), overwrite=overwrite)
+        save_adapter(moved, out, files=report_files(report, card.applied(report)), overwrite=overwrite)
     elif base is not None:
         raise InputError(f"--base {base}: a base goes with an adapter, and {model} is none")
     else:
         source = load(model)
         check_output(out, overwrite, [source.folder, folder])
         report |= evidence_of(element, source)
-        save_with_bar(transform(element, source), out, overwrite, texts(report, card.applied(report)))
+        save_with_bar(transform(element, source), out, overwrite, report_files(report, card.applied(report)))
     return report
 
 
@@ -68,30 +72,38 @@ def transport_to_folder(
         symmetry, scale: as in `cobasin.transport`.
         overwrite: whether ``out`` may be replaced.
     """
-    old, target = load(base), load(new)
+    target = load(new)
     source = load_adapter(tuned) if is_adapter(tuned) else load(tuned)
-    check_output(out, overwrite, [model.folder for model in (old, target, source)])
-    element = None if element_path is None else _element_at(expanded(element_path))
-    report = {"cobasin": __version__, "base": base, "tuned": tuned, "new": new, "out": str(out), "scale": scale}
+    path = None if element_path is None else expanded(element_path)
+    folders = [model.folder for model in (load(base), target, source)]
+    check_output(out, overwrite, [*folders, path if path and path.is_dir() else None])
+    element = None if path is None else _element_at(path)
+    report = {"cobasin": __version__, "base": base, "tuned": tuned, "new": new, "element": element_path}
+    report |= {"out": str(out), "scale": scale}
     if isinstance(source, Checkpoint):
-        with tables.steps() as progress:
-            carried = transport(old, source, target, element, scale, symmetry, progress)
-        report |= {**carried.element.report, **evidence_of(carried.element, source)}
-        files = beside(carried.element, report, card.transported(report))
+        with tables.steps(f"matching {base} to {new}") as progress:
+            carried = transport(base, source, target, element, scale, symmetry, progress)
+        report |= {**_of_bases(carried.element), **evidence_of(carried.element, source)}
+        files = match_files(carried.element, report, card.transported(report))
         save_with_bar(carried.checkpoint, out, overwrite, files)
         return report
     if scale != 1.0:
         raise InputError(f"--scale {scale:g}: an adapter has a scale of its own, lora_alpha in adapter_config.json")
-    if element is None:
-        with tables.steps() as progress:
-            element = match(old, target, symmetry, progress=progress)
-    typed = typed_for(element, old)
-    check_gauge(typed_for(element, target), element.form, element.target, "leads to")
-    moved, notes = _moved(element, source, typed, old.config, new)
-    report |= {**element.report, "adapter": True, **_adapter_evidence(element, source, typed)}
-    report["notes"] = [*report["notes"], *notes]
-    save_adapter(moved, out, files=beside(element, report, card.transported(report)), overwrite=overwrite)
+    with tables.steps(f"matching {base} to {new}") as progress:
+        moved = transport_adapter(base, source, target, element, symmetry, progress)
+    notes = _on_new_base(moved.adapter, source, str(expanded(new)) if expanded(new).is_dir() else new)
+    report |= {**_of_bases(moved.element), "adapter": True}
+    report |= _adapter_evidence(moved.element, source, moved.base)
+    report["notes"] += notes
+    files = match_files(moved.element, report, card.transported(report))
+    save_adapter(moved.adapter, out, files=files, overwrite=overwrite)
     return report
+
+
+def _of_bases(element: Element) -> dict[str, Any]:
+    """What a report says of the match of two bases, without what is of no concern where they are not averaged."""
+    notes = [note for note in element.report["notes"] if "cobasin merge averages" not in note]
+    return {**element.report, "notes": notes}
 
 
 def _element_at(path: Path) -> Element:
@@ -113,18 +125,16 @@ def _move_adapter(element: Element, adapter: Adapter, base: str | None, path: Pa
     config = original.config if original else matched.config if matched else None
     type_adapter(adapter, element.spec, config)  # what does not fit is best told by the adapter's own tensors
     typed = None if original is None else typed_for(element, original)
-    moved, notes = _moved(element, adapter, typed, config, str(home) if matched else None)
+    moved = move_adapter(element, adapter, typed, config)
+    notes = _on_new_base(moved, adapter, str(home) if matched else None)
     return moved, {"base": base, "notes": notes, **_adapter_evidence(element, adapter, typed)}
 
 
-def _moved(
-    element: Element, adapter: Adapter, base: Typed | None, config: PreTrainedConfig | None, new: str | None
-) -> tuple[Adapter, list[str]]:
-    """The adapter for the base named ``new``, and what a reader should know of it."""
-    moved = move_adapter(element, adapter, base, config)
+def _on_new_base(moved: Adapter, adapter: Adapter, new: str | None) -> list[str]:
+    """Name the base of a moved adapter in its config; what a reader should know of how it was moved."""
     moved.config |= {"base_model_name_or_path": new, "revision": None}
     added = len(moved.headers) - len(adapter.headers)
-    return moved, [f"{added} biases (lora_bias) were added: they hold constants that the adapter read"] if added else []
+    return [f"{added} biases (lora_bias) were added: they hold constants that the adapter read"] if added else []
 
 
 def _adapter_evidence(element: Element, adapter: Adapter, base: Typed | None) -> dict:
@@ -140,4 +150,4 @@ def _adapter_evidence(element: Element, adapter: Adapter, base: Typed | None) ->
         except InputError:  # a bias where the base has none, or an adapted embedding that no config can untie
             return evidence | {"verification": None}
         verdict = verify(*ends)
-    return evidence | {"verification": kept(verdict, "base and adapter", base.spec.architecture)}
+    return evidence | {"verification": checked(verdict, "base and adapter", base.spec.architecture)}

@@ -23,7 +23,7 @@ def compare_models(a: str, b: str, symmetry: str, out: Path | None, overwrite: b
     models = load(a), load(b)
     if out is not None:
         check_output(out, overwrite, [model.folder for model in models])
-    with tables.steps() as progress:
+    with tables.steps(f"matching {b} to {a}") as progress:
         comparison = compare(*models, symmetry=symmetry, progress=progress)
     report = {"cobasin": __version__, "a": a, "b": b, "symmetry": symmetry, **comparison.to_dict()}
     if out is not None:

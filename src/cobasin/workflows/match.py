@@ -80,7 +80,7 @@ def match_to_folder(
     search |= {"method": method, "data": rows, "move": "source" if anchor_out is None else "all"}
 
     def found(keep: Kept) -> tuple[Element, Element | None]:
-        with tables.steps() as progress:
+        with tables.steps(f"matching {source} to {anchor}") as progress:
             ours, theirs = match_all(models, symmetry, layers, 1, progress, **search, keep=keep).elements
         assert ours is not None
         return ours, theirs
@@ -106,9 +106,9 @@ def match_to_folder(
             report["anchor_report"] = theirs.report | evidence_of(theirs, models[1])
             report["notes"] = [*report["notes"], f"the anchor moved, too: average this with {anchor_out}, not {anchor}"]
         # both are written before either is there
-        write_with_bar(transform(ours, models[0]), folder, out, beside(ours, report, card.matched(report)))
+        write_with_bar(transform(ours, models[0]), folder, out, match_files(ours, report, card.matched(report)))
         if theirs is not None and anchor_out is not None:
-            files = beside(theirs, report, card.anchor(report))
+            files = match_files(theirs, report, card.anchor(report))
             save_with_bar(transform(theirs, models[1]), anchor_out, overwrite, files)
     return report
 
@@ -121,9 +121,9 @@ def inputs_of(models: Mapping[str, Checkpoint], files: Iterable[str | Path]) -> 
     return folders | {f"file {path}": stamp(path) for path in there}
 
 
-def beside(element: Element, report: dict, text: str) -> dict:
+def match_files(element: Element, report: dict, text: str) -> dict:
     """The files that go with a matched model."""
-    return {ELEMENT_FILE: element.save, **texts(report, text)}
+    return {ELEMENT_FILE: element.save, **report_files(report, text)}
 
 
 def _check_apart(out: Path, anchor_out: Path) -> None:
@@ -143,16 +143,16 @@ def _match_adapters(source: str, anchor: str, out: Path, symmetry: str, layers: 
         )
     ends = load_adapter(source), load_adapter(anchor)
     check_output(out, overwrite, [end.folder for end in ends])
-    with tables.steps() as progress:
+    with tables.steps(f"matching {source} to {anchor}") as progress:
         element = match_adapters(*ends, progress=progress)
     report = {"cobasin": __version__, "source": source, "anchor": anchor, "out": str(out), **element.report}
     report |= {"adapter": True, **products_kept(element, ends[0])}
-    files = {ELEMENT_FILE: element.save, **texts(report, card.matched(report))}
+    files = {ELEMENT_FILE: element.save, **report_files(report, card.matched(report))}
     save_adapter(apply_to_adapter(element, ends[0]), out, files=files, overwrite=overwrite)
     return report
 
 
-def texts(report: dict, text: str) -> dict[str, str]:
+def report_files(report: dict, text: str) -> dict[str, str]:
     """Report and model card, by the names of their files."""
     return {"cobasin.json": json.dumps(report, indent=2), "README.md": text}
 
@@ -174,10 +174,10 @@ def evidence_of(element: Element, source: Checkpoint) -> dict:
         return evidence | {"verification": None}
     with tables.status("verifying the function in float64"):
         verdict = verify(source, transform(element, source, torch.float64))
-    return evidence | {"verification": kept(verdict, "the model", source.architecture)}
+    return evidence | {"verification": checked(verdict, "the model", source.architecture)}
 
 
-def kept(verdict: Verdict, what: str, architecture: str) -> dict[str, Any]:
+def checked(verdict: Verdict, what: str, architecture: str) -> dict[str, Any]:
     """The verdict for a report; another function is an error of cobasin, or of the user's own declaration."""
     if verdict.same is False:
         said = f"{what}, once moved, computes another function ({verdict.reason})"

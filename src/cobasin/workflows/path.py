@@ -78,7 +78,7 @@ def path_to_folder(a: str, b: str, out: Path, request: Request, overwrite: bool 
     rows = batches(first, data, samples=request.samples, batch_size=request.batch_size, seed=request.seed)
     rows = rows.by_length()
     labels_of(next(iter(rows)))  # better now than after the matching
-    with tables.steps() as progress:
+    with tables.steps(f"matching {b} to {a}") as progress:
         matched = match_all(models, request.match, anchor=0, progress=progress)
     ends = {"raw": _ends(Matched(models, [None] * len(models), 0, {})), "matched": _ends(matched)}
     loaded = list(rows)  # read and encoded once, not for every point
