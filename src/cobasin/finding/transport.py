@@ -84,13 +84,13 @@ def transport(
         raise InputError(f"scale {scale}: expected a finite number")
     source, learned, target = (Typed.of(load(model)) for model in (base, tuned, new))
     _check_alike(source, learned)
-    element, source, target = _bases(source, target, element, symmetry, progress)
-    before, after = (element.apply(one, as_source=True) for one in (source, typed_for(element, learned.checkpoint)))
+    found, source, target = _bases(source, target, element, symmetry, progress)
+    before, after = (found.apply(one, as_source=True) for one in (source, typed_for(found, learned.checkpoint)))
 
     def carried(name: str) -> torch.Tensor:
         return wide(target[name]) + scale * (wide(after[name]) - wide(before[name]))
 
-    return Transported(target.derived(Lazy(target, carried)), element)
+    return Transported(target.derived(Lazy(target, carried)), found)
 
 
 def transport_adapter(
@@ -117,9 +117,9 @@ def transport_adapter(
             f"{adapter.label}: {whole[0]} is made for the weights of its base, and adds nothing to others; merge the "
             "adapter into its base (peft: merge_and_unload), and carry that"
         )
-    ends = (Typed.of(load(model)) for model in (base, new))
-    element, source, _ = _bases(*ends, element, symmetry, progress)
-    return TransportedAdapter(move_adapter(element, adapter, source), element, source)
+    source, target = Typed.of(load(base)), Typed.of(load(new))
+    found, source, _ = _bases(source, target, element, symmetry, progress)
+    return TransportedAdapter(move_adapter(found, adapter, source), found, source)
 
 
 def _bases(
