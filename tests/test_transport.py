@@ -144,6 +144,24 @@ def test_the_command(folders):
     assert "was found with its own" in line
 
 
+def test_a_tied_head_is_untied(tmp_path):
+    """A base whose stream is turned has a head of its own, and so has what is carried there, but for adapters."""
+    for name, seed in (("base", 1), ("new", 2)):
+        save(checkpoint(GPT2, seed, dtype=torch.float32), tmp_path / name)
+    save(tuned(load(tmp_path / "base")), tmp_path / "tuned")
+    adapter = lora(tmp_path / "base", dtype=torch.float32, target_modules=["c_attn"])
+    for what, note in ((tmp_path / "tuned", True), (adapter, False)):
+        ends = ("transport", tmp_path / "base", what, tmp_path / "new", "--out", tmp_path / "out", "--overwrite")
+        report = run(*ends, "--json").json
+        assert ("the output head is untied from the embedding" in report["notes"]) is note
+        assert (load_config(tmp_path / "out").get("tie_word_embeddings") is False) is note
+
+
+def load_config(folder):
+    path = folder / "config.json"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
 def test_an_adapter(folders):
     base, new, out = (folders / name for name in ("base", "new", "out"))
     adapter = lora(base, dtype=torch.float32, target_modules=["q_proj", "o_proj", "fc1"])

@@ -83,7 +83,7 @@ def transport_to_folder(
     if isinstance(source, Checkpoint):
         with tables.steps(f"matching {base} to {new}") as progress:
             carried = transport(base, source, target, element, scale, symmetry, progress)
-        report |= {**_of_bases(carried.element), **evidence_of(carried.element, source)}
+        report |= {**_of_bases(carried.element, False), **evidence_of(carried.element, source)}
         files = match_files(carried.element, report, card.transported(report))
         save_with_bar(carried.checkpoint, out, overwrite, files)
         return report
@@ -92,7 +92,7 @@ def transport_to_folder(
     with tables.steps(f"matching {base} to {new}") as progress:
         moved = transport_adapter(base, source, target, element, symmetry, progress)
     notes = _on_new_base(moved.adapter, source, str(expanded(new)) if expanded(new).is_dir() else new)
-    report |= {**_of_bases(moved.element), "adapter": True}
+    report |= {**_of_bases(moved.element, True), "adapter": True}
     report |= _adapter_evidence(moved.element, source, moved.base)
     report["notes"] += notes
     files = match_files(moved.element, report, card.transported(report))
@@ -100,10 +100,10 @@ def transport_to_folder(
     return report
 
 
-def _of_bases(element: Element) -> dict[str, Any]:
-    """What a report says of the match of two bases, without what is of no concern where they are not averaged."""
-    notes = [note for note in element.report["notes"] if "cobasin merge averages" not in note]
-    return {**element.report, "notes": notes}
+def _of_bases(element: Element, adapter: bool) -> dict[str, Any]:
+    """What a report says of the match of two bases, which are not averaged, and of which an adapter changes nothing."""
+    notes = [note.partition(": cobasin merge averages")[0] for note in element.report["notes"]]
+    return {**element.report, "notes": [note for note in notes if not (adapter and "is untied" in note)]}
 
 
 def _element_at(path: Path) -> Element:
