@@ -245,11 +245,8 @@ def _from_pairs(
     says = at_mean[others[0]].says
     report |= {"objective": says["objective"], "starts": {int(start): end for start, end in says["starts"].items()}}
     seconds = time.perf_counter() - started
-    return (
-        reference,
-        {i: (one.values, {"rounds": one.says["rounds"], "seconds": seconds}) for i, one in at_mean.items()},
-        report,
-    )
+    found = {i: (one.values, {"rounds": one.says["rounds"], "seconds": seconds}) for i, one in at_mean.items()}
+    return reference, found, report
 
 
 def _fixed(anchor: str | int, count: int) -> int | None:
