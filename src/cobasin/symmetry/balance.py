@@ -56,9 +56,12 @@ def keep_bases(form: Form, values: Values, source: Frames, target: Frames) -> Fr
     for key, frame in target.items():
         own, size = source[key]["matrix"], frame["matrix"].shape[-1]
         without = (own == _multiples(own[..., 0, 0], size)).all(-1).all(-1)
-        without = in_new_order(form.spec, values, key, {"without": without})["without"][..., None, None]
+        # a head with a side of zeros has no scale either: it keeps what it has, and comes back from there
+        moves = in_new_order(form.spec, values, key, {"without": without, "scaled": own[..., 0, 0] != 1})
         scale = torch.linalg.slogdet(frame["matrix"]).logabsdet.div(size).exp()
+        scale = torch.where(moves["scaled"], scale, 1.0)
         scales = {"matrix": _multiples(scale, size), "dual": _multiples(1 / scale, size)}
+        without = moves["without"][..., None, None]
         kept[key] = {part: torch.where(without, scales[part], tensor) for part, tensor in frame.items()}
     return kept
 
