@@ -13,7 +13,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ import torch
 from scipy.stats import bootstrap
 
 from cobasin.checkpoints.checkpoint import Checkpoint, load
-from cobasin.checkpoints.output import publishing
 from cobasin.data import Batch, batches
 from cobasin.evaluation.agreement import kept
 from cobasin.evaluation.running import instantiate
@@ -31,6 +29,7 @@ from cobasin.merging.merge import Merge, merge_recipe
 from cobasin.symmetry.state import squared_distance
 from common.results import Results, write
 from common.showing import announce, parser, show, spread
+from common.tuning import fine_tune
 
 TASKS = ("isear", "crowdflower")
 STEPS, SIZE, RATE, LENGTH = 300, 32, 5e-5, 64
@@ -74,7 +73,6 @@ def base() -> Path:
 
 def fine_tuned(emotions: Emotions, seed: int, out: Path) -> Path:
     """The folder of a fine-tune, which is trained where it is not there."""
-    import datasets
     import transformers
 
     if out.exists():
@@ -90,24 +88,8 @@ def fine_tuned(emotions: Emotions, seed: int, out: Path) -> Path:
         {**tokenizer(row["text"], truncation=True, max_length=LENGTH), "labels": numbers[row["label"]]}
         for row in emotions.rows("train")
     ]
-    with publishing(out, False, None) as partial:
-        arguments = transformers.TrainingArguments(
-            output_dir=str(partial),
-            seed=seed,
-            max_steps=STEPS,
-            per_device_train_batch_size=SIZE,
-            learning_rate=RATE,
-            warmup_steps=STEPS // 10,
-            save_strategy="no",
-            report_to="none",
-            disable_tqdm=not sys.stderr.isatty(),
-            dataloader_pin_memory=False,
-        )
-        collator = transformers.DataCollatorWithPadding(tokenizer)
-        data = datasets.Dataset.from_list(rows)
-        transformers.Trainer(model, arguments, data_collator=collator, train_dataset=data).train()
-        model.save_pretrained(partial)
-        tokenizer.save_pretrained(partial)
+    arguments = {"max_steps": STEPS, "per_device_train_batch_size": SIZE, "learning_rate": RATE}
+    fine_tune(model, rows, out, seed, tokenizer, warmup_steps=STEPS // 10, **arguments)
     return out
 
 

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from cobasin.checkpoints.checkpoint import Checkpoint, load
-from cobasin.checkpoints.output import publishing
 from cobasin.data import Batch, batches
 from cobasin.evaluation.blend import Blend
 from cobasin.evaluation.running import instantiate
@@ -28,6 +27,7 @@ from cobasin.symmetry.element import Element
 from common.families import Family
 from common.results import Results, write
 from common.showing import announce, pair_of, parser, show, spread
+from common.tuning import fine_tune
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -77,7 +77,6 @@ class Texts:
 
 def fine_tuned(base: Path, texts: Texts, seed: int, out: Path) -> Path:
     """The folder of a fine-tune, which is trained where it is not there."""
-    import datasets
     import transformers
 
     if out.exists():
@@ -85,22 +84,8 @@ def fine_tuned(base: Path, texts: Texts, seed: int, out: Path) -> Path:
     transformers.set_seed(seed)
     model = instantiate(load(base), torch.float32).train()
     rows = [{**row, "labels": row["input_ids"]} for row in texts.train]
-    with publishing(out, False, None) as partial:
-        arguments = transformers.TrainingArguments(
-            output_dir=str(partial),
-            seed=seed,
-            max_steps=STEPS,
-            per_device_train_batch_size=SIZE,
-            learning_rate=RATE,
-            lr_scheduler_type="cosine",
-            warmup_steps=STEPS // 10,
-            save_strategy="no",
-            report_to="none",
-            disable_tqdm=True,
-            dataloader_pin_memory=False,
-        )
-        transformers.Trainer(model, arguments, train_dataset=datasets.Dataset.from_list(rows)).train()
-        model.save_pretrained(partial)
+    arguments = {"max_steps": STEPS, "per_device_train_batch_size": SIZE, "learning_rate": RATE}
+    fine_tune(model, rows, out, seed, lr_scheduler_type="cosine", warmup_steps=STEPS // 10, **arguments)
     return out
 
 

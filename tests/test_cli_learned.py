@@ -186,6 +186,7 @@ def test_without_resume_an_old_state_is_overwritten(tmp_path, monkeypatch):
     state.with_name("elements.json").unlink()
     state.write_bytes(b"of another time")
     assert "is damaged" in refused(tmp_path, *arguments, "--resume", unread=False)
+    assert refused(tmp_path, *arguments, "--loss", "labels")
     assert states(tmp_path), "a refused command leaves it"
     assert run(*arguments).code == 0
     assert not states(tmp_path)

@@ -72,17 +72,17 @@ def transport_to_folder(
         symmetry, scale: as in `cobasin.transport`.
         overwrite: whether ``out`` may be replaced.
     """
-    target = load(new)
+    old, target = load(base), load(new)
     source = load_adapter(tuned) if is_adapter(tuned) else load(tuned)
     path = None if element_path is None else expanded(element_path)
-    folders = [model.folder for model in (load(base), target, source)]
+    folders = [model.folder for model in (old, target, source)]
     check_output(out, overwrite, [*folders, path if path and path.is_dir() else None])
     element = None if path is None else _element_at(path)
     report = {"cobasin": __version__, "base": base, "tuned": tuned, "new": new, "element": element_path}
     report |= {"out": str(out), "scale": scale}
     if isinstance(source, Checkpoint):
         with tables.steps(f"matching {base} to {new}") as progress:
-            carried = transport(base, source, target, element, scale, symmetry, progress)
+            carried = transport(old, source, target, element, scale, symmetry, progress)
         report |= {**_of_bases(carried.element, False), **evidence_of(carried.element, source)}
         files = match_files(carried.element, report, card.transported(report))
         save_with_bar(carried.checkpoint, out, overwrite, files)
@@ -90,7 +90,7 @@ def transport_to_folder(
     if scale != 1.0:
         raise InputError(f"--scale {scale:g}: an adapter has a scale of its own, lora_alpha in adapter_config.json")
     with tables.steps(f"matching {base} to {new}") as progress:
-        moved = transport_adapter(base, source, target, element, symmetry, progress)
+        moved = transport_adapter(old, source, target, element, symmetry, progress)
     notes = _on_new_base(moved.adapter, source, str(expanded(new)) if expanded(new).is_dir() else new)
     report |= {**_of_bases(moved.element, True), "adapter": True}
     report |= _adapter_evidence(moved.element, source, moved.base)

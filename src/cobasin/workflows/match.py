@@ -78,6 +78,7 @@ def match_to_folder(
         _check_apart(out, anchor_out)
         check_output(anchor_out, overwrite, folders)
     search |= {"method": method, "data": rows, "move": "source" if anchor_out is None else "all"}
+    Search(**search)  # refused before what an interrupted run has left is removed
 
     def found(keep: Kept) -> tuple[Element, Element | None]:
         with tables.steps(f"matching {source} to {anchor}") as progress:
@@ -147,7 +148,7 @@ def _match_adapters(source: str, anchor: str, out: Path, symmetry: str, layers: 
         element = match_adapters(*ends, progress=progress)
     report = {"cobasin": __version__, "source": source, "anchor": anchor, "out": str(out), **element.report}
     report |= {"adapter": True, **products_kept(element, ends[0])}
-    files = {ELEMENT_FILE: element.save, **report_files(report, card.matched(report))}
+    files = match_files(element, report, card.matched(report))
     save_adapter(apply_to_adapter(element, ends[0]), out, files=files, overwrite=overwrite)
     return report
 
