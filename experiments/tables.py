@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import json
 import math
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+from common import pages  # noqa: E402
+from common.pages import table as _table  # noqa: E402
+
 STEPS = 3
-DOCS = Path(__file__).parents[1] / "docs"
-BLOCK = re.compile(r"(<!-- measured: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+DOCS = ROOT / "docs"
 Rows = Sequence[Mapping[str, Any]]
 
 
@@ -177,11 +182,6 @@ def _depth(layers: str) -> int:
     return int(last) - int(first) if last else int(first)
 
 
-def _table(columns: Sequence[str], body: Iterable[Sequence[str]]) -> list[str]:
-    rows = [list(columns), ["---"] * len(columns), *map(list, body)]
-    return [*(f"| {' | '.join(row)} |" for row in rows), ""]
-
-
 def _where(rows: Rows, **wanted: Any) -> list[Mapping[str, Any]]:
     return [row for row in rows if all(row.get(key) == value for key, value in wanted.items())]
 
@@ -198,14 +198,12 @@ def _number(value: float | None) -> float:
 def filled(page: str, measured: Path) -> str:
     """A page with the tables of all items that were measured."""
 
-    def block(found: re.Match[str]) -> str:
-        start, item, _, end = found.groups()
+    def tables(item: str) -> str:
         file = measured / f"{item}.json"
         missing = f"Not measured yet: `python experiments/run.py {item}`.\n"
-        tables = markdown(json.loads(file.read_text("utf-8"))) if file.exists() else missing
-        return start + tables + end
+        return markdown(json.loads(file.read_text("utf-8"))) if file.exists() else missing
 
-    return BLOCK.sub(block, page)
+    return pages.filled(page, tables)
 
 
 def main() -> None:

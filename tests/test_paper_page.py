@@ -12,6 +12,7 @@ import yaml
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "experiments"), str(ROOT / "benchmarks")]
 experiment, tables, world = (import_module(name) for name in ("experiment", "tables", "world"))
+pages = import_module("common.pages")
 PAGE = (ROOT / "docs" / "paper.md").read_text("utf-8")
 MEASURED = ROOT / "docs" / "measured"
 
@@ -22,7 +23,7 @@ def test_the_tables_are_what_was_measured():
 
 
 def test_every_item_has_a_block_and_every_block_an_item():
-    blocks = [item for _, item, _, _ in tables.BLOCK.findall(PAGE)]
+    blocks = [item for _, item, _, _ in pages.BLOCK.findall(PAGE)]
     assert sorted(blocks) == experiment.items()
     assert {path.stem for path in MEASURED.glob("*.json")} <= set(blocks)
 
