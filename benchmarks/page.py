@@ -1,7 +1,8 @@
-"""The tables of docs/one-basin.md from what was measured: python benchmarks/page.py.
+"""The tables of docs/one-basin.md and docs/adapters.md from what was measured: python benchmarks/page.py.
 
-The page has a block for each, between ``<!-- measured: TABLE FAMILY [FAMILY ...] -->`` and ``<!-- end -->``. A table is
-one of `TABLES`; its rows are those of ``benchmarks/measured/measured-FAMILY.json`` that are of test data.
+A page has a block for each, between ``<!-- measured: TABLE FAMILY [FAMILY ...] -->`` and ``<!-- end -->``. A table is
+one of `TABLES`; its rows are those of ``benchmarks/measured/measured-FAMILY.json`` that are of test data
+(``transport-measured-FAMILY.json``).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 import equal_cost
 import ladder
 import three
+import transport
 from common import pages
 from common.families import PAIRS, Family
 from common.pages import table
@@ -24,7 +26,8 @@ from common.showing import spread
 from one_basin import WAYS, options_of
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "one-basin.md"
+PAGES = [ROOT / "docs" / name for name in ("one-basin.md", "adapters.md")]
+MEASURED = ROOT / "benchmarks" / "measured"
 SMALL = ROOT / "benchmarks" / "training" / "small"
 Row = Mapping[str, Any]
 Models = Mapping[str, str]
@@ -59,7 +62,7 @@ class Measured:
         """A family by the name of its file."""
         small = SMALL / f"{name}.yaml"
         (family,) = Family.all(ROOT, ROOT, [str(small) if small.exists() else name])
-        rows = json.loads((ROOT / "benchmarks" / "measured" / f"measured-{name}.json").read_text("utf-8"))
+        rows = json.loads((MEASURED / f"measured-{name}.json").read_text("utf-8"))
         return cls(family.steps, [row for row in rows if "test" in row["of"]["data"]])
 
     def models(self, seeds: Sequence[int]) -> list[Models]:
@@ -178,6 +181,30 @@ def equal(name: str) -> list[str]:
     return table([f"{TITLES[name]}, pair 0-1", "accuracy, %", "loss"], body)
 
 
+def carried(*names: str) -> list[str]:
+    """What another base can use of a fine-tune; the share is of what a fine-tune of that base itself gains."""
+    heads, body = [""], dict[str, list[str]]()
+    for name in names:
+        rows, own = (
+            json.loads((MEASURED / f"transport-measured-{name}.json").read_text("utf-8")),
+            dict[str, list[Row]](),
+        )
+        for row in rows:
+            if not row["of"]["dev"]:
+                own.setdefault(row["of"].get("model") or f"carried, {row['of']['way']}", []).append(row)
+        for what, found in own.items():
+            ends = zip(found, own[transport.NEW], own[transport.OWN], strict=True)
+            shares = [100 * (start["new"] - row["new"]) / (start["new"] - end["new"]) for row, start, end in ends]
+            cells = [
+                spread([row["new"] for row in found]),
+                spread(shares, "{:.0f}"),
+                spread([row["old"] for row in found]),
+            ]
+            body.setdefault(what, [what]).extend(cells)
+        heads += [f"{TITLES[name]}: {word}" for word in ("loss", "share, %", "on Shakespeare")]
+    return table(heads, body.values())
+
+
 TABLES: Mapping[str, Callable[..., list[str]]] = {
     "ways": ways,
     "pairs": pairs,
@@ -185,6 +212,7 @@ TABLES: Mapping[str, Callable[..., list[str]]] = {
     "ladder": rungs,
     "three": three_into_one,
     "equal-cost": equal,
+    "transport": carried,
 }
 
 
@@ -227,8 +255,9 @@ def make(what: str) -> str:
 
 
 def main() -> None:
-    """Fill the page."""
-    PAGE.write_text(pages.filled(PAGE.read_text("utf-8"), make), "utf-8")
+    """Fill the pages."""
+    for page in PAGES:
+        page.write_text(pages.filled(page.read_text("utf-8"), make), "utf-8")
 
 
 if __name__ == "__main__":
