@@ -42,7 +42,13 @@ TITLES = {
     "gemma2": "Gemma 2",
     "olmo2": "OLMo 2",
 }
-FORMS = {"loss": "{:.3f}", "accuracy": "{:.2f}", "barrier": "{:.3f}", "distance_canonical": "{:.2f}"}
+FORMS = {
+    "loss": "{:.3f}",
+    "accuracy": "{:.2f}",
+    "barrier": "{:.3f}",
+    "removed": "{:.0f}",
+    "distance_canonical": "{:.2f}",
+}
 
 
 @dataclass(frozen=True)
@@ -62,8 +68,7 @@ class Measured:
         """A family by the name of its file."""
         small = SMALL / f"{name}.yaml"
         (family,) = Family.all(ROOT, ROOT, [str(small) if small.exists() else name])
-        rows = json.loads((MEASURED / f"measured-{name}.json").read_text("utf-8"))
-        return cls(family.steps, [row for row in rows if "test" in row["of"]["data"]])
+        return cls(family.steps, [row for row in _rows(f"measured-{name}") if "test" in row["of"]["data"]])
 
     def models(self, seeds: Sequence[int]) -> list[Models]:
         """The models of these seeds by their fingerprints; more than one, where a seed was trained more than once."""
@@ -173,7 +178,7 @@ def equal(name: str) -> list[str]:
     one, columns = Measured.of(name), ("accuracy", "loss")
     models = one.models((0, 1))[0]
     body = [*_parents(one, models, columns), ["raw average", *_cells(one.get(models, way="none"), columns)]]
-    for way, options in equal_cost.MATCHED.items():
+    for way, options in equal_cost.MATCHED.items():  # of one seed, as what is trained
         body.append([f"matched by {way}", *_cells(one.matched(models, options, equal_cost.STEPS)[:1], columns)])
     for start, target in product(equal_cost.STARTS, (equal_cost.ANSWERS, equal_cost.LABELS)):
         rows = one.get(models, way="train", start=start, target=target, steps=equal_cost.STEPS)
@@ -185,16 +190,13 @@ def carried(*names: str) -> list[str]:
     """What another base can use of a fine-tune; the share is of what a fine-tune of that base itself gains."""
     heads, body = [""], dict[str, list[str]]()
     for name in names:
-        rows, own = (
-            json.loads((MEASURED / f"transport-measured-{name}.json").read_text("utf-8")),
-            dict[str, list[Row]](),
-        )
-        for row in rows:
+        own: dict[str, list[Row]] = {}
+        for row in _rows(f"transport-measured-{name}"):
             if not row["of"]["dev"]:
                 own.setdefault(row["of"].get("model") or f"carried, {row['of']['way']}", []).append(row)
         for what, found in own.items():
             ends = zip(found, own[transport.NEW], own[transport.OWN], strict=True)
-            shares = [100 * (start["new"] - row["new"]) / (start["new"] - end["new"]) for row, start, end in ends]
+            shares = [100 * transport.share(*one) for one in ends]
             cells = [
                 spread([row["new"] for row in found]),
                 spread(shares, "{:.0f}"),
@@ -214,6 +216,10 @@ TABLES: Mapping[str, Callable[..., list[str]]] = {
     "equal-cost": equal,
     "transport": carried,
 }
+
+
+def _rows(file: str) -> list[Row]:
+    return json.loads((MEASURED / f"{file}.json").read_text("utf-8"))
 
 
 def _parents(one: Measured, models: Models, columns: Sequence[str]) -> list[list[str]]:
@@ -242,9 +248,8 @@ def _cells(rows: Sequence[Row], columns: Sequence[str]) -> list[str]:
     for column in columns:
         values = [row[column] * (100 if column in ("accuracy", "removed") else 1) for row in rows]
         if column == "removed" and values:
-            cells.append(f"{mean(values):.0f}")
-        else:
-            cells.append(spread(values, FORMS.get(column, "")))
+            values = [mean(values)]
+        cells.append(spread(values, FORMS[column]))
     return cells
 
 

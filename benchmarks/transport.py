@@ -159,8 +159,13 @@ def of_pair(
             found.setdefault(f"carried, {name}", []).append(row)
     for rows in found.values():
         for row, start, end in zip(rows, found[NEW], found[OWN], strict=True):
-            row["gain"] = (start["new"] - row["new"]) / (start["new"] - end["new"])
+            row["gain"] = share(row, start, end)
     return found
+
+
+def share(row: Mapping[str, Any], start: Mapping[str, Any], end: Mapping[str, Any]) -> float:
+    """Of what the new base's own fine-tune gains in loss, the share that another model has."""
+    return (start["new"] - row["new"]) / (start["new"] - end["new"])
 
 
 def table(family: Family, found: Mapping[str, Sequence[Mapping[str, float]]], dev: bool) -> None:
