@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import product
+from statistics import mean
 from typing import Any
 
 import torch
@@ -22,10 +23,10 @@ from cobasin.learning.descent import hold_out
 from cobasin.learning.inputs import Inputs
 from cobasin.merging.heal import Judge, heal
 from common.families import PAIRS, Family
+from common.measured import Measured, Models, Row, cells, options_of
 from common.measuring import Bench, ends_of
-from common.results import write
-from common.showing import announce, parser, show, spread
-from one_basin import LEARNED, minutes, options_of, runs
+from common.showing import Table, announce, parser
+from one_basin import LEARNED, Pair, minutes, runs
 
 STEPS = 500
 LABELS, ANSWERS = "labels", "answers"
@@ -37,32 +38,31 @@ MATCHED: Mapping[str, Mapping[str, Any]] = {
 }
 PARENT, RAW, WEIGHTS = "one parent", "raw average", "average matched by weights"
 STARTS = {PARENT: 1e-4, RAW: 1e-3, WEIGHTS: 1e-3}  # what is trained, and at which rate: the best on held-out rows
+TRAINED = tuple(product(STARTS, (ANSWERS, LABELS)))
 
 
-def run(bench: Bench, pairs: Sequence[tuple[int, int]], seeds: int, steps: int) -> dict[str, list[dict[str, Any]]]:
-    """The scores of everything, over pairs and seeds."""
-    parents = [bench.parents(pair) for pair in pairs]
-    found = {
-        "parents": [parent for row in parents for parent in row["each"]],
-        "probability ensemble": [row["ensemble"] for row in parents],
-        "raw average": [bench.raw(pair) for pair in pairs],
-    }
-    for name, way in MATCHED.items():
-        found[f"matched by {name}"] = [
-            bench.matched(pair, options_of(way, steps), seed) for pair, seed in runs(way, pairs, seeds)
-        ]
-    for start, target in product(STARTS, (ANSWERS, LABELS)):
-        found[f"{start}, trained, {target}"] = [
+def run(bench: Bench, pairs: Sequence[Pair], seeds: int, steps: int) -> None:
+    """Measure everything, over pairs and seeds."""
+    for pair in pairs:
+        bench.parents(pair)
+        bench.raw(pair)
+    for way in MATCHED.values():
+        for pair, seed in runs(way, pairs, seeds):
+            bench.matched(pair, options_of(way, steps), seed)
+    for start, target in TRAINED:
+        for pair, seed in runs(LEARNED, pairs, seeds):
             bench.other(
                 pair,
-                {"way": "train", "start": start, "target": target, "steps": steps, "rate": STARTS[start], "seed": seed},
+                {**of_trained(start, target, steps), "seed": seed},
                 lambda pair=pair, start=start, target=target, seed=seed: trained(
                     bench, pair, start, target, steps, seed
                 ),
             )
-            for pair, seed in runs(LEARNED, pairs, seeds)
-        ]
-    return found
+
+
+def of_trained(start: str, target: str, steps: int) -> dict[str, Any]:
+    """What the record says of a model that was trained."""
+    return {"way": "train", "start": start, "target": target, "steps": steps, "rate": STARTS[start]}
 
 
 def trained(bench: Bench, pair: tuple[int, int], start: str, target: str, steps: int, seed: int) -> dict[str, Any]:
@@ -80,50 +80,54 @@ def trained(bench: Bench, pair: tuple[int, int], start: str, target: str, steps:
     return task.score(model) | {"held_out": losses, "batch": inputs.size}
 
 
-def table(bench: Bench, found: Mapping[str, Sequence[Mapping[str, float]]], steps: int) -> None:
-    rows, size = [], found[f"{PARENT}, trained, {LABELS}"][0]["batch"]
-    for name, own in found.items():
-        learns = name.endswith((LABELS, ANSWERS))
-        passes = f"{steps * size:,}" if learns else "0"
-        rows.append(
-            [
-                name,
-                passes + (" and 2 forward" if name.endswith(ANSWERS) else ""),
-                "2" if "ensemble" in name else "1",
-                spread([row["accuracy"] for row in own], "{:.2%}"),
-                spread([row["loss"] for row in own]),
-            ]
+def table(measured: Measured, models: Models, steps: int) -> Table:
+    """Of a pair; what learns, of the seeds that there are of all that is trained."""
+    training = {
+        f"{start}, trained, {target}": measured.get(models, **of_trained(start, target, steps))
+        for start, target in TRAINED
+    }
+    seeds = {row["of"]["seed"] for rows in training.values() for row in rows}
+    found = {RAW: measured.get(models, way="none")}
+    for name, way in MATCHED.items():
+        rows = measured.matched(models, way, steps)
+        found[f"matched by {name}"] = [row for row in rows if row["of"]["seed"] in seeds]
+    found |= training
+    (parents,) = measured.get(models, way="parents")
+    size = found[f"{PARENT}, trained, {LABELS}"][0]["batch"]
+    body = [[line[0], "0", *line[1:]] for line in measured.parents(models, ["accuracy", "loss"])]
+    for name, rows in found.items():
+        passes = f"{steps * size:,}" if name.endswith((LABELS, ANSWERS)) else "0"
+        body.append(
+            [name, passes + (" and 2 forward" if name.endswith(ANSWERS) else ""), *cells(rows, ["accuracy", "loss"])]
         )
-    show(
-        f"{bench.family.name}, {bench.task.data}",
-        ["", "passes over rows, at most", "cost of inference", "accuracy", "loss"],
-        rows,
-        "Mean and standard deviation over pairs and seeds. Activations are compared on at most 256 rows, forward. "
-        + verdict(found),
+    return Table(
+        f"{measured.title}, pair {'-'.join(models)}",
+        ["passes over rows, at most", "accuracy, %", "loss"],
+        body,
+        "Mean and standard deviation over seeds. Activations are compared on at most 256 rows, forward. An ensemble "
+        f"costs twice as much where it is used. {verdict(found | {'parents': parents['each']})}",
     )
 
 
-def verdict(found: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
+def verdict(found: Mapping[str, Sequence[Row]]) -> str:
     """Whether matching pays: the best single model with matching in it against the best without, by loss."""
-    losses = {name: sum(row["loss"] for row in own) / len(own) for name, own in found.items()}
-    single = [name for name in losses if name != "probability ensemble"]
+    losses = {name: mean(row["loss"] for row in own) for name, own in found.items()}
     lines = []
     for what, group in (
-        ("without training", [name for name in single if not name.endswith((LABELS, ANSWERS))]),
-        ("without labels", [name for name in single if name.endswith(ANSWERS)]),
-        ("with labels", [name for name in single if name.endswith(LABELS)]),
+        ("without training", [name for name in losses if not name.endswith((LABELS, ANSWERS))]),
+        ("without labels", [name for name in losses if name.endswith(ANSWERS)]),
+        ("with labels", [name for name in losses if name.endswith(LABELS)]),
     ):
-        first = {kind: min(names, key=losses.__getitem__) for kind, names in _by_matching(group).items()}
-        pays = losses[first[True]] < losses[first[False]]
+        best = {
+            matched: min((name for name in group if ("matched" in name) is matched), key=losses.__getitem__)
+            for matched in (True, False)
+        }
+        pays = losses[best[True]] < losses[best[False]]
         lines.append(
-            f"{what} matching {'pays' if pays else 'does not pay'}: {first[True]} {losses[first[True]]:.3f}, "
-            f"{first[False]} {losses[first[False]]:.3f}"
+            f"{what} matching {'pays' if pays else 'does not pay'}: {best[True]} {losses[best[True]]:.3f}, "
+            f"{best[False]} {losses[best[False]]:.3f}"
         )
     return "; ".join(lines).capitalize() + "."
-
-
-def _by_matching(names: Sequence[str]) -> dict[bool, list[str]]:
-    return {matched: [name for name in names if ("matched" in name) is matched] for matched in (True, False)}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -131,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     families = Family.all(asked.shared, asked.out / "models", asked.family)
     pairs = {family.name: family.pairs(asked.pair or PAIRS[:1]) for family in families}
     steps = asked.steps or STEPS
-    trained_ways = [LEARNED] * len(STARTS)  # each against two targets, at half the cost
+    trained_ways = [LEARNED] * (len(TRAINED) // 2)  # at half the cost
     cost = sum(
         minutes(way, steps) * len(runs(way, own, asked.seeds))
         for own in pairs.values()
@@ -141,9 +145,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for family in families:
         if pairs[family.name]:
             bench = Bench(family, asked.train, asked.dev, asked.out)
-            found = run(bench, pairs[family.name], asked.seeds, steps)
-            write(asked.out / f"equal_cost-{family.name}-{steps}.json", found)
-            table(bench, found, steps)
+            run(bench, pairs[family.name], asked.seeds, steps)
+            measured = bench.measured()
+            for pair in pairs[family.name]:
+                table(measured, bench.models(pair), steps).show()
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from typing import Any
 
 from common.processes import Figures, anonymous_mb, in_turn, ratio, watched
 from common.results import write
-from common.showing import show
+from common.showing import Table
 
 # Zhang et al. 2025, Table 3: seconds of attention matching on an A100
 PAPER_ATTENTION = {"roberta-base": 1.71, "deberta-v3-large": 1.59}
@@ -35,7 +35,7 @@ GRAMS = "ffn-grams"
 MATCHINGS = ("attention", "ffn", "paper", "full")
 STEPS = ("read", "write", GRAMS, *MATCHINGS)
 PAIRS = ("unrelated", "related")
-COLUMNS = ("step", "CPU s", "of it matching", "wall s", "anonymous MB", "ascent rounds", "wall / Grams", "CPU / Grams")
+COLUMNS = ("CPU s", "of it matching", "wall s", "anonymous MB", "ascent rounds", "wall / Grams", "CPU / Grams")
 
 
 @dataclass(frozen=True)
@@ -134,18 +134,24 @@ def run(what: str, anchor: Path, source: Path) -> Step:
     return Step(**json.loads(done.stdout.splitlines()[-1]))
 
 
-def rows(found: dict[str, list[Step]]) -> list[list[str]]:
+def table(name: str, pair: str, found: Mapping[str, Sequence[Step]]) -> Table:
     """Medians, and how they compare with the bare Grams."""
-    table = []
+    body = []
     for what, steps in found.items():
         matched = what in MATCHINGS
         row = [what, f"{_median(steps, 'cpu_s'):.2f}", f"{_median(steps, 'ascent_cpu_s'):.2f}" if matched else ""]
         row += [f"{_median(steps, 'wall_s'):.2f}", f"{_median(steps, 'anonymous_mb'):.0f}"]
         row.append(f"{_median(steps, 'rounds'):g}" if matched else "")
-        if matched and GRAMS in found:
-            row += [f"{ratio(steps, found[GRAMS], key):.2f} x" for key in ("wall_s", "cpu_s")]
-        table.append(row)
-    return table
+        against = found[GRAMS] if matched and GRAMS in found else None
+        row += [f"{ratio(steps, against, key):.2f}" if against else "" for key in ("wall_s", "cpu_s")]
+        body.append(row)
+    count = len(next(iter(found.values())))
+    return Table(
+        f"{name}, {pair}, {count} round{'s' * (count > 1)}",
+        COLUMNS,
+        body,
+        f"float32; attention matching of the paper, on an A100: {PAPER_ATTENTION[name]} s",
+    )
 
 
 def _median(steps: Sequence[Step], key: str) -> float:
@@ -177,8 +183,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for pair in pairs:
             anchor, source = make(name, "anchor", options.folder), make(name, pair, options.folder)
             found = in_turn({what: partial(run, what, anchor, source) for what in steps}, options.runs)
-            caption = f"attention matching of the paper, on an A100: {PAPER_ATTENTION[name]} s"
-            show(f"{name}, float32, {pair}", COLUMNS, rows(found), caption)
+            table(name, pair, found).show()
             earlier = json.loads(path.read_text()) if path.exists() else {}
             told = {what: [asdict(one) for one in taken] for what, taken in found.items()}
             write(path, earlier | {f"{name}, {pair}": told})

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -28,7 +29,7 @@ from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import form_of
 from common.families import Family, Task
 from common.results import write
-from common.showing import parser, show
+from common.showing import Table, parser
 
 FAMILY = "llama-shakespeare"
 SAMPLES = 64
@@ -71,6 +72,20 @@ def change(model: Checkpoint, other: Checkpoint) -> float:
     return float((a - b).abs().max() / a.abs().max())
 
 
+def table(found: Mapping[str, Any]) -> Table:
+    """What each method makes of a model and its copy."""
+    columns = ["test loss, not matched", "matched", "change of the logits, not matched", "matched"]
+    body = [
+        [f"`{name}`", *(f"{row[s]['loss']:.4f}" for s in row), *(f"{row[s]['change']:.1e}" for s in row)]
+        for name, row in found["merged"].items()
+    ]
+    caption = (
+        f"{found['name']} (loss {found['model']:.4f}) merged with a copy that has the same function "
+        f"({found['copy']:.4f}); {found['data']}"
+    )
+    return Table("method", columns, body, caption)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     asked = parser(__doc__, seeds=False, families=False).parse_args(arguments)
     family = Family.all(asked.shared, asked.out / "models", [FAMILY])[0]
@@ -83,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     def loss(checkpoint: Checkpoint) -> float:
         return task.score(instantiate(checkpoint, torch.float32))["loss"]
 
-    found: dict = {"model": loss(model), "copy": loss(copy), "change": change(model, copy), "merged": {}}
+    found: dict[str, Any] = {"model": loss(model), "copy": loss(copy), "change": change(model, copy), "merged": {}}
     with tempfile.TemporaryDirectory() as place:
         statistics = write_text(task, Path(place) / "text.jsonl")
         for name, method in track(methods().items(), "merging", console=Console(stderr=True)):
@@ -91,16 +106,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             found["merged"][name] = {
                 symmetry: {"loss": loss(one), "change": change(model, one)} for symmetry, one in both.items()
             }
-    losses = f"(loss {found['model']:.4f}) and a copy with the same function ({found['copy']:.4f})"
-    show(
-        f"{folders[0].name} {losses}, merged",
-        ["method", "loss, not matched", "matched", "change of the logits, not matched", "matched"],
-        [
-            [name, *(f"{row[s]['loss']:.4f}" for s in row), *(f"{row[s]['change']:.1e}" for s in row)]
-            for name, row in found["merged"].items()
-        ],
-        task.data,
-    )
+    found |= {"name": folders[0].name, "data": task.data}
+    table(found).show()
     write(asked.out / "identical.json", found)
 
 

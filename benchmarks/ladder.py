@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from common.families import PAIRS, Family
+from common.measured import Measured, Models, cells, options_of
 from common.measuring import Bench
-from common.results import write
-from common.showing import announce, parser, show, spread
-from one_basin import WAYS, minutes, options_of, runs
+from common.showing import Table, announce, parser
+from one_basin import WAYS, Pair, minutes, runs
 
 RUNGS: Mapping[str, dict[str, Any]] = {
     "FFN": {"symmetry": "ffn"},
@@ -30,32 +30,29 @@ RUNGS: Mapping[str, dict[str, Any]] = {
 }
 
 
-def run(bench: Bench, pairs: Sequence[tuple[int, int]], seeds: int, steps: int) -> dict[str, list[dict[str, Any]]]:
-    """The results of every rung, over pairs and seeds."""
-    found = {"none": [bench.raw(pair) for pair in pairs]}
+def run(bench: Bench, pairs: Sequence[Pair], seeds: int, steps: int) -> None:
+    """Measure every rung, over pairs and seeds."""
+    for pair in pairs:
+        bench.raw(pair)
+    for way in RUNGS.values():
+        for pair, seed in runs(way, pairs, seeds):
+            bench.matched(pair, options_of(way, steps), seed)
+
+
+def table(every: Sequence[tuple[str, Measured, Models]]) -> Table:
+    """Of pairs of models, side by side."""
+    columns = {"accuracy": "accuracy, %", "barrier": "barrier", "distance_canonical": "distance"}
+    body = [["none", *(cell for _, one, models in every for cell in cells(one.get(models, way="none"), list(columns)))]]
     for name, way in RUNGS.items():
-        options = options_of(way, steps)
-        found[name] = [bench.matched(pair, options, seed) for pair, seed in runs(way, pairs, seeds)]
-    return found
-
-
-def table(bench: Bench, pairs: Sequence[tuple[int, int]], found: Mapping[str, Sequence[Mapping[str, float]]]) -> None:
-    each = [parent for pair in pairs for parent in bench.parents(pair)["each"]]
-    rows = [["parents", *_cells(each, ("accuracy", "loss"))]]
-    columns = ("accuracy", "loss", "barrier", "distance_canonical", "distance_files")
-    rows += [[name, *_cells(own, columns)] for name, own in found.items()]
-    show(
-        f"{bench.family.name}, {bench.task.data}",
-        ["matched by", "accuracy, %", "loss", "barrier", "distance, canonical form", "distance, files"],
-        rows,
-        f"Midpoint of the pairs {' '.join('-'.join(map(str, pair)) for pair in pairs)}, mean and standard deviation "
-        "over pairs and seeds. The canonical form is one for all lines: norms folded, free biases moved or dropped.",
+        found = [one.matched(models, way) for _, one, models in every]
+        body.append([name, *(cell for rows in found for cell in cells(rows, list(columns)))])
+    return Table(
+        "matched by",
+        [f"{head}: {column}" for head, _, _ in every for column in columns.values()],
+        body,
+        "Midpoints; mean and standard deviation over seeds. The distance is in one canonical form for all lines: "
+        "norms folded, free biases moved or dropped.",
     )
-
-
-def _cells(rows: Sequence[Mapping[str, float]], columns: Sequence[str]) -> list[str]:
-    form = {"accuracy": "{:.2%}", "loss": "{:.3f}", "barrier": "{:.3f}"}
-    return [spread([row[column] for row in rows], form.get(column, "{:.2f}")) for column in columns]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -71,9 +68,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for family in families:
         if pairs[family.name]:
             bench = Bench(family, asked.train, asked.dev, asked.out)
-            found = run(bench, pairs[family.name], asked.seeds, asked.steps or family.steps)
-            write(asked.out / f"ladder-{family.name}.json", found)
-            table(bench, pairs[family.name], found)
+            run(bench, pairs[family.name], asked.seeds, asked.steps or family.steps)
+            measured = bench.measured(asked.steps)
+            for pair in pairs[family.name]:
+                table([(f"{family.name} {pair[0]}-{pair[1]}", measured, bench.models(pair))]).show()
 
 
 if __name__ == "__main__":

@@ -10,16 +10,15 @@ BERTs as well. Methods with randomness (DARE) draw other numbers in each tool, s
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 import yaml
-from rich.console import Console
-from rich.table import Table
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -35,6 +34,8 @@ from transformers import (
 from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.writer import save
 from cobasin.merging.merge import merge_recipe
+from common.results import write
+from common.showing import Table
 
 RECIPES = Path(__file__).parents[1] / "examples" / "recipes"
 NOISE = 0.05
@@ -128,6 +129,20 @@ def compare(recipe: Path, folder: Path, mergekit: str) -> dict:
     return row
 
 
+def table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """How far the two tools' tensors are apart, next to how far they are from a parent."""
+    body = []
+    for row in rows:
+        if "mergekit" in row:  # it refused the recipe
+            figures = [f"mergekit: {row['mergekit']}", ""]
+        else:
+            drawn = row["method"].startswith("dare")
+            figures = ["random" if drawn else f"{row['difference']:.1e}", f"{row['control']:.1e}"]
+        body.append([row["recipe"].removesuffix(".yaml"), f"`{row['method']}`", *figures])
+    columns = ["method", "largest difference", "control"]
+    return Table("recipe", columns, body, "The control is the distance of the result from one parent.")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mergekit", required=True, type=Path, help="mergekit-yaml in an environment of its own")
@@ -140,16 +155,8 @@ def main() -> None:
         recipes = [*sorted(RECIPES.glob("*.yaml")), *write_bert_recipes(folder)]
         rows = [compare(recipe.absolute(), folder, mergekit) for recipe in recipes]
         os.chdir(out.anchor)
-    table = Table("recipe", "method", "tensors", "largest difference", "of one parent (control)")
-    for row in rows:
-        if "mergekit" in row:
-            table.add_row(row["recipe"], row["method"], "", f"mergekit: {row['mergekit']}", "")
-        else:
-            numbers = f"{row['difference']:.1e}", f"{row['control']:.1e}"
-            table.add_row(row["recipe"], row["method"], str(row["tensors"]), *numbers)
-    Console().print(table)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(rows, indent=2) + "\n")
+    table(rows).show()
+    write(out, rows)
 
 
 if __name__ == "__main__":

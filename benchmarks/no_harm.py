@@ -14,6 +14,7 @@ import importlib.util
 import json
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +29,14 @@ from cobasin.evaluation.running import instantiate
 from cobasin.merging.merge import Merge, merge_recipe
 from cobasin.symmetry.state import squared_distance
 from common.results import Results, write
-from common.showing import announce, parser, show, spread
+from common.showing import Table, announce, parser, spread
 from common.tuning import fine_tune
 
 TASKS = ("isear", "crowdflower")
 STEPS, SIZE, RATE, LENGTH = 300, 32, 5e-5, 64
+PLAIN = "as they are"
 WAYS: Mapping[str, Any] = {
-    "as they are": {"symmetry": "none"},
+    PLAIN: {"symmetry": "none"},
     "paper": {"symmetry": "paper"},
     "weights": {},
     "weights, gl": {"symmetry": "gl"},
@@ -162,69 +164,93 @@ def harm(truth: Sequence[int], matched: Sequence[Sequence[int]], plain: Sequence
     return {"gains": each, "interval": [float(interval.low), float(interval.high)]}
 
 
-def run(shared: Path, out: Path, seeds: int, dev: bool) -> dict[str, Any]:
-    """Everything: scores of parents and averages, what was found, and the gains of matching."""
-    sets, split = [Emotions(shared, task) for task in TASKS], "dev" if dev else "test"
-    rows = [emotions.rows(split) for emotions in sets]
-    truths = [[own.labels.index(row["label"]) for row in part] for own, part in zip(sets, rows, strict=True)]
-    results, said = Results(out / "measured-no_harm.json"), {"split": split, "steps": STEPS, "rate": RATE}
-    found: dict[str, Any] = {"parents": [], **{name: [] for name in WAYS}}
-    for seed in range(seeds):
-        pair = [fine_tuned(own, seed, out / "models" / f"minilm-{own.folder.name}-{seed}") for own in sets]
-        tests = [
-            list(batches(load(folder), part, samples=None, batch_size=64, seed=0))
-            for folder, part in zip(pair, rows, strict=True)
+class Pair:
+    """The fine-tunes of a seed, and the rows of each task; trained, and read, once something is to be measured.
+
+    Args:
+        sets: of texts.
+        seed: of the training.
+        split: ``dev`` or ``test``.
+        out: folder of ``models``.
+    """
+
+    def __init__(self, sets: Sequence[Emotions], seed: int, split: str, out: Path):
+        self.sets, self.seed, self.split, self.out = sets, seed, split, out
+
+    @cached_property
+    def folders(self) -> list[Path]:
+        """Of the models."""
+        return [
+            fine_tuned(own, self.seed, self.out / "models" / f"minilm-{own.folder.name}-{self.seed}")
+            for own in self.sets
         ]
 
-        def parents(pair: Sequence[Path] = pair, tests: Sequence[Sequence[Batch]] = tests) -> dict[str, Any]:
-            own = [predictions(load(folder), rows) for folder, rows in zip(pair, tests, strict=True)]
-            return {"predictions": own}
+    @cached_property
+    def tests(self) -> list[list[Batch]]:
+        """The rows of each task."""
+        return [
+            list(batches(load(folder), own.rows(self.split), samples=None, batch_size=64, seed=0))
+            for folder, own in zip(self.folders, self.sets, strict=True)
+        ]
 
-        found["parents"].append(results.get({"seed": seed, "way": "parents", **said}, parents))
+    def parents(self) -> dict[str, Any]:
+        """What each predicts for its own task."""
+        models = zip(self.folders, self.tests, strict=True)
+        return {"predictions": [predictions(load(folder), rows) for folder, rows in models]}
+
+
+def run(shared: Path, out: Path, seeds: int, dev: bool) -> dict[str, Any]:
+    """Everything, of every way and seed: macro F1 of each task, what was found, and the gains of matching."""
+    sets, split = [Emotions(shared, task) for task in TASKS], "dev" if dev else "test"
+    truths = [[own.labels.index(row["label"]) for row in own.rows(split)] for own in sets]
+    results, said = Results(out / "measured-no_harm.json"), {"split": split, "steps": STEPS, "rate": RATE}
+    found: dict[str, list[Any]] = {"parents": [], **{name: [] for name in WAYS}}
+    for seed in range(seeds):
+        pair = Pair(sets, seed, split, out)
+        found["parents"].append(results.get({"seed": seed, "way": "parents", **said}, pair.parents))
         for name, way in WAYS.items():
-            found[name].append(
-                results.get(
-                    {"seed": seed, "way": name, "match": way, **said},
-                    lambda pair=pair, tests=tests, way=way: measure(pair, tests, way),
-                )
-            )
-    for name in ("parents", *WAYS):
-        for row in found[name]:
-            row["f1"] = [macro_f1(truth, own) for truth, own in zip(truths, row["predictions"], strict=True)]
-    plain = found["as they are"]
-    found["gains"] = {
+            of = {"seed": seed, "way": name, "match": way, **said}
+            found[name].append(results.get(of, lambda pair=pair, way=way: measure(pair.folders, pair.tests, way)))
+    predicted = {name: [row.pop("predictions") for row in rows] for name, rows in found.items()}
+    for name, rows in found.items():
+        for row, own in zip(rows, predicted[name], strict=True):
+            row["f1"] = [macro_f1(truth, one) for truth, one in zip(truths, own, strict=True)]
+    plain = predicted[PLAIN]
+    gains = {
         name: [
-            harm(truth, *([row["predictions"][i] for row in rows] for rows in (found[name], plain)))
+            harm(truth, *([row[i] for row in rows] for rows in (predicted[name], plain)))
             for i, truth in enumerate(truths)
         ]
         for name in WAYS
+        if name != PLAIN
     }
-    return found
+    return {"split": split, "rows": found, "gains": gains}
 
 
-def table(found: Mapping[str, Any], split: str) -> None:
-    rows = []
-    for name in ("parents", *WAYS):
-        own, line = found[name], [name]
+def table(found: Mapping[str, Any]) -> Table:
+    """From what `run` gives."""
+    body = []
+    for name, rows in found["rows"].items():
+        line = [name]
         for i in range(len(TASKS)):
-            line.append(spread([100 * row["f1"][i] for row in own], "{:.2f}"))
-            line.append(_gain(found["gains"][name][i]) if name in WAYS and own is not found["as they are"] else "")
-        if "kept" in own[0]:
-            stays = {space: min(row["kept"][space] for row in own) for space in own[0]["kept"]}
+            line.append(spread([100 * row["f1"][i] for row in rows], "{:.2f}"))
+            line.append(_gain(found["gains"][name][i]) if name in found["gains"] else "")
+        if "kept" in rows[0]:
+            stays = {space: min(row["kept"][space] for row in rows) for space in rows[0]["kept"]}
             line += [
-                " ".join(f"{space} {share:.2%}" for space, share in stays.items() if share is not None),
-                spread([row["moved"] / row["before"] for row in own]),
-                spread([row["after"] / row["before"] for row in own]),
+                spread([row["moved"] / row["before"] for row in rows]),
+                spread([row["after"] / row["before"] for row in rows]),
+                ", ".join(f"{space} {share:.2%}" for space, share in stays.items() if share is not None),
             ]
-        rows.append(line)
-    columns = [column for task in TASKS for column in (f"F1 {task}", "gain, 95 %")]
-    show(
-        f"two fine-tunes of one base, {split} sets, matched and averaged",
-        ["", *columns, "kept, at least", "moved", "distance after"],
-        rows,
+        body.append(line + [""] * (8 - len(line)))
+    columns = [column for task in TASKS for column in (f"{task}, F1", "gain")]
+    return Table(
+        f"two fine-tunes of one base, averaged, {found['split']} sets",
+        [*columns, "moved", "distance after", "kept, at least"],
+        body,
         "Macro F1 in %, mean and standard deviation over seeds. Gain over the average as they are: mean ± standard "
-        "deviation over seeds, and its interval over rows. Kept: share of coordinates that stay in their places. "
-        "Distances relative to that of the two before.",
+        "deviation over seeds, and its 95 % interval over rows. Distances relative to that of the two before. Kept: "
+        "the share of coordinates that stay in their places.",
     )
 
 
@@ -240,7 +266,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     announce(cost, f"{asked.seeds} seeds; models and results that are there are not made again")
     found = run(asked.shared, asked.out, asked.seeds, asked.dev)
     write(asked.out / "no_harm.json", found)
-    table(found, "dev" if asked.dev else "test")
+    table(found).show()
 
 
 if __name__ == "__main__":

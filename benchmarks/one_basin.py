@@ -18,9 +18,9 @@ from typing import Any
 from cobasin.evaluation.path import LossPath
 from cobasin.evaluation.plots import plot_paths
 from common.families import Family
+from common.measured import Measured, Models, Row, cells, options_of
 from common.measuring import Bench
-from common.results import write
-from common.showing import announce, parser, show, spread
+from common.showing import Table, announce, parser
 
 LEARNED: dict[str, Any] = {"method": "learned", "data": True, "symmetry": "gl"}
 WAYS: Mapping[str, dict[str, Any]] = {
@@ -31,7 +31,6 @@ WAYS: Mapping[str, dict[str, Any]] = {
     "learned, made up": {"method": "learned", "symmetry": "gl", "steps": 500},  # few inputs, soon learned
     "learned, training data": LEARNED,
 }
-SHARES = ("accuracy", "removed")
 Pair = tuple[int, int]
 
 
@@ -39,11 +38,6 @@ def minutes(way: Mapping[str, Any], steps: int) -> float:
     """CPU minutes that a small pair takes, measuring included: the mean over ViT, GPT-2 and Llama."""
     learned = 1.5 + 0.008 * options_of(way, steps).get("steps", 0)
     return {"weights": 0.5, "activations": 1.2, "learned": learned}[way.get("method", "weights")]
-
-
-def options_of(way: Mapping[str, Any], steps: int) -> dict[str, Any]:
-    """A way, as `match_all` takes it."""
-    return dict(way) | ({"steps": min(steps, way.get("steps", steps))} if way.get("method") == "learned" else {})
 
 
 def seeds_of(way: Mapping[str, Any], seeds: int) -> range:
@@ -56,86 +50,80 @@ def runs(way: Mapping[str, Any], pairs: Sequence[Pair], seeds: int) -> list[tupl
     return [(pair, seed) for pair in pairs for seed in (seeds_of(way, seeds) if pair == pairs[0] else range(1))]
 
 
-def run(
-    bench: Bench, pairs: Sequence[Pair], ways: Sequence[str], seeds: int, steps: int
-) -> dict[str, list[dict[str, Any]]]:
-    """These ways to bring one model to another: a list of results for every way, with their ``pair``."""
-    found = {
-        "parents": [bench.parents(pair) | {"pair": pair} for pair in pairs],
-        "none": [bench.raw(pair) | {"pair": pair} for pair in pairs],
-    }
+def run(bench: Bench, pairs: Sequence[Pair], ways: Sequence[str], seeds: int, steps: int) -> None:
+    """Measure these ways to bring one model to another, and the models as they are."""
+    for pair in pairs:
+        bench.parents(pair)
+        bench.raw(pair)
     for name in ways:
-        options = options_of(WAYS[name], steps)
-        found[name] = [
-            bench.matched(pair, options, seed) | {"pair": pair, "seed": seed}
-            for pair, seed in runs(WAYS[name], pairs, seeds)
-        ]
-    raw = {row["pair"]: row["barrier"] for row in found["none"]}
-    for row in (row for name in ways for row in found[name]):
-        row["removed"] = 1 - row["barrier"] / raw[row["pair"]] if raw[row["pair"]] else 0.0
-    return found
+        for pair, seed in runs(WAYS[name], pairs, seeds):
+            bench.matched(pair, options_of(WAYS[name], steps), seed)
 
 
-def table(bench: Bench, pair: Pair, found: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+def table(measured: Measured, models: Models) -> Table:
     """What every way is worth for one pair."""
-    own = {name: [row for row in rows if row["pair"] == pair] for name, rows in found.items()}
-    parents, ensemble = own["parents"][0]["each"], own["parents"][0]["ensemble"]
-    columns = ("loss", "accuracy", "excess", "distance_files", "barrier")
-    rows = [
-        [f"parent {seed}", *_cells([parent], "loss", "accuracy")] for seed, parent in zip(pair, parents, strict=True)
-    ]
-    rows.append(["probability ensemble", *_cells([ensemble], "loss", "accuracy")])
-    rows.append(["none", *_cells(own["none"], *columns)])
-    cheapest = min(mean(row["cpu_seconds"] for row in own[name]) for name in _ways(found))
-    for name in _ways(found):
-        kept = all(row["function_kept"] and row["loads"] for row in own[name])
-        cpu = mean(row["cpu_seconds"] for row in own[name]) / cheapest
-        logits = f"{max(row['function'] for row in own[name]):.0e}{'' if kept else ' CHANGED'}"
-        rows.append([name, *_cells(own[name], *columns, "removed"), f"{cpu:.1f}", logits])
-    show(
-        f"{bench.family.name}, midpoint of {pair[0]} and {pair[1]}, {bench.task.data}",
-        ["", "loss", "accuracy, %", "above parents", "distance", "barrier", "removed, %", "CPU", "logits"],
-        rows,
-        "Mean and standard deviation over seeds of the search. Above the mean of the parents' loss; distance of the "
-        "files; barrier over 25 points; removed: share of the raw barrier; CPU of the match (cheapest: 1); largest "
-        "relative change of the logits in float64.",
+    columns = {
+        "loss": "loss",
+        "accuracy": "accuracy, %",
+        "barrier": "barrier",
+        "removed": "removed, %",
+        "distance_canonical": "distance",
+        "cost": "cost",
+        "function": "logits",
+    }
+    body = [row + [""] * (len(columns) - 2) for row in measured.parents(models, list(columns)[:2])]
+    body.append(["midpoint, none", *cells(measured.get(models, way="none"), list(columns)[:-2]), "", ""])
+    unit = [row["cpu_seconds"] for row in measured.matched(models, WAYS["weights"])]
+    for name, way in WAYS.items():
+        if found := measured.matched(models, way):
+            found = [{**row, "cost": row["cpu_seconds"] / unit[0]} if unit else row for row in found]
+            body.append([measured.label(name, way), *cells(found, list(columns))])
+    return Table(
+        f"{measured.title}, pair {'-'.join(models)}",
+        list(columns.values()),
+        body,
+        "Mean and standard deviation over seeds of the search. Barrier over 25 points; removed: share of the raw "
+        "barrier; distance in one canonical form; cost: CPU time of the match (by weights: 1); logits: their largest "
+        "relative change in float64.",
     )
 
 
-def summary(bench: Bench, pairs: Sequence[Pair], found: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    """How much of the raw barrier every way removes, over pairs."""
-    rows = []
-    for name in _ways(found):
-        each = [100 * mean(row["removed"] for row in found[name] if row["pair"] == pair) for pair in pairs]
-        rows.append([name, *(f"{share:.1f}" for share in each), spread(each, "{:.1f}")])
-    show(
-        f"{bench.family.name}, share of the raw barrier that is removed, %",
-        ["", *(f"{anchor}-{source}" for anchor, source in pairs), "all pairs"],
-        rows,
-        "Mean over seeds; last column: mean and standard deviation over pairs.",
+def pairs_table(every: Sequence[tuple[str, Measured, Models]]) -> Table:
+    """All pairs: what is left in the middle and at the highest point, and the share of the barrier that is removed."""
+
+    def cell(rows: Sequence[Row]) -> str:
+        if not rows:
+            return ""
+        left = f"{mean(row['excess'] for row in rows):.3f}, {mean(row['barrier'] for row in rows):.3f}"
+        return f"{left} ({100 * mean(row['removed'] for row in rows):.0f} %)"
+
+    losses = [f"{measured.mean_loss(models):.3f}" for _, measured, models in every]
+    raw = [cell(measured.get(models, way="none")).removesuffix(" (0 %)") for _, measured, models in every]
+    body = [["mean of the parents' losses", *losses], ["none", *raw]]
+    for name, way in WAYS.items():
+        found = [cell(measured.matched(models, way)) for _, measured, models in every]
+        if any(found):
+            body.append([every[0][1].label(name, way), *found])
+    return Table(
+        "",
+        [head for head, _, _ in every],
+        body,
+        "Loss above the mean of the parents', in the middle and at the highest of 25 points; the share of the raw "
+        "barrier that is removed.",
     )
 
 
-def picture(bench: Bench, pair: Pair, found: Mapping[str, Sequence[Mapping[str, Any]]], out: Path) -> None:
+def picture(bench: Bench, measured: Measured, pair: Pair, out: Path) -> None:
     """The lines between the models of a pair, of every way the first seed's."""
-    paths = {}
-    for name in ("none", *_ways(found)):
-        path = next(row for row in found[name] if row["pair"] == pair)["path"]
-        last = len(path["loss"]) - 1
-        paths[name] = LossPath([i / last for i in range(last + 1)], **path)
+    models, paths = bench.models(pair), {}
+    found = {"none": measured.get(models, way="none")}
+    found |= {name: measured.matched(models, way) for name, way in WAYS.items()}
+    for name, rows in found.items():
+        if rows:
+            path = rows[0]["path"]
+            last = len(path["loss"]) - 1
+            paths[name] = LossPath([i / last for i in range(last + 1)], **path)
     plot_paths(paths, out, f"{bench.family.name}, from model {pair[0]} to model {pair[1]}", "accuracy")
-
-
-def _ways(found: Mapping[str, Any]) -> list[str]:
-    return [name for name in found if name in WAYS]
-
-
-def _cells(rows: Sequence[Mapping[str, float]], *columns: str) -> list[str]:
-    form = {"accuracy": "{:.2f}", "removed": "{:.1f}", "distance_files": "{:.2f}"}
-    return [
-        spread([row[column] * (100 if column in SHARES else 1) for row in rows], form.get(column, "{:.3f}"))
-        for column in columns
-    ]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -154,12 +142,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for family in families:
         if own := pairs[family.name]:
             bench = Bench(family, asked.train, asked.dev, asked.out)
-            found = run(bench, own, ways, asked.seeds, asked.steps or family.steps)
-            write(asked.out / f"one_basin-{family.name}.json", found)
+            run(bench, own, ways, asked.seeds, asked.steps or family.steps)
+            measured = bench.measured(asked.steps)
             for pair in own:
-                table(bench, pair, found)
-            summary(bench, own, found)
-            picture(bench, own[0], found, asked.out / f"one_basin-{family.name}.png")
+                table(measured, bench.models(pair)).show()
+            every = [(f"{family.name} {anchor}-{source}", (anchor, source)) for anchor, source in own]
+            pairs_table([(head, measured, bench.models(pair)) for head, pair in every]).show()
+            picture(bench, measured, own[0], asked.out / f"one_basin-{family.name}.png")
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from typing import Any
 
 from cobasin.matching.neurons import EVERY, TABLE
 from cobasin.merging.plan import PARTS
-from common.showing import show
+from common.showing import Table
 from common.synthetic import Geometry
 from scale import SIZES
 
@@ -35,6 +35,7 @@ LARGE = {
     "400B, 128 experts a layer": Geometry(6144, 2560, 66, 64, 8, 152064, 128),
 }
 NODES = (1, 8, 64)
+PRICE = 0.1  # dollars for an hour of a node
 
 
 @dataclass(frozen=True)
@@ -117,8 +118,8 @@ def hours(geometry: Geometry, rates: Rates, nodes: int, related: bool, ordered: 
     return (matching * own + 3 * size(geometry) / rates.stream / nodes) / 3600
 
 
-def rows(rates: Rates, price: float) -> list[list[str]]:
-    """The table: a line for every model and kind of pair."""
+def table(rates: Rates, price: float) -> Table:
+    """A line for every model and kind of pair."""
     found = []
     for name, geometry in LARGE.items():
         for kind in ("related, experts in their order", "related", "unrelated")[not geometry.experts :]:
@@ -135,7 +136,17 @@ def rows(rates: Rates, price: float) -> list[list[str]]:
                     f"{price * wall[0]:,.2f}",
                 ]
             )
-    return found
+    columns = ["GB a model", "GB moved", "GB of memory", "jobs a round"]
+    columns += [f"hours, {count} node{'s' * (count > 1)}" for count in NODES]
+    return Table(
+        "pair",
+        [*columns, "dollars"],
+        found,
+        "FFN and attention matched, then averaged; bfloat16. "
+        f"A node moves {rates.stream / 1e9:.2f} GB/s and multiplies {rates.products / 1e9:.0f} GFLOP/s; matching takes "
+        f"{rates.related:.2f} times its products of a related pair, {rates.unrelated:.2f} times products and "
+        "assignments of an unrelated one. Memory is beside the interpreter.",
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -143,27 +154,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--rates", type=Path, default=Path("benchmarks/out/scale/scale-1.1b.json"), help="of 1.1B pairs"
     )
-    parser.add_argument("--price", type=float, default=0.1, help="dollars for an hour of a node")
+    parser.add_argument("--price", type=float, default=PRICE, help="dollars for an hour of a node")
     options = parser.parse_args(arguments)
     if not options.rates.exists():
         parser.error(f"{options.rates}: no such file; run benchmarks/scale.py first")
     rates = Rates.of(json.loads(options.rates.read_text()), SIZES["1.1b"])
-    columns = [
-        "pair",
-        "GB a model",
-        "GB moved",
-        "GB of memory",
-        "jobs a round",
-        *(f"hours, {n} node{'s' * (n > 1)}" for n in NODES),
-    ]
-    show(
-        "FFN and attention matched, then averaged; bfloat16",
-        [*columns, "dollars"],
-        rows(rates, options.price),
-        f"A node moves {rates.stream / 1e9:.2f} GB/s and multiplies {rates.products / 1e9:.0f} GFLOP/s; matching takes "
-        f"{rates.related:.2f} times its products of a related pair, {rates.unrelated:.2f} times products and "
-        "assignments of an unrelated one. Memory is beside the interpreter.",
-    )
+    table(rates, options.price).show()
 
 
 if __name__ == "__main__":

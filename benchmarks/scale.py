@@ -30,12 +30,12 @@ from typing import Any
 import torch
 import yaml
 from rich.console import Console
-from rich.table import Table
 from safetensors import safe_open
 
 from cobasin.evaluation.plots import COLOURS
 from common.processes import Figures, in_turn, measured, ratio
 from common.results import write
+from common.showing import Table
 from common.synthetic import Geometry, make
 
 FLOORS = Path(__file__).parent / "common" / "floors.py"
@@ -52,6 +52,7 @@ METHODS = ("average", "slerp", "ties", "dare_linear")
 SWEEPS = ("layers", "workers")
 CASES = (*METHODS, "match-related", "match-unrelated", "experts", *SWEEPS, "start")
 RANDOM = {"dare_linear"}
+FIGURES = {"wall_s": "{:.2f}", "cpu_s": "{:.2f}", "anonymous_mb": "{:,.0f}"}
 
 
 def recipe(case: str, models: Mapping[str, Path]) -> dict[str, Any]:
@@ -180,18 +181,26 @@ def start(runs: int) -> dict[str, list[Figures]]:
 
 
 def _medians(figures: Sequence[Figures]) -> dict[str, float]:
-    return {name: median(getattr(one, name) for one in figures) for name in asdict(figures[0])}
+    return {name: median(getattr(one, name) for one in figures) for name in FIGURES}
 
 
-def table(case: str, found: Mapping[str, Sequence[Figures]], note: str | None) -> Table:
-    """A case: medians, and how they compare with cobasin's."""
-    shown = Table("", "wall s", "CPU s", "anonymous MB", "cobasin's wall", "cobasin's CPU", title=case, caption=note)
-    for name, figures in found.items():
-        row = [name, *(f"{value:.2f}" for value in _medians(figures).values())]
-        if "cobasin" in found and name != "cobasin":
-            row += [f"{ratio(found['cobasin'], figures, what):.2f} x" for what in ("wall_s", "cpu_s")]
-        shown.add_row(*row)
-    return shown
+def table(cases: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Medians of cases, as they were written, and how they compare with cobasin's."""
+    body, notes = [], []
+    for case, told in cases.items():
+        rounds = {name: [Figures(**one) for one in figures] for name, figures in told["rounds"].items()}
+        for name, figures in rounds.items():
+            line = [f"{case}: {name}", *(form.format(_medians(figures)[what]) for what, form in FIGURES.items())]
+            if "cobasin" in rounds and name != "cobasin":
+                line += [f"{ratio(rounds['cobasin'], figures, what):.2f}" for what in ("wall_s", "cpu_s")]
+            body.append(line + [""] * (6 - len(line)))
+        if apart := told.get("difference"):
+            notes.append(
+                f"{case}: the entries of mergekit's file are at most {apart['largest']:.3g} units of bfloat16's last "
+                f"place from cobasin's, {apart['share_beyond_one']:.2g} of them more than one"
+            )
+    columns = ["wall s", "CPU s", "anonymous MB", "cobasin's wall / its", "cobasin's CPU / its"]
+    return Table("medians over the rounds", columns, body, ". ".join(notes))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -211,37 +220,37 @@ def main(arguments: Sequence[str] | None = None) -> None:
         console.print(f"the machine is not quiet: its load is {before:.1f}")
     said = {"processor": processor(), "cores": os.cpu_count(), "torch": torch.__version__, "load_at_start": before}
     for case in options.only.split(","):
-        kept, shown = measure(options, case)
-        console.print(shown)
+        kept = measure(options, case)
+        shown(case, kept).show()
         path = options.folder / f"scale-{options.size}.json"
         found = json.loads(path.read_text()) if path.exists() else {}
         write(path, found | {case: {"of": said | {"runs": options.runs}, **kept}})
 
 
-def measure(options: argparse.Namespace, case: str) -> tuple[dict[str, Any], Table]:
-    """What there is to keep of a case, and to show."""
+def measure(options: argparse.Namespace, case: str) -> dict[str, Any]:
+    """What there is to keep of a case; a sweep is drawn, too."""
     if case in SWEEPS:
         rows = sweep(options, case)
         draw(rows, case, options.folder / f"scale-{options.size}-{case}.png")
-        shown = Table(*rows[0], title=case)
-        for row in rows:
-            shown.add_row(*(f"{value:.2f}" if isinstance(value, float) else str(value) for value in row.values()))
-        return {"rows": rows}, shown
+        return {"rows": rows}
     if case == "start":
-        found = start(options.runs)
-        return {"rounds": _rounds(found)}, table(case, found, None)
+        return {"rounds": _rounds(start(options.runs))}
     sizes = EXPERTS if case == "experts" else SIZES
     name = "experts" if case == "experts" else f"{sizes[options.size].layers}-layers"
     bench = Bench(options, sizes[options.size], options.folder / f"{options.size}-{name}")
-    found, note, more = bench.run(case), None, {}
+    kept: dict[str, Any] = {"rounds": _rounds(bench.run(case))}
     if case in METHODS and (difference := bench.difference(case)) is not None:
-        note = (
-            f"difference to mergekit's file: at most {difference['largest']:.3g} units of bfloat16's last place, "
-            f"more than one for {difference['share_beyond_one']:.2g} of the entries"
-        )
-        more = {"difference": difference}
+        kept["difference"] = difference
     shutil.rmtree(bench.out, ignore_errors=True)
-    return {"rounds": _rounds(found), **more}, table(case, found, note)
+    return kept
+
+
+def shown(case: str, kept: Mapping[str, Any]) -> Table:
+    """A case."""
+    if case not in SWEEPS:
+        return table({case: kept})
+    rows = [[str(row[case]), row["case"], *(f"{row[what]:.2f}" for what in FIGURES)] for row in kept["rows"]]
+    return Table(case, ["", *FIGURES], rows)
 
 
 def _rounds(found: Mapping[str, Sequence[Figures]]) -> dict[str, list[dict[str, float]]]:

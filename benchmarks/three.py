@@ -15,10 +15,10 @@ from typing import Any
 
 from cobasin.checkpoints.fingerprint import fingerprint
 from common.families import Family
+from common.measured import Measured, Models, cells, options_of
 from common.measuring import Bench, ends_of
-from common.results import write
-from common.showing import announce, parser, show, spread
-from one_basin import LEARNED, minutes, options_of, seeds_of
+from common.showing import Table, announce, parser
+from one_basin import LEARNED, minutes, seeds_of
 
 MODELS = (0, 1, 2)
 WAYS: Mapping[str, Mapping[str, Any]] = {
@@ -30,16 +30,15 @@ WAYS: Mapping[str, Mapping[str, Any]] = {
 STEPS, FEW = 500, 10  # of learning, and where orders are compared
 
 
-def run(bench: Bench, seeds: int, steps: int) -> dict[str, Any]:
-    """The results of every way, and how many different ones the orders of the models led to."""
-    found: dict[str, Any] = {"parents": bench.parents(MODELS), "none": [bench.raw(MODELS)]}
-    for name, way in WAYS.items():
-        found[name] = [bench.matched(MODELS, options_of(way, steps), seed) for seed in seeds_of(way, seeds)]
-    found["orders"] = {
-        name: bench.other(MODELS, {"way": "orders", "options": options}, lambda o=options: orders(bench, o))["hashes"]
-        for name, options in ((name, options_of(way, FEW)) for name, way in WAYS.items())
-    }
-    return found
+def run(bench: Bench, seeds: int, steps: int) -> None:
+    """Measure every way, and compare the orders in which the models can be given."""
+    bench.parents(MODELS)
+    bench.raw(MODELS)
+    for way in WAYS.values():
+        for seed in seeds_of(way, seeds):
+            bench.matched(MODELS, options_of(way, steps), seed)
+        few = options_of(way, FEW)
+        bench.other(MODELS, {"way": "orders", "options": few}, lambda few=few: orders(bench, few))
 
 
 def orders(bench: Bench, options: dict[str, Any]) -> dict[str, list[str]]:
@@ -51,26 +50,28 @@ def orders(bench: Bench, options: dict[str, Any]) -> dict[str, list[str]]:
     return {"hashes": hashes}
 
 
-def table(bench: Bench, found: Mapping[str, Any]) -> None:
-    parents = found["parents"]
-    rows = [[f"parent {model}", *_cells([parent])] for model, parent in zip(MODELS, parents["each"], strict=True)]
-    rows.append(["probability ensemble, three times the cost", *_cells([parents["ensemble"]])])
-    for name in ("none", *WAYS):
-        different = len(set(found["orders"][name])) if name in WAYS else 1
-        order = "" if name not in WAYS else "the same" if different == 1 else f"{different} DIFFERENT"
-        excess = spread([row["excess"] for row in found[name]])
-        changed = f"{max(row['function'] for row in found[name]):.0e}" if name in WAYS else ""
-        rows.append([f"average, {name}", *_cells(found[name]), excess, order, changed])
-    show(
-        f"{bench.family.name}, three into one, {bench.task.data}",
-        ["", "accuracy, %", "loss", "above the parents' mean loss", "in all 6 orders", "change of logits"],
-        rows,
-        "Mean and standard deviation over seeds. The logits' largest relative change is in float64.",
+def table(measured: Measured, models: Models, steps: int) -> Table:
+    """What the average of all is worth, and whether it depends on the order in which they are given."""
+    found = {"none": measured.get(models, way="none")}
+    found |= {name: measured.matched(models, way, steps) for name, way in WAYS.items()}
+    raw = found["none"][0]["excess"]
+    scores = ["loss", "accuracy"]
+    body = [[*line, "", "", "", ""] for line in measured.parents(models, scores)]
+    for name, rows in found.items():
+        rows = [{**row, "removed": 1 - row["excess"] / raw} for row in rows]
+        line = [f"average, {name}", *cells(rows, [*scores, "excess", "removed"])]
+        if name in WAYS:
+            (hashes,) = measured.get(models, way="orders", options=options_of(WAYS[name], FEW))
+            count = len(set(hashes["hashes"]))
+            line += ["the same" if count == 1 else f"{count} DIFFERENT", *cells(rows, ["function"])]
+        body.append(line + [""] * (7 - len(line)))
+    return Table(
+        f"{measured.title}, models {', '.join(models)}",
+        ["loss", "accuracy, %", "above the parents", "removed, %", "in all 6 orders", "logits"],
+        body,
+        "Mean and standard deviation over seeds; loss above the parents' mean; removed: the share of what the raw "
+        "average has of that; logits: their largest relative change in float64. An ensemble costs three times as much.",
     )
-
-
-def _cells(rows: Sequence[Mapping[str, float]]) -> list[str]:
-    return [spread([row["accuracy"] for row in rows], "{:.2%}"), spread([row["loss"] for row in rows])]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -86,9 +87,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     announce(len(families) * cost, f"{len(families)} families; what was measured before is not measured again")
     for family in families:
         bench = Bench(family, asked.train, asked.dev, asked.out)
-        found = run(bench, asked.seeds, steps)
-        write(asked.out / f"three-{family.name}.json", found)
-        table(bench, found)
+        run(bench, asked.seeds, steps)
+        table(bench.measured(), bench.models(MODELS), steps).show()
 
 
 if __name__ == "__main__":

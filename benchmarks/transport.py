@@ -25,8 +25,9 @@ from cobasin.finding.match import match
 from cobasin.finding.transport import transport
 from cobasin.symmetry.element import Element
 from common.families import Family
-from common.results import Results, write
-from common.showing import announce, pair_of, parser, show, spread
+from common.measured import Row
+from common.results import Results
+from common.showing import Table, announce, pair_of, parser, spread
 from common.tuning import fine_tune
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ WAYS: Mapping[str, Mapping[str, Any] | None] = {
     "activations, made up": {"method": "activations"},
     "learned, made up": {"method": "learned", "symmetry": "gl", "steps": 500},
 }
-NEW, OWN = "the new base", "the fine-tune of the new base"
+NEW, OLD, OWN = "the new base", "the fine-tune of the old base", "the fine-tune of the new base"
 MINUTES = {"pair": 8.0, "seed": 6.0}  # all matching; two fine-tunes and what is carried
 
 
@@ -126,23 +127,20 @@ def both(model: Checkpoint | PreTrainedModel, texts: Texts) -> dict[str, float]:
     return {"new": loss(model, texts.new), "old": loss(model, texts.old)}
 
 
-def run(family: Family, pairs: Sequence[tuple[int, int]], seeds: int, asked: Any) -> dict[str, list[dict[str, Any]]]:
-    """The losses of bases and fine-tunes, and of what every way carries, over pairs and seeds of the fine-tunes."""
-    results, found = Results(asked.out / f"transport-measured-{family.name}.json"), dict[str, list[dict[str, Any]]]()
+def run(family: Family, pairs: Sequence[tuple[int, int]], seeds: int, asked: Any) -> Results:
+    """Measure bases, fine-tunes, and what every way carries, over pairs and seeds of the fine-tunes."""
+    results = Results(asked.out / f"transport-measured-{family.name}.json")
     for numbers in pairs:
-        for name, rows in of_pair(family, numbers, seeds, asked, results).items():
-            found.setdefault(name, []).extend(rows)
-    return found
+        of_pair(family, numbers, seeds, asked, results)
+    return results
 
 
-def of_pair(
-    family: Family, numbers: tuple[int, int], seeds: int, asked: Any, results: Results
-) -> dict[str, list[dict[str, Any]]]:
+def of_pair(family: Family, numbers: tuple[int, int], seeds: int, asked: Any, results: Results) -> None:
     """The same of one pair of bases, the new one and the old one, over seeds."""
     folders = family.paths(numbers)
     assert folders is not None
     texts = Texts(asked.shared, folders[0], "dev" if asked.dev else "test")
-    pair, found = Pair(load(folders[1]), load(folders[0]), texts), dict[str, list[dict[str, Any]]]()
+    pair = Pair(load(folders[1]), load(folders[0]), texts)
     for seed in range(seeds):
         said = {"pair": numbers, "seed": seed, "dev": asked.dev, "steps": STEPS, "rate": RATE}
         made = f"isear-{STEPS}-{RATE}-{seed}"
@@ -150,41 +148,49 @@ def of_pair(
             load(fine_tuned(start, texts, seed, asked.out / "models" / f"{family.training.folder}{number}-{made}"))
             for start, number in zip(folders, numbers, strict=True)
         )
-        for name, model in {NEW: pair.new, "the fine-tune of the old base": tuned, OWN: own}.items():
-            row = results.get({"model": name, **said}, lambda model=model: both(model, texts))
-            found.setdefault(name, []).append(row)
+        for name, model in {NEW: pair.new, OLD: tuned, OWN: own}.items():
+            results.get({"model": name, **said}, lambda model=model: both(model, texts))
         for name, way in WAYS.items():
             of = {"way": name, "options": way, "scales": SCALES, **said}
-            row = results.get(of, lambda tuned=tuned, name=name: pair.measure(tuned, name))
-            found.setdefault(f"carried, {name}", []).append(row)
-    for rows in found.values():
-        for row, start, end in zip(rows, found[NEW], found[OWN], strict=True):
-            row["gain"] = share(row, start, end)
-    return found
+            results.get(of, lambda tuned=tuned, name=name: pair.measure(tuned, name))
 
 
-def share(row: Mapping[str, Any], start: Mapping[str, Any], end: Mapping[str, Any]) -> float:
+def share(row: Row, start: Row, end: Row) -> float:
     """Of what the new base's own fine-tune gains in loss, the share that another model has."""
     return (start["new"] - row["new"]) / (start["new"] - end["new"])
 
 
-def table(family: Family, found: Mapping[str, Sequence[Mapping[str, float]]], dev: bool) -> None:
-    rows = [
-        [
-            name,
-            spread([row["new"] for row in own]),
-            spread([100 * row["gain"] for row in own], "{:.1f}"),
-            spread([row["old"] for row in own]),
-            ", ".join(f"{row['scale']:g}" for row in own if "scale" in row),
-        ]
-        for name, own in found.items()
-    ]
-    show(
-        f"{family.name}, fine-tunes on emotions carried to another base, {'dev' if dev else 'test'} text",
-        ["", "loss", "share of the gain, %", "loss on the old text", "times, chosen on dev text"],
-        rows,
-        "Nats a character; mean and standard deviation over pairs and seeds of the fine-tunes.",
+def table(every: Mapping[str, Sequence[Row]]) -> Table:
+    """Of families, side by side: the rows of each."""
+    columns, body = [], dict[str, list[str]]()
+    for title, rows in every.items():
+        own: dict[str, list[Row]] = {}
+        for row in rows:
+            own.setdefault(row["of"].get("model") or f"carried, {row['of']['way']}", []).append(row)
+        starts, ends = ({_models(row): row for row in own[name]} for name in (NEW, OWN))
+        for name, found in own.items():
+            shares = [100 * share(row, starts[_models(row)], ends[_models(row)]) for row in found]
+            body.setdefault(name, [name]).extend(
+                [
+                    spread([row["new"] for row in found]),
+                    spread(shares, "{:.0f}"),
+                    spread([row["old"] for row in found]),
+                    ", ".join(f"{row['scale']:g}" for row in found if "scale" in row),
+                ]
+            )
+        columns += [f"{title}: {word}" for word in ("loss", "share of the gain, %", "on the old text", "times")]
+    return Table(
+        "fine-tunes on emotions",
+        columns,
+        list(body.values()),
+        "Nats a character; mean and standard deviation over pairs and seeds of the fine-tunes. How many times what was "
+        "learned is added was chosen on dev text.",
     )
+
+
+def _models(row: Row) -> tuple[int, ...]:
+    """The seeds of the two bases, and of the fine-tunes."""
+    return *row["of"]["pair"], row["of"]["seed"]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -201,8 +207,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for family in families:
         if own := pairs[family.name]:
             found = run(family, own, asked.seeds, asked)
-            write(asked.out / f"transport-{family.name}.json", found)
-            table(family, found, asked.dev)
+            table({family.name: [row for row in found.rows if row["of"]["dev"] == asked.dev]}).show()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The benchmark on two fine-tunes of one base, on a tiny model and made-up texts; and how it tells harm from noise."""
 
 import json
+import shutil
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -54,16 +55,20 @@ def test_no_harm(shared, tmp_path, capsys, monkeypatch):
     shown = capsys.readouterr()
     assert "expected: about" in shown.err
     found = json.loads((tmp_path / "out" / "no_harm.json").read_text())
-    assert [len(rows) for rows in found["weights"][0]["predictions"]] == [27, 18]
-    for row in found["weights"]:
+    rows = json.loads((tmp_path / "out" / "measured-no_harm.json").read_text())
+    assert {tuple(len(own) for own in row["predictions"]) for row in rows} == {(27, 18)}
+    assert not any("predictions" in row for rows in found["rows"].values() for row in rows)
+    for row in found["rows"]["weights"]:
         assert row["kept"]["ffn"] == row["kept"]["resid"] == 1
         assert row["moved"] < 0.5 * row["before"]
         assert 0 < row["after"] <= row["before"]
     assert all(low <= 0 <= high for gain in found["gains"]["weights"] for low, high in [gain["interval"]])
-    # the models are there, and so are the results
+    # the results are there: no model is needed
     monkeypatch.setattr(no_harm, "measure", None)
+    shutil.rmtree(tmp_path / "out" / "models")
     no_harm.main(arguments)
     assert shown.out.endswith(capsys.readouterr().out)
+    assert not (tmp_path / "out" / "models").exists()
     with pytest.raises(TypeError):
         no_harm.main([*arguments, "--dev"])
 

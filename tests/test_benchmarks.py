@@ -23,6 +23,7 @@ from cobasin.symmetry.form import form_of
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 families, measuring, results = (import_module(f"common.{name}") for name in ("families", "measuring", "results"))
+options_of = import_module("common.measured").options_of
 CHARS = "abcdefgh"
 VIT, GPT2, BERT = "cifar10-vit", "gpt2-shakespeare", "bert-shakespeare"
 CIFAR = """
@@ -125,6 +126,12 @@ def written(path):
     return json.loads(path.read_text())
 
 
+def measured(out, name, seeds, way="match", **of):
+    """The rows of models of these seeds."""
+    rows = [row for row in written(out / f"measured-{name}.json") if list(row["of"]["models"]) == list(seeds)]
+    return [row for row in rows if row["of"]["way"] == way and of.items() <= row["of"].items()]
+
+
 def test_tasks_measure_what_the_models_say(shared, tmp_path):
     """Accuracy and loss of images, of characters, and of masked ones, computed anew; the dev data are others."""
     for name, rows in ((VIT, (40, 30)), (GPT2, (180, 150)), (BERT, None)):
@@ -197,28 +204,23 @@ def test_one_basin(shared, tmp_path, capsys, monkeypatch):
     shown = capsys.readouterr()
     assert "expected: about" in shown.err
     assert re.search(r"0,7: skipped, there is no model of seed 7; .*train.py cifar10-vit --seed 7", shown.err)
-    found = written(tmp_path / f"one_basin-{VIT}.json")
-    assert found.keys() == {"parents", "none", *chosen}
     for name in chosen:
         assert name in shown.out
-        for row in found[name]:
-            assert row["function_kept"]
-            assert row["loads"]
+    rows = measured(tmp_path, VIT, "01") + measured(tmp_path, VIT, "09")
+    assert all(row["function_kept"] and row["loads"] for row in rows)
     assert "CHANGED" not in shown.out
-    assert "midpoint of 0 and 9" in shown.out
+    assert "pair 0-9" in shown.out
     assert (tmp_path / f"one_basin-{VIT}.png").read_bytes().startswith(b"\x89PNG")
-    copy = found["weights"][1]  # of the model that is the anchor, moved
+    (copy,) = measured(tmp_path, VIT, "09", options={})  # of the model that is the anchor, moved
+    (raw,) = measured(tmp_path, VIT, "09", "none")
     assert copy["distance_canonical"] < 1e-3
-    assert copy["barrier"] < 1e-4
-    assert copy["removed"] > 0.99
-    assert copy["loss"] == pytest.approx(found["parents"][1]["each"][0]["loss"], rel=1e-4)
-    assert found["none"][1]["distance_canonical"] > 1
-    assert [(row["pair"], row["seed"]) for row in found["learned, training data"]] == [
-        ([0, 1], 0),
-        ([0, 1], 1),
-        ([0, 9], 0),
-    ]
-    assert len(found["weights"]) == 2  # deterministic
+    assert copy["barrier"] < min(1e-4, 0.01 * raw["barrier"])
+    (parents,) = measured(tmp_path, VIT, "09", "parents")
+    assert copy["loss"] == pytest.approx(parents["each"][0]["loss"], rel=1e-4)
+    assert raw["distance_canonical"] > 1
+    seeds = {pair: [r["of"]["seed"] for r in measured(tmp_path, VIT, pair, train=48)] for pair in ("01", "09")}
+    assert seeds == {"01": [0, 1], "09": [0]}
+    assert len(measured(tmp_path, VIT, "01", options={})) == 1  # deterministic
     # interrupted and started again: nothing is matched anew, and the same is shown
     monkeypatch.setattr(measuring, "match_all", None)
     run("one_basin", shared, tmp_path, *options)
@@ -232,12 +234,15 @@ def test_ladder(shared, tmp_path, capsys, monkeypatch):
     run("ladder", shared, tmp_path, "--family", GPT2, "--pair", "0,1", *few())
     shown = capsys.readouterr()
     assert all(line in shown.out for line in ("none", *ladder.RUNGS))
-    found = written(tmp_path / f"ladder-{GPT2}.json")
-    distance = {rung: rows[0]["distance_canonical"] for rung, rows in found.items()}
-    assert distance["FFN"] < distance["none"]
+    distance = {
+        rung: measured(tmp_path, GPT2, "01", options=way)[0]["distance_canonical"] for rung, way in ladder.RUNGS.items()
+    }
+    (raw,) = measured(tmp_path, GPT2, "01", "none")
+    assert distance["FFN"] < raw["distance_canonical"]
     assert distance["+ residual orthogonal"] < distance["+ heads"]
-    assert len({row["loss"] for rows in found.values() for row in rows}) > 5
-    assert all(row["function_kept"] for rung in found for row in found[rung] if rung != "none")
+    rows = measured(tmp_path, GPT2, "01")
+    assert len({row["loss"] for row in [raw, *rows]}) > 5
+    assert all(row["function_kept"] for row in rows)
 
 
 def test_three(shared, tmp_path, capsys, monkeypatch):
@@ -246,23 +251,23 @@ def test_three(shared, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(three, "WAYS", {name: three.WAYS[name] for name in names} | {"the first": {"anchor": 0}})
     monkeypatch.setattr(three, "permutations", lambda models: [models, models[::-1]])
     run("three", shared, tmp_path, "--family", VIT, *few())
-    found = written(tmp_path / f"three-{VIT}.json")
     shown = capsys.readouterr().out
-    assert "parent 2" in shown
     assert "2 DIFFERENT" in shown
-    assert {name: len(set(hashes)) for name, hashes in found["orders"].items()} == {
-        **dict.fromkeys(names, 1),
-        "the first": 2,
-    }
-    assert len(found["parents"]["each"]) == 3
+    assert {
+        name: len({*measured(tmp_path, VIT, "012", "orders", options=options_of(way, 10))[0]["hashes"]})
+        for name, way in three.WAYS.items()
+    } == {**dict.fromkeys(names, 1), "the first": 2}
+    (parents,) = measured(tmp_path, VIT, "012", "parents")
+    assert len(parents["each"]) == 3
 
 
 def test_equal_cost(shared, tmp_path, capsys):
     run("equal_cost", shared, tmp_path, "--family", GPT2, "--pair", "0,1", *few())
     shown = " ".join(capsys.readouterr().out.split())
-    found = written(tmp_path / f"equal_cost-{GPT2}-2.json")
-    assert {"one parent, trained, labels", "raw average, trained, answers"} <= found.keys()
-    assert found["one parent, trained, labels"][0]["loss"] != found["parents"][0]["loss"]
+    assert "one parent, trained, labels" in shown
+    (trained,) = measured(tmp_path, GPT2, "01", "train", start="one parent", target="labels")
+    (parents,) = measured(tmp_path, GPT2, "01", "parents")
+    assert trained["loss"] != parents["each"][0]["loss"]
     assert "without labels matching" in shown.lower()
 
 
@@ -278,13 +283,15 @@ def test_transport(shared, tmp_path, capsys, monkeypatch):
     for split in ("train", "dev", "test"):
         (isear / f"{split}.jsonl").write_text("".join(json.dumps({"text": "aab?" * 20}) + "\n" for _ in range(20)))
     run("transport", tmp_path / "shared", tmp_path, "--family", GPT2, "--pair", "9,0")
-    found = {name: rows[0] for name, rows in written(tmp_path / f"transport-{GPT2}.json").items()}
-    assert (found["the new base"]["gain"], found["the fine-tune of the new base"]["gain"]) == (0.0, 1.0)
-    tuned, carried = found["the fine-tune of the old base"], found["carried, weights"]
-    assert tuned["new"] < found["the new base"]["new"] - 0.5
+    rows = written(tmp_path / f"transport-measured-{GPT2}.json")
+    found = {row["of"].get("model") or row["of"]["way"]: row for row in rows}
+    new, tuned, own = (found[name] for name in (transport.NEW, transport.OLD, transport.OWN))
+    assert (transport.share(new, new, own), transport.share(own, new, own)) == (0.0, 1.0)
+    carried = found["weights"]
+    assert tuned["new"] < new["new"] - 0.5
     assert carried["scale"] == 1.0
     assert (carried["new"], carried["old"]) == pytest.approx((tuned["new"], tuned["old"]), rel=1e-4)
-    assert found["carried, as it is"]["new"] > tuned["new"] + 0.1
+    assert found["as it is"]["new"] > tuned["new"] + 0.1
     assert "carried, weights" in capsys.readouterr().out
 
 

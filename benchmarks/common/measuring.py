@@ -27,6 +27,7 @@ from cobasin.symmetry.form import form_of
 from cobasin.symmetry.state import State, squared_distance
 from cobasin.verification import verify
 from common.families import Family, parents
+from common.measured import Measured, Models
 from common.results import Results
 
 
@@ -125,21 +126,33 @@ class Bench:
         """A result of something else that was done with training data, which ``what`` says."""
         return self.results.get(self._of(seeds, train=self.task.samples, **what), measure)
 
+    def measured(self, steps: int | None = None) -> Measured:
+        """Everything that was measured so far, on these data; learned in so many steps, where not by default."""
+
+        def own(of: Mapping[str, Any]) -> bool:
+            return of["data"] == self.task.data and of.get("train") in (None, self.task.samples)
+
+        rows = [row for row in self.results.rows if own(row["of"])]
+        return Measured(self.family.name, steps or self.family.steps, rows)
+
     def folders(self, seeds: Sequence[int]) -> list[Path]:
         """Of the models."""
         folders = self.family.paths(seeds)
         assert folders is not None, f"{self.family.name}: not all of the seeds {seeds} are there"
         return folders
 
-    def _of(self, seeds: Sequence[int], **what: Any) -> dict[str, Any]:
-        """What a result is of: the models by their content, the data, and ``what`` was done."""
+    def models(self, seeds: Sequence[int]) -> Models:
+        """The models by their content."""
         for seed, folder in zip(seeds, self.folders(seeds), strict=True):
             if seed not in self._prints:
                 self._prints[seed] = fingerprint(load(folder))[:16]
-        models = {str(seed): self._prints[seed] for seed in seeds}
+        return {str(seed): self._prints[seed] for seed in seeds}
+
+    def _of(self, seeds: Sequence[int], **what: Any) -> dict[str, Any]:
+        """What a result is of: the models by their content, the data, and ``what`` was done."""
         if what.get("options", {}).get("data"):
             what["train"] = self.task.samples
-        return {"models": models, "data": self.task.data, **what}
+        return {"models": self.models(seeds), "data": self.task.data, **what}
 
 
 def tolerance(checkpoint: Checkpoint) -> float:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
 
+import rich.table
 from rich.console import Console
-from rich.table import Table
+
+from common import pages
 
 
 def parser(doc: str | None, seeds: bool = True, families: bool = True, pairs: bool = True) -> argparse.ArgumentParser:
@@ -49,10 +52,30 @@ def spread(values: Sequence[float], form: str = "{:.3f}") -> str:
     return centre if len(values) == 1 else f"{centre} ± {form.format(stdev(values))}"
 
 
-def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], caption: str | None = None) -> None:
-    """Print a table."""
-    table = Table(*columns, title=title, caption=caption)
-    table.columns[0].no_wrap = True
-    for row in rows:
-        table.add_row(*row)
-    Console(width=180).print(table)
+@dataclass(frozen=True)
+class Table:
+    """What was measured, for a terminal and for a page.
+
+    Attributes:
+        title: of what it is.
+        columns: of all but the first, which names the lines.
+        body: the lines.
+        caption: what the figures are; a page says that in its text.
+    """
+
+    title: str
+    columns: Sequence[str]
+    body: Sequence[Sequence[str]]
+    caption: str | None = None
+
+    def show(self) -> None:
+        """Print it."""
+        table = rich.table.Table("", *self.columns, title=self.title, caption=self.caption)
+        table.columns[0].no_wrap = True
+        for row in self.body:
+            table.add_row(*row)
+        Console(width=180).print(table)
+
+    def markdown(self) -> list[str]:
+        """Its lines on a page, the title in the first corner; an empty one behind them."""
+        return pages.table([self.title, *self.columns], self.body)

@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+from contextlib import contextmanager
 from functools import partial
 
 import pytest
@@ -97,3 +98,31 @@ def test_workers_share_the_threads_of_torch(monkeypatch, fails):
     finally:
         torch.set_num_threads(before)
     assert set(seen) == {2}
+
+
+def test_on_a_gpu_two_workers_have_a_queue_each(monkeypatch):
+    """Without a GPU: its streams are stood in for, and noted with the thread that enters them."""
+    entered, jobs, both = {}, {}, threading.Barrier(2, timeout=5)
+
+    @contextmanager
+    def stream(queue):
+        entered[threading.current_thread()] = queue
+        yield
+        del entered[threading.current_thread()]
+
+    def job(i):
+        if i < 2:
+            both.wait()  # so that both workers have one
+        jobs[i] = entered[threading.current_thread()]
+
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: (device, object()))
+    monkeypatch.setattr(torch.cuda, "stream", stream)
+    device = torch.device("cuda:0")
+    run_jobs([partial(job, i) for i in range(6)], device=device)
+    assert len(set(jobs.values())) == 2
+    assert {queue[0] for queue in jobs.values()} == {device}
+    assert not entered
+    threads = []
+    for other in ({"one_by_one": True, "device": device}, {"device": torch.device("mps")}):
+        run_jobs([lambda: threads.append(threading.current_thread())] * 3, **other)
+    assert set(threads) == {threading.current_thread()}

@@ -1,4 +1,4 @@
-"""Run independent jobs: threads on this machine."""
+"""Run independent jobs: threads on this machine, and queues of its GPU."""
 
 from __future__ import annotations
 
@@ -6,21 +6,30 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
 from cobasin.execution.memory import release_freed, settle_malloc
 
+CPU = torch.device("cpu")
+ON_GPU = 2  # jobs at a time: one computes while the other copies
 
-def run_jobs(jobs: Sequence[Callable[[], None]], one_by_one: bool = False) -> None:
+
+def run_jobs(jobs: Sequence[Callable[[], None]], one_by_one: bool = False, device: torch.device = CPU) -> None:
     """Run every job, several at a time unless ``one_by_one``; the first exception ends it all.
 
     Each worker gets its share of the machine's threads: many small factorisations in parallel beat one that
-    is split.
+    is split. On a GPU there are two, each with a queue of its own.
+
+    Args:
+        jobs: none leaves anything on the device to another.
+        one_by_one: in this thread.
+        device: where they compute.
     """
     settle_malloc()
-    workers = 1 if one_by_one else min(len(jobs), os.cpu_count() or 1)
+    most = {"cpu": os.cpu_count() or 1, "cuda": ON_GPU}.get(device.type, 1)
+    workers = 1 if one_by_one else min(len(jobs), most)
     if workers <= 1:
         for job in jobs:
             job()
@@ -31,8 +40,9 @@ def run_jobs(jobs: Sequence[Callable[[], None]], one_by_one: bool = False) -> No
 
     def work() -> None:
         torch.set_num_threads(share)  # OpenMP keeps the number for each thread by itself: a worker has to be told, too
-        for job in left:
-            job()
+        with _queue(device):
+            for job in left:
+                job()
 
     with torch_threads(share), ThreadPoolExecutor(workers) as pool:
         try:
@@ -41,6 +51,11 @@ def run_jobs(jobs: Sequence[Callable[[], None]], one_by_one: bool = False) -> No
         finally:
             deque(left, maxlen=0)  # after an exception no other job starts
     release_freed()
+
+
+def _queue(device: torch.device) -> AbstractContextManager[object]:
+    """What a thread asks of a GPU in a queue of its own: by default all share one, and nothing overlaps."""
+    return torch.cuda.stream(torch.cuda.Stream(device)) if device.type == "cuda" else nullcontext()
 
 
 @contextmanager

@@ -15,13 +15,14 @@ from torch import Tensor
 
 from cobasin.checkpoints.typed import Typed, check_pair
 from cobasin.errors import InputError
+from cobasin.execution.jobs import CPU
 from cobasin.finding.activations import COMPARED, Runnable, by_activations
 from cobasin.finding.kept import Kept
 from cobasin.finding.search import Prepared, Search
 from cobasin.learning.descent import Data
 from cobasin.matching.choice import Choice
 from cobasin.matching.many import Models
-from cobasin.matching.state import CPU, Match, compared, free_groups
+from cobasin.matching.state import Match, compared, free_groups
 from cobasin.matching.units import Keep, numbers
 from cobasin.matching.weights import ascend
 from cobasin.progress import Progress, rounds

@@ -19,9 +19,9 @@ import torch
 from cobasin.checkpoints.typed import Typed
 from cobasin.data import DataConfig
 from cobasin.errors import InputError
+from cobasin.execution.jobs import CPU
 from cobasin.learning.inputs import Inputs
 from cobasin.matching.learned import Loss
-from cobasin.matching.state import CPU
 from cobasin.statistics.collect import device_of
 from cobasin.statistics.rows import home
 

@@ -17,8 +17,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from cobasin.execution.jobs import CPU
 from cobasin.matching.choice import Choice
-from cobasin.matching.state import CPU, Match, compared
+from cobasin.matching.state import Match, compared
 from cobasin.matching.weights import EXACT, ascend
 from cobasin.symmetry.action import Values, act
 from cobasin.symmetry.element import Element

@@ -8,6 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from cobasin.execution.jobs import CPU
 from cobasin.matching.choice import Choice, without_scale
 from cobasin.symmetry.action import Values, act, along
 from cobasin.symmetry.canonical import canonical
@@ -19,7 +20,6 @@ from cobasin.symmetry.state import Lazy, State, squared_distance
 
 # A step is taken unless it raises the squared distance by more than rounding.
 _ROUNDING = 1e-9
-CPU = torch.device("cpu")
 
 
 def compared(form: Form, excluded: Iterable[str] = ()) -> list[str]:

@@ -10,8 +10,10 @@ import json
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
+from cobasin.execution.jobs import run_jobs
 from cobasin.matching.state import Match
 from cobasin.symmetry.action import Values
 from cobasin.symmetry.spec import Key
@@ -77,10 +79,15 @@ def numbers(keep: Keep | None, what: str, names: Sequence[str], number: Callable
     """A number for every tensor, which takes reading it; ``what`` they are called where they are kept."""
     pieces = [names[i : i + PIECE] for i in range(0, len(names), PIECE)]
     found = dict.fromkeys(names, 0.0)
-    # those that other parts do last: until then they may be done
-    for i in sorted(range(len(pieces)), key=lambda i: not owns(keep, i)):
-        outcome = found_by(keep, f"{what}-{i}", i, lambda i=i: Outcome({}, {name: number(name) for name in pieces[i]}))
-        found |= outcome.distances
+
+    def of_piece(i: int) -> None:
+        outcome = found_by(keep, f"{what}-{i}", i, lambda: Outcome({}, {name: number(name) for name in pieces[i]}))
+        found.update(outcome.distances)
+
+    jobs = {i: partial(of_piece, i) for i in range(len(pieces))}
+    run_jobs([job for i, job in jobs.items() if owns(keep, i)])
+    # what other parts do, last and in this thread: until then it may be done, and no signal would end another's waiting
+    run_jobs([job for i, job in jobs.items() if not owns(keep, i)], one_by_one=True)
     return found
 
 

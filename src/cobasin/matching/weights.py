@@ -23,7 +23,7 @@ from cobasin.matching.compared import Compared
 from cobasin.matching.experts import Experts
 from cobasin.matching.neurons import Neurons, terms
 from cobasin.matching.order import inner_order, propose_order
-from cobasin.matching.state import CPU, Match, on_cpu
+from cobasin.matching.state import Match, on_cpu
 from cobasin.matching.units import Keep, Units, owns
 from cobasin.symmetry.action import in_new_order, in_old_order
 from cobasin.symmetry.groups import Permutation, Value
@@ -147,16 +147,16 @@ def _round(units: Units, streams: list[Key], families: list[list[Key]], reorder:
         return {"moved": old.keys() != new.keys() or any(not part.equal(new[name]) for name, part in old.items())}
 
     # together, what is multiplied alike, and of a size for that; one by one, what other parts do (for that this one
-    # waits, which no signal would end in another thread) and what a GPU does, all of whose cores one job takes
+    # waits, which no signal would end in another thread)
     kinds: dict[tuple[bool, bool, bool], list[Callable[[], None]]] = {}
     for i, family in enumerate(families):
         elsewhere = not owns(units.keep, i)
-        threads = match.device == CPU and _entries(match, family) >= SMALL and _table(match, family) <= LARGE
+        threads = _entries(match, family) >= SMALL and _table(match, family) <= LARGE
         kind = elsewhere, _from_bfloat16(match, family), elsewhere or not threads
         kinds.setdefault(kind, []).append(partial(update_family, i, family))
     for (_, quick, alone), jobs in sorted(kinds.items(), key=lambda one: one[0]):
         with bfloat16_products() if quick else nullcontext():
-            run_jobs(jobs, one_by_one=alone)
+            run_jobs(jobs, one_by_one=alone, device=match.device)
     moved = [
         units.run(f"{name}-stream-{i}", i, [key], partial(update_stream, key))["moved"] for i, key in enumerate(streams)
     ]

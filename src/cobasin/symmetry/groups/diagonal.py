@@ -44,10 +44,13 @@ class Diagonal(Group):
         return {"scale": torch.where(uniform[0] < 0.5, -size, size) if self.signed else size}
 
     def act(self, value: Value, x: Tensor, charge: int = 1) -> Tensor:
-        if "scale" in value and charge:
-            dtype = torch.promote_types(x.dtype, torch.float32)
-            x = x * value["scale"][..., None, :].pow(charge).to(x.device, dtype)  # without a wider copy of x itself
-        return x
+        if "scale" not in value or not charge:
+            return x
+        scale = value["scale"]
+        if not scale.requires_grad and bool((scale == 1).all()):  # as between models near each other, in every file
+            return x
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        return x * scale[..., None, :].pow(charge).to(x.device, dtype)  # without a wider copy of x itself
 
     def inverse(self, value: Value) -> Value:
         return inverse_scale(value)

@@ -50,8 +50,10 @@ class Permutation(Group):
 
     def act(self, value: Value, x: Tensor, charge: int = 1) -> Tensor:
         perm = value["perm"].to(x.device)
-        # one permutation for all rows is an index, not a gather of every entry
-        if perm.ndim > 1:
+        # one permutation for all rows is an index, not a gather of every entry; near copies have none at all
+        if bool((perm == torch.arange(perm.shape[-1], device=x.device)).all()):
+            moved = x
+        elif perm.ndim > 1:
             moved = x.gather(-1, perm[..., None, :].expand(x.shape))
         elif x.ndim > 1 and x.stride(-2) == 1:  # columns lie in one piece: copy them so
             moved = x.mT.index_select(-2, perm).mT
