@@ -64,6 +64,18 @@ def test_apply_moves_a_model(matched, tmp_path):
     assert "a base goes with an adapter" in line
 
 
+def test_what_is_read_is_not_replaced(matched):
+    """The element's file, and the base: as it is given, or as the adapter names it."""
+    apply = ("apply", matched / "new" / "cobasin.safetensors", matched / "lora", "--overwrite")
+    named = json.loads((matched / "lora" / CONFIG_FILE).read_text())["base_model_name_or_path"]
+    assert named == str(matched / "base")
+    for out, more in (("new", ()), ("base", ()), ("anchor", ("--base", matched / "anchor"))):
+        line = refused(matched, *apply, "--out", matched / out, *more)
+        assert "which is read; choose another folder" in line
+    line = refused(matched, "apply", apply[1], matched / "base", "--overwrite", "--out", matched / "new")
+    assert f"holds {apply[1]}, which is read" in line
+
+
 def test_an_adapter_of_another_base(matched, tmp_path):
     changes = {"hidden_size": 28, "intermediate_size": 20}
     config = transformers.ViTConfig(**json.loads((matched / "base" / "config.json").read_text()) | changes)

@@ -1,6 +1,7 @@
 """Opening models from every place they come from, and refusing what is no model."""
 
 import json
+import shutil
 from fnmatch import fnmatch
 
 import pytest
@@ -9,8 +10,11 @@ from safetensors.torch import load_file
 from transformers import BertConfig, MixtralConfig, MixtralForCausalLM
 
 from cobasin.checkpoints.checkpoint import Checkpoint, Header, load
+from cobasin.checkpoints.typed import Typed, check_pair
 from cobasin.errors import InputError
+from cobasin.verification import verify
 from model_folders import as_bins, assert_bitwise, load_refusal
+from tiny_models import model
 
 
 def edit_json(path, **changes):
@@ -202,3 +206,84 @@ def test_the_home_of_nobody():
 def test_a_config_of_another_kind(tiny_bert):
     with pytest.raises(InputError, match="its config is a str; expected a PreTrainedConfig or its dict"):
         load(tiny_bert.state_dict(), config="./folder")
+
+
+@pytest.mark.parametrize(
+    ("case", "architecture"),
+    [
+        ("llama-mqa-tied/LlamaForCausalLM", "LlamaModel"),
+        ("gemma3/Gemma3ForCausalLM", "Gemma3TextModel"),
+        ("qwen3/Qwen3ForCausalLM", "Qwen3ForCausalLM"),  # the file has the head of a language model
+    ],
+)
+def test_an_embedding_model_is_used_without_its_head(tmp_path, case, architecture):
+    model(case).save_pretrained(tmp_path)
+    assert load(tmp_path).architecture == case.split("/")[1]
+    (tmp_path / "modules.json").write_text('[{"type": "sentence_transformers.models.Transformer"}]')
+    given = load(tmp_path)
+    assert given.architecture == architecture
+    assert (Typed.of(given).spec.spaces["resid"].group is None) is architecture.endswith("Model")
+    assert verify(given, given).same
+
+
+def compared(folder, name, *texts):
+    """The refusal of two copies of a model with one file of a vocabulary each; None where they match."""
+    ends = []
+    for i, text in enumerate(texts):
+        end = folder.with_name(f"end-{i}")
+        shutil.copytree(folder, end)
+        (end / name).write_bytes(text.encode())
+        ends.append(Typed.of(load(end)))
+    try:
+        check_pair(*ends)
+    except InputError as refused:
+        return str(refused)
+
+
+def tokenizer(vocab, *added):
+    return json.dumps({"model": {"vocab": vocab}, "added_tokens": added})
+
+
+@pytest.mark.parametrize(
+    ("name", "one", "other"),
+    [
+        ("vocab.json", '{"a": 0, "b": 1}', '{\r\n  "b": 1,\n  "a": 0\n}'),
+        ("vocab.txt", "a\nb\n", "a\r\nb"),
+        ("merges.txt", "#version: 0.2\na b\n", "#version: 0.2 - trained by somebody\r\na b\r\n"),
+        ("merges.txt", "#version: 0.2\na b\n", "a b\n"),
+        ("tokenizer.model", "a\n", "a\n"),
+        ("tokenizer.json", tokenizer({"a": 0}, {"id": 1, "content": "b"}), tokenizer({"b": 1, "a": 0})),
+        (
+            "tokenizer.json",
+            tokenizer({"a": 0}, {"id": 1, "content": "b", "special": True}),
+            tokenizer({"a": 0}, {"id": 1, "content": "b", "special": False, "lstrip": True}),
+        ),
+        ("tokenizer.json", tokenizer([["a", 0.0], ["b", -1.0]]), tokenizer([["a", 0.0], ["b", -2.0]])),
+    ],
+)
+def test_one_vocabulary_written_in_two_ways(folder, name, one, other):
+    assert compared(folder, name, one, other) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "one", "other", "token"),
+    [
+        ("vocab.json", '{"a": 0, "b": 1}', '{"a": 1, "b": 0}', "0: 'a' and 'b'"),
+        ("vocab.txt", "a\nb\n", "a\nb\nc\n", "2: none and 'c'"),
+        ("tokenizer.json", tokenizer([["a", 0.0], ["b", 0.0]]), tokenizer([["b", 0.0], ["a", 0.0]]), "0: 'a' and 'b'"),
+        ("tokenizer.json", tokenizer({"a": 0}, {"id": 1, "content": "b"}), tokenizer({"a": 0}), "1: 'b' and none"),
+        ("merges.txt", "#version: 0.2\na b\n", "#version: 0.2\nb a\n", None),
+        ("tokenizer.model", "a\n", "a\r\n", None),
+    ],
+)
+def test_two_vocabularies(folder, name, one, other, token):
+    refusal = compared(folder, name, one, other)
+    assert f"the vocabularies differ ({folder.with_name('end-0') / name} and " in refusal
+    said = f": the same id is another token or none, such as {token}. Bring one model to"
+    assert said in refusal if token else "the same id" not in refusal
+    assert "\n" not in refusal
+
+
+@pytest.mark.parametrize(("name", "text"), [("vocab.json", "a b"), ("vocab.json", "[]"), ("tokenizer.json", "[]")])
+def test_what_is_no_vocabulary(folder, name, text):
+    assert f"{folder.with_name('end-0') / name}: not a tokenizer file" in compared(folder, name, text, text)

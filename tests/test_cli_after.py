@@ -208,4 +208,4 @@ def test_the_data_is_not_overwritten(tmp_path, berts, rows):
     out.mkdir()
     inside = token_rows(out / "rows.jsonl", 40)
     arguments = ("merge", *berts[:2], "--repair", "--data", inside, "--out", out, "--overwrite")
-    assert f"holds {inside}, which the recipe needs" in refused(tmp_path, *arguments)
+    assert f"holds {inside}, which is read" in refused(tmp_path, *arguments)

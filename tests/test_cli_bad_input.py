@@ -216,7 +216,8 @@ def test_different_vocabularies(folders):
 
 @pytest.mark.parametrize("name", ["vocab.txt", "vocab.json", "merges.txt", "tokenizer.model", "spiece.model"])
 def test_different_vocabulary_files(folders, name):
-    for folder, text in zip(folders, ("a\nb\n", "b\na\n"), strict=True):
+    texts = ('{"a": 0, "b": 1}', '{"a": 1, "b": 0}') if name.endswith("json") else ("a\nb\n", "b\na\n")
+    for folder, text in zip(folders, texts, strict=True):
         (folder / name).write_text(text)
     refused_by_both(*folders, f"the vocabularies differ ({folders[0] / name} and {folders[1] / name})")
 

@@ -113,6 +113,8 @@ def test_what_does_not_fit_is_refused(tmp_path):
     assert "lies in the input folder" in refused(tmp_path, *learn, "--anchor-out", anchor / "new")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
+    read = ("--data", tmp_path / "full" / "file", "--overwrite")
+    assert "which is read; choose" in refused(tmp_path, *learn, *read, "--anchor-out", tmp_path / "full")
     assert "is not empty" in refused(tmp_path, *learn, "--anchor-out", tmp_path / "full")
     no_scale = (*learn, "--anchor-out", tmp_path / "other", "--symmetry", "attention")
     assert "no part of the anchor can move" in refused(tmp_path, *no_scale, unread=False)

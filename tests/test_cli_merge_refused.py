@@ -44,6 +44,7 @@ def test_options_that_do_not_go_with_a_recipe(tmp_path, berts, options, text):
         (("--set", "=1"), "--set =1: expected NAME=VALUE"),
         (("--set", "normalize="), "--set normalize=: expected NAME=VALUE"),
         (("--set", "normalize=[1"), "--set normalize=[1: '[1' is not a value"),
+        (("--set", "weight=2024-02-30"), "--set weight=2024-02-30: '2024-02-30' is not a value"),
         (("--set", "normalize=1", "--set", "normalize=0"), "--set normalize=0: normalize is set twice"),
         (("--set", "normalise=1"), "normalise: linear has no such parameter; did you mean 'normalize'?"),
         (("--set", "weight=heavy"), "weight: 'heavy': "),
@@ -103,13 +104,13 @@ def test_an_output_that_would_replace_the_recipe(tmp_path, berts):
     work.mkdir()
     path = recipe(work / "recipe.yaml", "linear", berts)
     line = refused(tmp_path, "merge", path, "--out", work, "--overwrite")
-    assert f"{work}: holds {path}, which the recipe needs; choose another folder" in line
+    assert f"{work}: holds {path}, which is read; choose another folder" in line
     rows = token_rows(work / "rows.jsonl")
     statistics, match = {"data": {"path": str(rows)}}, {"method": "activations", "data": {"path": str(rows)}}
     for method, keys in (("regmean", {"statistics": statistics}), ("linear", {"match": match})):
         elsewhere = recipe(tmp_path / "recipe.yaml", method, berts, **keys)
         line = refused(tmp_path, "merge", elsewhere, "--out", work, "--overwrite")
-        assert f"{work}: holds {rows}, which the recipe needs" in line
+        assert f"{work}: holds {rows}, which is read" in line
     for where, text in (
         (berts[0], "lies in the input folder"),
         (tmp_path, "holds the input folder"),

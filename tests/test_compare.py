@@ -8,7 +8,8 @@ import torch
 from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.typed import Typed
 from cobasin.checkpoints.writer import save
-from cobasin.evaluation.compare import compare
+from cobasin.evaluation.agreement import OUTSIDE, Difference
+from cobasin.evaluation.compare import _shared, compare
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import form_of
 from cobasin.workflows import compare as compare_workflow
@@ -226,3 +227,19 @@ def test_a_bare_model_whose_stream_cannot_move(tmp_path):
     save(original("bert/BertModel"), tmp_path / "bare")
     line = refused(tmp_path, "compare", tmp_path / "bare", tmp_path / "bare", "--symmetry", "residual", unread=False)
     assert "leaves nothing free" in line
+
+
+def test_a_tied_tensor_counts_once():
+    first, second = original(GPT2), original(GPT2, seed=1)
+    assert "lm_head.weight" not in first
+    squared = sum(float((first[name] - second[name]).double().square().sum()) for name in first)
+    assert compare(first, second).distance["files"] == pytest.approx(squared**0.5, rel=1e-6)
+
+
+def test_the_median_is_that_of_the_layers():
+    """Embeddings agree between models that share nothing but their vocabulary."""
+    matched = {OUTSIDE: Difference(0.2, 2.0), "layer 0": Difference(1.4, 2.0), "layer 1": Difference(0.9, 2.0)}
+    chance = dict.fromkeys(matched, Difference(2.0, 2.0))
+    assert _shared(matched, chance) == pytest.approx((0.3 + 0.55) / 2)
+    outside = {OUTSIDE: matched[OUTSIDE]}
+    assert _shared(outside, chance) == pytest.approx(0.9)

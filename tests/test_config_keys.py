@@ -80,12 +80,64 @@ def test_every_key_of_every_declaration_is_in_the_table():
         assert set(keys) <= covered[made.config.model_type], case
 
 
-def test_rotary_scaling_that_reads_the_length(tmp_path):
+@pytest.mark.parametrize(
+    ("rope", "factor", "reads"),
+    [("dynamic", 4.0, True), ("yarn", None, True), ("yarn", 4.0, False), ("longrope", None, True)],
+)
+def test_rotary_scaling_that_reads_the_length(tmp_path, rope, factor, reads):
     source, anchor = models(tmp_path, "llama-gqa/LlamaForCausalLM", "max_position_embeddings", 64)
     assert run("match", source, anchor, "--out", tmp_path / "matched").code == 0
-    rope = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}
-    source, anchor = (duplicate(path, f"dynamic-{path.name}", rope_parameters=rope) for path in (source, anchor))
-    refused_by_both(source, anchor, "max_position_embeddings is 64 in")
+    scaling = {"rope_type": rope, "rope_theta": 10000.0, "factor": factor}
+    if rope != "dynamic":
+        scaling["original_max_position_embeddings"] = 16
+    if rope == "longrope":
+        scaling |= {"short_factor": [1.0] * 3, "long_factor": [2.0] * 3}
+    source, anchor = (duplicate(path, f"scaled-{path.name}", rope_parameters=scaling) for path in (source, anchor))
+    if reads:
+        refused_by_both(source, anchor, "max_position_embeddings is 64 in")
+    else:
+        assert run("match", source, anchor, "--out", tmp_path / "scaled").code == 0
+        assert verify(load(anchor), load(source)).same
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "bert/BertForTokenClassification",
+        "distilbert/DistilBertForSequenceClassification",
+        "albert/AlbertForSequenceClassification",
+        "deberta/DebertaForSequenceClassification",
+        "modernbert/ModernBertForTokenClassification",
+        "gptneox/GPTNeoXForSequenceClassification",
+        "llama-gqa/LlamaForTokenClassification",
+        "whisper/WhisperForAudioClassification",
+    ],
+)
+def test_a_tie_without_tied_tensors_is_no_difference(tmp_path, case):
+    source, anchor = models(tmp_path, case, "tie_word_embeddings", not model(case).config.tie_word_embeddings)
+    assert run("match", source, anchor, "--out", tmp_path / "matched").code == 0
+    assert verify(load(anchor), load(source)).same
+
+
+@pytest.mark.parametrize("case", ["llama-gqa/LlamaForCausalLM", "gpt2/GPT2LMHeadModel"])
+def test_a_decoder_is_causal_where_its_config_does_not_say(tmp_path, case):
+    source, anchor = models(tmp_path, case, "is_causal", True)
+    assert run("match", source, anchor, "--out", tmp_path / "matched").code == 0
+
+
+def test_the_mask_of_an_encoder_counts_where_it_decodes(tmp_path):
+    source, anchor = models(tmp_path, "bert/BertForMaskedLM", "is_causal", False)
+    assert run("match", source, anchor, "--out", tmp_path / "matched").code == 0
+    ends = (duplicate(path, f"decoder-{path.name}", is_decoder=True) for path in (source, anchor))
+    refused_by_both(*ends, "is_causal is False in")
+
+
+def test_the_end_of_a_text_as_old_configs_of_clip_have_it(tmp_path):
+    source, anchor = models(tmp_path, "clip-text/CLIPTextModel", "eos_token_id", 2)
+    assert run("match", source, anchor, "--out", tmp_path / "matched").code == 0
+    assert verify(load(anchor), load(source)).same
+    assert verify(load(source), load(anchor)).same
+    refused_by_both(source, duplicate(anchor, "other", eos_token_id=7), "eos_token_id is 2 in")
 
 
 @pytest.mark.parametrize(

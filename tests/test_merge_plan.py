@@ -183,6 +183,16 @@ def test_an_output_is_not_asked_for(tmp_path):
     out = tmp_path / "out"
     plan(tmp_path, *folders, "--out", out)
     assert not out.exists()
+    (folders[0].parent / "full").mkdir()
+    (folders[0].parent / "full" / "file").touch()
+    for options, text in (
+        (("--out", folders[0]), "lies in the input folder"),
+        (("--out", folders[0].parent / "full"), "is not empty"),
+        (("--engine", "bogus"), "expected local or ray"),
+        (("--part", "9/2"), "9/2"),
+        (("--repair", "--resume"), "repair and heal start anew"),
+    ):
+        assert text in refused(tmp_path, "merge", *folders, *options, "--dry-run")
     assert "--out is missing: name the folder to write, or ask for the plan with --dry-run" in refused(
         tmp_path, "merge", *folders
     )

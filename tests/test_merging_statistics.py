@@ -150,7 +150,7 @@ def test_files_of_statistics_are_not_put_where_the_output_goes(tmp_path, statist
     for cache in (out, out / "deeper" / "cache"):
         path = recipe(tmp_path / "recipe.yaml", "regmean", folders, statistics={**statistics, "cache": str(cache)})
         line = refused(tmp_path, "merge", path, "--out", out)
-        assert f"{out}: holds {cache}, which the recipe needs; choose another folder" in line
+        assert f"{out}: holds {cache}, which is read; choose another folder" in line
 
 
 def test_what_was_not_collected_is_averaged_and_said(tmp_path, statistics):

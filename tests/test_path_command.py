@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from itertools import product
 
 import pytest
@@ -273,6 +274,9 @@ def test_the_output_folder(pair):
     options = ("--data", data, "--points", 3, "--out")
     assert f"{out}: is not empty" in refused(a.parent, "path", a, b, *options, out)
     assert "lies in the input folder" in refused(a.parent, "path", a, b, *options, a / "out")
+    shutil.copyfile(data, out / data.name)
+    line = refused(a.parent, "path", a, b, "--data", out / data.name, "--out", out, "--overwrite")
+    assert f"holds {out / data.name}, which is read" in line
     before = snapshot(a)
     assert run("path", a, b, *options, out, "--overwrite").code == 0
     assert not (out / "mine.txt").exists()

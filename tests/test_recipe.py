@@ -61,6 +61,11 @@ def test_a_file_is_read(tmp_path):
         (b"merge_method: linear\nmodels: []\nmerge_method: ties\n", ", line 3: the key 'merge_method' is given twice"),
         (b"a:\n  b: {c: 1, c: 2}\n", ", line 2: the key 'c' is given twice"),
         (b"a: 1\nb: !!python/object/apply:os.getcwd []\n", ", line 2: could not determine a constructor for the tag"),
+        (b"models:\n- model: 2024-31-12\n", ", line 2: '2024-31-12' is no timestamp; write text in quotes"),
+        (b"a: !!timestamp abc\n", ", line 1: 'abc' is no timestamp"),
+        (b"a: !!int abc\n", ", line 1: 'abc' is no int"),
+        (b'a: !!int ""\n', ", line 1: '' is no int"),
+        (b"a: !!bool abc\n", ", line 1: 'abc' is no bool"),
         (b"a: 1\n---\nb: 2\n", ", line 2: but found another document"),
         (b"a: 1\nb: \x01\n", r", line 2: the character '\x01' is not allowed in YAML"),
         (b"a: \xff\xfe", ": is not text in UTF-8"),
@@ -488,6 +493,10 @@ def test_statistics_have_defaults_and_data_sets_for_all_models_or_each():
         ({"data": "a.jsonl"}, "statistics.data: 'a.jsonl': expected keys and values (path, format,"),
         ({"data": {"pth": "a"}}, "statistics.data: unknown key 'pth'; did you mean 'path'?"),
         ({"data": {}}, "statistics.data: path is missing"),
+        (
+            {"data": {"path": "a", "labels": {"positive": True, "negative": False}}},
+            "statistics.data: labels: True is no name (YAML reads yes, no, on, off, true and false without quotes as",
+        ),
         (
             {"data": [{"path": "a"}, {"path": "a", "format": "tsv"}]},
             "statistics.data: format: 'tsv': Input should be 'json",

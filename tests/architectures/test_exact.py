@@ -17,6 +17,7 @@ from cobasin.proposal.checking import cancelled, change, forms, idle, run, sampl
 from cobasin.symmetry.canonical import gauge_of
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import Form
+from cobasin.symmetry.groups import Permutation
 from tiny_models import CASES, FLOAT32_PARTS, checkpoint, model, tolerance
 
 
@@ -110,6 +111,18 @@ def test_separate_position_projections_left_alone_break_deberta():
     reference = run(typed.checkpoint)
     assert change(typed.derived(dict(moved)), reference) < 1e-9
     assert change(typed.derived(state), reference) > 1e-2
+
+
+@pytest.mark.parametrize("tower", ["text", "vision"])
+def test_a_projection_does_not_hide_the_stream(tower):
+    """CLIP's towers put out both, and others read the stream: in another order it is another function."""
+    typed = Typed.of(checkpoint(f"clip-{tower}/CLIP{tower.title()}ModelWithProjection"))
+    resid = dataclasses.replace(typed.spec.spaces["resid"], group=Permutation())
+    spec = dataclasses.replace(typed.spec, spaces={**typed.spec.spaces, "resid": resid})
+    element = Element.sample(Form(spec), 0, part="residual")
+    assert {key[0] for key in element.values} == {"resid"}
+    moved = element.apply(Typed(typed.checkpoint, spec))
+    assert change(typed.derived(moved), run(typed.checkpoint)) > 1e-2
 
 
 def test_float32_parts_are_known():

@@ -119,6 +119,8 @@ def test_csv_without_a_header_has_columns_by_place(tmp_path):
     ]
     assert found.where(0) == f"{path}: line 1"
     assert "no column 4 (there are: 0, 1, 2, 3)" in refusal(lambda: rows(path, columns={"text": 4})[0])
+    assert list(rows(path, columns={"text": 3}, where={1: 0, 2: "*"})) == [{"text": "They drank the pub."}]
+    assert "no column 4 (there are: 0, 1, 2, 3)" in refusal(rows, path, columns={"text": 3}, where={4: "x"})
 
 
 def test_only_the_rows_that_have_a_value(tmp_path):
@@ -191,6 +193,19 @@ def test_nothing_is_unpickled(tmp_path):
     assert "cannot be read as npz" in refusal(rows, tmp_path / "a.npz")
     (tmp_path / "b.npz").write_bytes(pickle.dumps(Trap()))
     assert "cannot be read as npz" in refusal(rows, tmp_path / "b.npz")
+
+
+def test_a_damaged_and_an_encrypted_npz(tmp_path):
+    np.savez_compressed(tmp_path / "whole.npz", label=np.arange(9))
+    whole = (tmp_path / "whole.npz").read_bytes()
+    name, extra = (int.from_bytes(whole[at : at + 2], "little") for at in (26, 28))
+    damaged, encrypted = bytearray(whole), bytearray(whole)
+    damaged[30 + name + extra] = 7  # no kind of block that deflate has
+    encrypted[whole.rfind(b"PK\x01\x02") + 8] |= 1
+    for content, said in ((damaged, "invalid block type"), (encrypted, "is encrypted")):
+        message = refusal(rows, write(tmp_path / "a.npz", bytes(content)))
+        assert message.startswith(f"{tmp_path / 'a.npz'}: cannot be read as npz: ")
+        assert said in message
 
 
 def picture(path, value):

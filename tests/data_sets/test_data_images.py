@@ -12,7 +12,7 @@ from test_data_text import first, forward
 
 import tiny_models
 from cobasin.checkpoints.checkpoint import load
-from cobasin.data import DataConfig, batches
+from cobasin.data import DataConfig, batches, rows_of
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (3, 10, 12, 3), dtype=np.uint8)
 
@@ -97,6 +97,28 @@ def test_an_unreadable_picture_is_named_when_it_is_reached(tmp_path):
     )
 
 
+@pytest.mark.parametrize("make", [lambda path: path.symlink_to("nowhere.png"), lambda path: path.mkdir()])
+def test_a_picture_that_is_no_file_is_named(tmp_path, make):
+    (tmp_path / "1").mkdir()
+    make(tmp_path / "1" / "x.png")
+    data = DataConfig(path=str(tmp_path), mean=[0], std=[1])
+    for read in (lambda: first(vit(), data), lambda: rows_of(data).digest):
+        assert refusal(read).startswith(f"{tmp_path / '1' / 'x.png'}: cannot be read: ")
+
+
+def test_images_that_have_a_value_in_another_array(tmp_path):
+    path = npz(tmp_path, split=["train", "test", "train"], fold=[0, 1, 1])
+    chosen = rows_of(DataConfig(path=path, where={"split": "train", "fold": 1}))
+    assert [row["label"] for row in chosen] == [2]
+    message = refusal(rows_of, DataConfig(path=path, where={"corpus": "x"}))
+    assert "no column 'corpus' (there are: image, label, split, fold)" in message
+    message = refusal(rows_of, DataConfig(path=path, where={"image": 3}))
+    assert "'where' names image of shape [3, 10, 12, 3]; expected an array of a value a row" in message
+    np.savez(tmp_path / "b.npz", split=["train"])
+    message = refusal(rows_of, DataConfig(path=str(tmp_path / "b.npz"), where={"split": "train"}))
+    assert "none of its arrays (split) has the name of a role" in message
+
+
 def test_a_wrong_size_names_the_image():
     rows = [{"image": np.zeros((8, 8, 3))}, {"image": np.zeros((8, 9, 3))}]
     assert "rows[1]: image is 8x9, the model reads 8x8; say the size to cut out under 'crop'" in refusal(
@@ -115,6 +137,12 @@ def test_positions_that_are_interpolated_take_any_size():
     model = load(T.Dinov2ForImageClassification(T.Dinov2Config(**size, image_size=8, patch_size=4)))
     batch = first(model, [{"image": np.zeros((12, 16, 3))}])
     assert forward(model, batch).logits.shape == (1, 2)
+    rows = [{"image": np.zeros((12, 16, 3))}, {"image": np.zeros((12, 12, 3))}]
+    assert refusal(first, model, rows) == (
+        "rows[1]: image is 12x12, the first of its batch 12x16; say the size to cut out under 'crop', or resize the "
+        "images"
+    )
+    assert first(model, rows, batch_size=1).inputs["pixel_values"].shape == (1, 3, 12, 16)
 
 
 def test_text_and_images_together():

@@ -7,9 +7,10 @@ import math
 import numpy as np
 import pytest
 from data_models import bert, named, refusal, vit
+from pydantic import ValidationError
 
 import tiny_models
-from cobasin.data import task_of
+from cobasin.data import DataConfig, task_of
 from cobasin.data.tasks import Labels, score
 
 EMOTIONS = named("joy", "anger", "fear")
@@ -59,6 +60,33 @@ def test_a_label_by_name_index_or_new_name():
 
 def test_a_name_of_the_model_comes_before_an_index():
     assert Labels.of(bert(**named("1", "0")), {}).index("0", "x") == 1
+
+
+@pytest.mark.parametrize(("true", "false"), [(True, False), (np.True_, np.False_)])
+def test_a_boolean_is_called_by_its_name_or_else_an_index(true, false):
+    def indices(renamed, **options):
+        labels = Labels.of(bert(**options), renamed)
+        return [labels.index(value, "x") for value in (true, false)]
+
+    assert indices({}) == indices({}, **named("no", "yes")) == [1, 0]
+    assert indices({"true": 0, "false": 1}) == indices({"True": 0, "False": 1}) == indices({1: 0, 0: 1}) == [0, 1]
+    assert indices({}, **named("True", "False")) == indices({}, **named("true", "false")) == [0, 1]
+    assert indices({"true": "true", "false": "True"}, **named("True", "true")) == [1, 0]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"labels": {True: 0, False: 1}},
+        {"labels": {"positive": True}},
+        {"annotated": ["joy", False]},
+        {"columns": {"text": True}},
+        {"where": {True: 1}},
+    ],
+)
+def test_a_name_that_yaml_reads_as_a_boolean_is_refused(options):
+    with pytest.raises(ValidationError, match="write the word in quotes, like 'true'"):
+        DataConfig(path="x", **options)
 
 
 def test_tags_are_renamed_with_their_prefix():

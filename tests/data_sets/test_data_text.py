@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 import transformers as T
@@ -11,6 +12,7 @@ from tokenizers import ByteLevelBPETokenizer
 import tiny_models
 from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.data import DataConfig, batches
+from cobasin.data.synthetic import synthetic_inputs
 from cobasin.evaluation.running import instantiate
 from real_models import minilm
 
@@ -108,6 +110,20 @@ def test_tags_of_given_ids():
     assert first(bert("ForTokenClassification", **TAGS), rows).labels.tolist() == [[-100, 1, 0]]
 
 
+def test_tags_of_padded_ids():
+    row = {"input_ids": [5, 6, 7, 0, 0], "attention_mask": [1, 1, 1, 0, 0]}
+    rows = [
+        {**row, "tags": [0, 1, 2, -100, -100]},
+        {**row, "tags": [0, 1, 2]},
+        {"input_ids": [0, 5, 6, 7], "attention_mask": [0, 1, 1, 1], "tags": np.array([-100, 0, 1, 2])},
+    ]
+    batch = first(bert("ForTokenClassification", **TAGS), rows)
+    assert batch.inputs["input_ids"].tolist() == [[5, 6, 7]] * 3
+    assert batch.labels.tolist() == [[0, 1, 2]] * 3
+    message = refusal(first, bert("ForTokenClassification", **TAGS), [{**row, "tags": [0, 1, 2, -100]}])
+    assert message == "rows[0]: has 3 tokens and 4 tags; expected a tag a token"
+
+
 @pytest.fixture(scope="module")
 def byte_level(tmp_path_factory):
     """A folder with a byte-level tokenizer, as RoBERTa's."""
@@ -166,6 +182,12 @@ def test_given_ids_need_no_tokenizer():
     assert torch.allclose(loss.double(), torch.nn.functional.cross_entropy(logits, batch.labels[:, 1:].flatten()))
 
 
+def test_fewer_texts_made_up_than_there_are_decoders(monkeypatch):
+    monkeypatch.setattr("cobasin.data.synthetic.LONGEST", 12)
+    models = [tiny_models.model("gpt2/GPT2LMHeadModel")] * 3
+    assert synthetic_inputs(models, 2)["input_ids"].shape == (2, 12)
+
+
 def test_masks_are_those_of_bert_and_the_same_every_time():
     model = bert("ForMaskedLM")
     rows = [{"text": " ".join(["word"] * 60)}] * 40
@@ -205,6 +227,17 @@ def test_a_decoder_reads_the_target_moved_by_one(case):
     longest = first(model, [{"input_ids": [5] * 20, "label": [6] * 19}])
     assert longest.inputs["decoder_input_ids"].shape == (1, 19)
     forward(model, longest)
+
+
+def test_target_ids_that_are_padded_for_the_loss():
+    model = tiny_models.checkpoint("t5/T5ForConditionalGeneration")
+    padded = [{**row, "label": [*row["label"], -100, -100]} for row in SEQ2SEQ]
+    batch, expected = first(model, padded), first(model, SEQ2SEQ)
+    assert torch.equal(batch.labels, expected.labels)
+    assert torch.equal(batch.inputs["decoder_input_ids"], expected.inputs["decoder_input_ids"])
+    for label in ([-100, -100], [8, -100, 1]):
+        message = refusal(first, model, [{"input_ids": [5], "label": label}])
+        assert message.startswith("rows[0]: token id -100 is outside the vocabulary of ")
 
 
 def test_bare_encoder_decoders_and_the_language_in_front():

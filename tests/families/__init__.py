@@ -27,4 +27,5 @@ ANSWERING_HEADS = (*ENCODER_HEADS, "ForQuestionAnswering")
 DECODER_HEADS = ("ForSequenceClassification", "ForTokenClassification", "Model")
 LINEAR_ROPE = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
 LINEAR_ROPES = dict.fromkeys(("full_attention", "sliding_attention"), LINEAR_ROPE)  # of models that have two
-PADDING_KEYS = {"pad_token_id": (7, CHANGES), "tie_word_embeddings": (True, KEEPS)}  # of a decoder that classifies
+PADDING_KEYS = {"pad_token_id": (7, CHANGES)}  # of a decoder that classifies
+CAUSAL_KEYS = {"is_causal": (False, CHANGES)}  # of a decoder: every token sees all others

@@ -8,6 +8,19 @@ _DEBERTA = {**SMALL, "relative_attention": True, "type_vocab_size": 0, "pos_att_
 _DEBERTA2 = {**_DEBERTA, "position_buckets": 8, "norm_rel_ebd": "layer_norm", "position_biased_input": False}
 
 FAMILIES = {
+    # relative positions that nothing reads, and the norm of those that there are not
+    "deberta-content": (
+        "Deberta",
+        ("ForMaskedLM",),
+        T.DebertaConfig,
+        {**SMALL, "relative_attention": True, "type_vocab_size": 0},
+    ),
+    "deberta-v2-absolute": (
+        "DebertaV2",
+        ("ForMaskedLM",),
+        T.DebertaV2Config,
+        {**SMALL, "type_vocab_size": 0, "norm_rel_ebd": "layer_norm"},
+    ),
     "deberta": ("Deberta", ANSWERING_HEADS, T.DebertaConfig, {**_DEBERTA, "max_relative_positions": 8}),
     "deberta-v2-shared": (
         "DebertaV2",
@@ -23,7 +36,7 @@ FAMILIES = {
     ),
     "deberta-v2-new-head": ("DebertaV2", ("ForMaskedLM",), T.DebertaV2Config, {**_DEBERTA2, "legacy": False}),
 }
-FLOAT32_PARTS: tuple[str, ...] = ("deberta/",)  # its norms
+FLOAT32_PARTS: tuple[str, ...] = ("deberta/", "deberta-content")  # its norms
 
 _KEYS = {
     "num_attention_heads": (2, CHANGES),
@@ -32,7 +45,6 @@ _KEYS = {
     "relative_attention": (False, SHAPES),
     "is_decoder": (True, KEEPS),
     "add_cross_attention": (True, KEEPS),
-    "tie_word_embeddings": (False, KEEPS),
     "pooler_hidden_act": ("relu", CHANGES),
 }
 KEYS = {

@@ -2,7 +2,7 @@
 
 import transformers as T
 
-from families import CHANGES, DECODER_HEADS, KEEPS, LINEAR_ROPE, PADDING_KEYS, SHAPES, SMALL, UNCOVERED
+from families import CAUSAL_KEYS, CHANGES, DECODER_HEADS, KEEPS, LINEAR_ROPE, PADDING_KEYS, SHAPES, SMALL, UNCOVERED
 
 _GPT2 = {"vocab_size": 40, "n_embd": 24, "n_layer": 2, "n_head": 4, "n_inner": 20, "n_positions": 32}
 _LLAMA3_ROPE = {
@@ -45,6 +45,7 @@ FAMILIES = {
 FLOAT32_PARTS: tuple[str, ...] = ("llama",)  # RMSNorm and rotary angles
 KEYS = {
     "gpt2/GPT2LMHeadModel": {
+        **CAUSAL_KEYS,
         "n_head": (2, CHANGES),
         "activation_function": ("relu", CHANGES),
         "layer_norm_epsilon": (0.1, CHANGES),
@@ -53,8 +54,9 @@ KEYS = {
         "reorder_and_upcast_attn": (True, KEEPS),  # the same sums in another order
         "add_cross_attention": (True, UNCOVERED),
     },
-    "gpt2/GPT2ForSequenceClassification": {**PADDING_KEYS, "tie_word_embeddings": (False, KEEPS)},
+    "gpt2/GPT2ForSequenceClassification": PADDING_KEYS,
     "llama-gqa/LlamaForCausalLM": {
+        **CAUSAL_KEYS,
         # alone, the number of key-value heads would change the shapes
         "num_attention_heads + num_key_value_heads + head_dim": ((2, 1, 12), CHANGES),
         "num_key_value_heads": (4, SHAPES),

@@ -2,7 +2,7 @@
 
 import transformers as T
 
-from families import CHANGES, DECODER_HEADS, KEEPS, LINEAR_ROPE, PADDING_KEYS, SHAPES, SMALL
+from families import CAUSAL_KEYS, CHANGES, DECODER_HEADS, LINEAR_ROPE, PADDING_KEYS, SHAPES, SMALL, UNCOVERED
 
 _PAD = {**SMALL, "pad_token_id": 0}
 _ROPE = {"rope_type": "default", "rope_theta": 10000.0}
@@ -102,8 +102,7 @@ FAMILIES = {
 FLOAT32_PARTS: tuple[str, ...] = ("gptj", "bloom")
 
 _OTHER_ROPE = {"rope_parameters": (LINEAR_ROPE | {"partial_rotary_factor": 0.7}, CHANGES)}
-_NORM_KEYS = {"hidden_act": ("relu", CHANGES), "layer_norm_eps": (0.1, CHANGES)}
-_TIED_PADDING_KEYS = {**PADDING_KEYS, "tie_word_embeddings": (False, KEEPS)}
+_NORM_KEYS = {**CAUSAL_KEYS, "hidden_act": ("relu", CHANGES), "layer_norm_eps": (0.1, CHANGES)}
 KEYS = {
     "gptneox/GPTNeoXForCausalLM": {
         **_NORM_KEYS,
@@ -112,7 +111,12 @@ KEYS = {
         "use_parallel_residual": (False, CHANGES),
     },
     "gptneox/GPTNeoXForSequenceClassification": PADDING_KEYS,
+    # pairs from the whole head, of which some are not turned
+    "gptneox/GPTNeoXForTokenClassification": {
+        "rope_parameters": ({**_PARTIAL["rope_parameters"], "rope_type": "proportional"}, UNCOVERED),
+    },
     "gptj/GPTJForCausalLM": {
+        **CAUSAL_KEYS,
         "n_head": (2, CHANGES),
         "rotary_dim": (2, CHANGES),
         "activation_function": ("relu", CHANGES),
@@ -120,19 +124,22 @@ KEYS = {
     },
     "gptj/GPTJForSequenceClassification": PADDING_KEYS,
     "opt/OPTForCausalLM": {
+        **CAUSAL_KEYS,
         "num_attention_heads": (2, CHANGES),
         "activation_function": ("gelu", CHANGES),
         "do_layer_norm_before": (False, SHAPES),
         "_remove_final_layer_norm": (True, SHAPES),
     },
-    "opt/OPTForSequenceClassification": _TIED_PADDING_KEYS,
+    "opt/OPTForSequenceClassification": PADDING_KEYS,
     "bloom/BloomForCausalLM": {
+        **CAUSAL_KEYS,
         "n_head": (2, CHANGES),
         "layer_norm_epsilon": (0.1, CHANGES),
         "apply_residual_connection_post_layernorm": (True, CHANGES),
     },
-    "bloom/BloomForSequenceClassification": _TIED_PADDING_KEYS,
+    "bloom/BloomForSequenceClassification": PADDING_KEYS,
     "falcon-7b/FalconForCausalLM": {
+        **CAUSAL_KEYS,
         "num_attention_heads": (2, SHAPES),
         "activation": ("relu", CHANGES),
         "layer_norm_epsilon": (0.1, CHANGES),

@@ -2,7 +2,7 @@
 
 import transformers as T
 
-from families import CHANGES, KEEPS, PADDING_KEYS, SHAPES, UNCOVERED
+from families import CHANGES, PADDING_KEYS, SHAPES, UNCOVERED
 from families.rmsnorm_decoders import GROUPED, HEAD_KEY, HEADS, LAYER_KEYS, RMS_KEYS, WINDOW_KEYS
 
 _EXPERTS = {**GROUPED, "intermediate_size": 12, "num_experts_per_tok": 2}
@@ -35,6 +35,5 @@ KEYS = {
     },
     "qwen3moe/Qwen3MoeForSequenceClassification": PADDING_KEYS,
     "olmoe/OlmoeForCausalLM": {**_KEYS, "norm_topk_prob": (True, CHANGES), "clip_qkv": (8.0, UNCOVERED)},
-    "olmoe/OlmoeModel": {"tie_word_embeddings": (True, KEEPS)},
 }
 TIED: tuple[str, ...] = ()

@@ -2,7 +2,7 @@
 
 import transformers as T
 
-from families import CHANGES, SMALL, UNCOVERED
+from families import CAUSAL_KEYS, CHANGES, SMALL, UNCOVERED
 from families.vision import LAYER_KEYS, PICTURE_KEYS
 
 _TEXT = {**SMALL, "eos_token_id": 39, "projection_dim": 16}
@@ -37,7 +37,7 @@ def _within(config: str, keys: dict) -> dict:
     return {f"{config}.{key}": row for key, row in keys.items()}
 
 
-_CLIP_TEXT_KEYS = {**LAYER_KEYS, "eos_token_id": (7, CHANGES)}
+_CLIP_TEXT_KEYS = {**LAYER_KEYS, **CAUSAL_KEYS, "eos_token_id": (7, CHANGES)}
 _VISION_KEYS = LAYER_KEYS | PICTURE_KEYS
 KEYS = {
     "clip/CLIPModel": _within("text_config", _CLIP_TEXT_KEYS) | _within("vision_config", _VISION_KEYS),

@@ -5,7 +5,6 @@ import transformers as T
 from families import CHANGES, KEEPS, LINEAR_ROPES, PADDING_KEYS, SHAPES
 from families.rmsnorm_decoders import (
     GEMMA2_KEYS,
-    GEMMA_PADDING_KEYS,
     GROUPED,
     HEAD_KEY,
     HEADS,
@@ -35,7 +34,7 @@ KEYS = {
         "rope_parameters": (LINEAR_ROPES, CHANGES),
         "attn_logit_softcapping": (1.0, KEEPS),  # of Gemma 2; nothing reads it here
     },
-    "gemma3-text/Gemma3TextForSequenceClassification": GEMMA_PADDING_KEYS,
+    "gemma3-text/Gemma3TextForSequenceClassification": PADDING_KEYS,
     "olmo2/Olmo2ForCausalLM": RMS_KEYS,
     "olmo2/Olmo2ForSequenceClassification": PADDING_KEYS,
 }

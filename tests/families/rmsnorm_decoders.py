@@ -2,7 +2,7 @@
 
 import transformers as T
 
-from families import CHANGES, KEEPS, LINEAR_ROPE, PADDING_KEYS, SHAPES, SMALL
+from families import CAUSAL_KEYS, CHANGES, KEEPS, LINEAR_ROPE, PADDING_KEYS, SHAPES, SMALL
 
 HEADS = ("ForCausalLM", "ForSequenceClassification", "Model")
 GROUPED = {**SMALL, "num_key_value_heads": 2, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
@@ -25,6 +25,7 @@ FLOAT32_PARTS: tuple[str, ...] = ("mistral", "qwen2/", "phi3", "gemma/", "gemma2
 
 HEAD_KEY = "num_attention_heads + num_key_value_heads + head_dim"
 RMS_KEYS = {
+    **CAUSAL_KEYS,
     HEAD_KEY: ((2, 1, 12), CHANGES),
     "num_key_value_heads": (4, SHAPES),
     "hidden_act": ("gelu", CHANGES),
@@ -47,7 +48,6 @@ GEMMA2_KEYS = {key: row for key, row in GEMMA_KEYS.items() if key != "hidden_act
     "sliding_window": (15, CHANGES),
     "layer_types": (["full_attention"] * 2, CHANGES),
 }
-GEMMA_PADDING_KEYS = {**PADDING_KEYS, "tie_word_embeddings": (False, KEEPS)}
 KEYS = {
     "mistral/MistralForCausalLM": RMS_KEYS | WINDOW_KEYS,
     "mistral/MistralForSequenceClassification": PADDING_KEYS,
@@ -60,8 +60,8 @@ KEYS = {
     },
     "phi3/Phi3ForSequenceClassification": PADDING_KEYS,
     "gemma/GemmaForCausalLM": GEMMA_KEYS,
-    "gemma/GemmaForSequenceClassification": GEMMA_PADDING_KEYS,
+    "gemma/GemmaForSequenceClassification": PADDING_KEYS,
     "gemma2/Gemma2ForCausalLM": GEMMA2_KEYS,
-    "gemma2/Gemma2ForSequenceClassification": GEMMA_PADDING_KEYS,
+    "gemma2/Gemma2ForSequenceClassification": PADDING_KEYS,
 }
 TIED = ("gemma/GemmaForCausalLM", "gemma2/Gemma2ForCausalLM")

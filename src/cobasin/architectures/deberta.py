@@ -1,7 +1,7 @@
 """DeBERTa v1, and v2/v3 with shared or separate position projections.
 
 Position projections meet the content projections in the scores, so a head's Q-K basis acts on them, too: the
-position key with the keys, the position query with the queries. The key bias is not free here: position
+position key with the keys, the position query with the queries. The key bias is not free where position
 queries read it.
 """
 
@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from cobasin.architectures import Request, declares
 from cobasin.architectures.encoder import HEADS, SAME_FUNCTION, bert_layer, bert_spaces, masked_lm, token_head
-from cobasin.architectures.parts import layer_norm, linear, neurons, require
+from cobasin.architectures.parts import layer_norm, linear, neurons, require, tie_keys
 from cobasin.symmetry.gauges import KeyBias, ValueBias
 from cobasin.symmetry.spec import Space, Spec
 
 POSITIONS = "embeddings.position_embeddings.weight"
+RELATIVE = ("encoder.rel_embeddings.weight", "encoder.LayerNorm.weight", "encoder.LayerNorm.bias")
 # heads of pre-training in files of bare models, whose stream is fixed, so that all of it stays
 PRE_TRAINING = (r"(lm|mask)_predictions\..*",)
 QUERY, KEY, VALUE = "(head qk)", "(head qk')", "(head vo)"
@@ -62,12 +63,14 @@ def _spec(
     config = request.config
     head, ties = _head(request)
     kept = {} if config.position_biased_input or not request.has(POSITIONS) else {POSITIONS: "pos resid"}
-    relative_embeddings = {"encoder.rel_embeddings.weight": "rel resid"} if config.relative_attention else {}
+    relative_embeddings = {RELATIVE[0]: "rel resid"} if config.relative_attention else {}
+    templates = _embeddings(config) | relative_embeddings | projections | bert_layer(LAYER) | head | kept
+    idle = () if _positions_read(config) else (name for name in RELATIVE if name in templates)
     return Spec(
         request.architecture,
         bert_spaces(request)
         | {"pool": Space(config.pooler_hidden_size, neurons(config.pooler_hidden_act), part="ffn"), **spaces},
-        _embeddings(config) | relative_embeddings | projections | bert_layer(LAYER) | head | kept,
+        templates,
         prefix="deberta.",
         tied=ties,
         biases=(
@@ -75,7 +78,7 @@ def _spec(
             ValueBias(value_bias, f"{ATTENTION}.output.dense.weight", f"{ATTENTION}.output.dense.bias"),
         ),
         buffers=(r"embeddings\.position_ids", *(PRE_TRAINING if request.head == "Model" else ())),
-        unread=tuple(kept),
+        unread=(*kept, *idle),
         function_keys=(
             "num_attention_heads",
             "hidden_act",
@@ -87,6 +90,7 @@ def _spec(
             "pooler_hidden_act",
             *keys,
             *SAME_FUNCTION,
+            *tie_keys(ties),
         ),
     )
 
@@ -94,6 +98,11 @@ def _spec(
 def _relative_positions(config) -> int:
     limit = getattr(config, "max_relative_positions", -1)
     return config.max_position_embeddings if limit < 1 else limit
+
+
+def _positions_read(config) -> set[str]:
+    """How relative positions enter the scores: as keys (``c2p``), as queries (``p2c``), as both or not at all."""
+    return {"c2p", "p2c"}.intersection(config.pos_att_type or ()) if config.relative_attention else set()
 
 
 @declares("Deberta", "deberta", *HEADS)
@@ -107,9 +116,9 @@ def deberta(request: Request) -> Spec:
         f"{own}.q_bias": QUERY,
         f"{own}.v_bias": VALUE,
     }
-    if config.relative_attention and "c2p" in config.pos_att_type:
+    if "c2p" in _positions_read(config):
         projections |= linear(f"{own}.pos_proj", KEY, "resid", bias=False)
-    if config.relative_attention and "p2c" in config.pos_att_type:
+    if "p2c" in _positions_read(config):
         projections |= linear(f"{own}.pos_q_proj", QUERY, "resid")
     return _spec(request, projections, f"{own}.v_bias", {"rel": Space(2 * _relative_positions(config))})
 
@@ -124,14 +133,15 @@ def deberta_v2(request: Request) -> Spec:
         | linear(f"{own}.key_proj", KEY, "resid")
         | linear(f"{own}.value_proj", VALUE, "resid")
     )
-    key_biases = ()
-    if config.relative_attention and not getattr(config, "share_att_key", False):
-        if "c2p" in config.pos_att_type:
+    read = _positions_read(config)
+    key_biases = () if "p2c" in read else (KeyBias(f"{own}.key_proj.bias"),)
+    if not getattr(config, "share_att_key", False):
+        if "c2p" in read:
             projections |= linear(f"{own}.pos_key_proj", KEY, "resid")
-            key_biases = (KeyBias(f"{own}.pos_key_proj.bias"),)  # the same for all positions of a query
-        if "p2c" in config.pos_att_type:
+            key_biases += (KeyBias(f"{own}.pos_key_proj.bias"),)  # the same for all positions of a query
+        if "p2c" in read:
             projections |= linear(f"{own}.pos_query_proj", QUERY, "resid")
-    if config.relative_attention and "layer_norm" in getattr(config, "norm_rel_ebd", "none"):
+    if "layer_norm" in getattr(config, "norm_rel_ebd", "none"):
         projections |= layer_norm("encoder.LayerNorm")
     kernel = getattr(config, "conv_kernel_size", 0)
     if kernel > 0:

@@ -10,13 +10,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cobasin.architectures import Request, declares
-from cobasin.architectures.parts import LAYER, attention, labels, layer_norm, linear, neurons
+from cobasin.architectures.parts import LAYER, attention, labels, layer_norm, linear, neurons, tie_keys
 from cobasin.symmetry.gauges import KeyBias, ValueBias
 from cobasin.symmetry.groups import Permutation, SignedPermutation
 from cobasin.symmetry.spec import Space, Spec
 
 HEADS = ("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
-SAME_FUNCTION = ("is_decoder", "add_cross_attention", "tie_word_embeddings")
+SAME_FUNCTION = ("is_decoder", "add_cross_attention")
 SENTENCES = ("cls.seq_relationship", "sop_classifier.classifier")  # read the pooler, tell the order of sentences
 
 
@@ -160,6 +160,8 @@ def bert_spec(request: Request, head: dict[str, str], ties: dict[str, str], pref
             "layer_norm_eps",
             "position_embedding_type",
             *SAME_FUNCTION,
+            *(("is_causal",) if request.config.is_decoder else ()),
+            *tie_keys(ties),
         ),
     )
 
@@ -240,5 +242,5 @@ def distilbert(request: Request) -> Spec:
             ValueBias(f"{own}.v_lin.bias", f"{own}.out_lin.weight", f"{own}.out_lin.bias"),
         ),
         buffers=(r"embeddings\.position_ids",),
-        function_keys=("n_heads", "activation", "sinusoidal_pos_embds", *SAME_FUNCTION),
+        function_keys=("n_heads", "activation", "sinusoidal_pos_embds", *SAME_FUNCTION, *tie_keys(ties)),
     )

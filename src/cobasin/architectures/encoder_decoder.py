@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cobasin.architectures import Request, declares
-from cobasin.architectures.parts import labels, layer_norm, linear, neurons, require
+from cobasin.architectures.parts import labels, layer_norm, linear, neurons, require, tie_keys
 from cobasin.symmetry.gauges import FreeGauge, KeyBias, Norm, ValueBias
 from cobasin.symmetry.groups import Group, Orthogonal, Permutation, SignedPermutation
 from cobasin.symmetry.spec import Space, Spec
@@ -15,7 +15,7 @@ FUNCTION_KEYS = (
     "encoder_attention_heads",
     "decoder_attention_heads",
     "activation_function",
-    "tie_word_embeddings",
+    "is_causal",
 )
 # a sequence is classified at its last end-of-sequence token; the decoder reads the sequence itself, shifted right
 TOKENS_READ = {"ForSequenceClassification": ("eos_token_id", "pad_token_id", "decoder_start_token_id")}
@@ -211,5 +211,5 @@ def whisper(request: Request) -> Spec:
         tied=ties,
         norms=_whisper_norms() if generates else (),
         biases=_free_biases(templates),
-        function_keys=FUNCTION_KEYS,
+        function_keys=(*FUNCTION_KEYS, *tie_keys(ties)),
     )

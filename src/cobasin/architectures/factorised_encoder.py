@@ -21,7 +21,7 @@ from cobasin.architectures.encoder import (
     token_head,
     unread,
 )
-from cobasin.architectures.parts import layer_norm, linear, neurons
+from cobasin.architectures.parts import layer_norm, linear, neurons, tie_keys
 from cobasin.symmetry.gauges import KeyBias, Norm, ValueBias
 from cobasin.symmetry.groups import Orthogonal, Permutation
 from cobasin.symmetry.spec import Space, Spec
@@ -114,5 +114,12 @@ def albert(request: Request) -> Spec:
         biases=(KeyBias(f"{own}.key.bias"), ValueBias(f"{own}.value.bias", f"{own}.dense.weight", f"{own}.dense.bias")),
         buffers=(r"embeddings\.position_ids", r"embeddings\.token_type_ids"),
         unread=tuple(kept),
-        function_keys=("num_attention_heads", "num_hidden_layers", "hidden_act", "layer_norm_eps", *SAME_FUNCTION),
+        function_keys=(
+            "num_attention_heads",
+            "num_hidden_layers",
+            "hidden_act",
+            "layer_norm_eps",
+            *SAME_FUNCTION,
+            *tie_keys(ties),
+        ),
     )

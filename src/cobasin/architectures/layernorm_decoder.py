@@ -18,6 +18,8 @@ from cobasin.architectures.parts import (
     output_head,
     require,
     rope_keys,
+    rotated_size,
+    tie_keys,
 )
 from cobasin.symmetry.gauges import FreeGauge, KeyBias, Norm, ValueBias
 from cobasin.symmetry.groups import Orthogonal, Permutation, Rotation2
@@ -126,7 +128,7 @@ def layer_norm_decoder(
         norms=tuple(norms) if spaces["resid"].folded else (),
         biases=biases,
         buffers=BUFFERS,
-        function_keys=(*keys, "tie_word_embeddings", *PADDING_READ.get(request.head, ())),
+        function_keys=(*keys, "is_causal", *tie_keys(head[1]), *PADDING_READ.get(request.head, ())),
     )
 
 
@@ -135,7 +137,7 @@ def gpt_neox(request: Request) -> Spec:
     """GPT-NeoX and Pythia, with branches in parallel or one after the other. Files name the LM head ``embed_out``."""
     config = request.config
     width = config.hidden_size // config.num_attention_heads
-    bases, query, key = head_bases(width, HEAD, int(width * config.rope_parameters.get("partial_rotary_factor", 1.0)))
+    bases, query, key = head_bases(width, HEAD, rotated_size(config, width))
     own, mlp = "layers.{layer}.attention", "layers.{layer}.mlp"
     layer, biases = megatron_layer(own, mlp, "head", query, key, config.attention_bias)
     name = "lm_head" if request.has("lm_head.weight") else "embed_out"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from cobasin.architectures import Request, declares
 from cobasin.architectures.encoder import stream
-from cobasin.architectures.parts import LAYER, labels, linear, rope_keys
+from cobasin.architectures.parts import LAYER, labels, linear, rope_keys, tie_keys
 from cobasin.symmetry.gauges import Norm, ValueBias
 from cobasin.symmetry.groups import Orthogonal, Permutation, Rotation2
 from cobasin.symmetry.spec import Space, Spec
@@ -51,7 +51,7 @@ def modernbert(request: Request) -> Spec:
             "norm_eps",
             "layer_types",
             "local_attention",
-            "tie_word_embeddings",
+            *tie_keys(ties),
             *rope_keys(config),
             *(() if request.head == "Model" else ("classifier_activation",)),
             *(("classifier_pooling",) if request.head == "ForSequenceClassification" else ()),

@@ -1,7 +1,7 @@
 """Two towers, for text and for pictures, that meet in a joint space: CLIP and SigLIP.
 
-Of the joint space only cosines are read, so any orthogonal map acts there; a tower alone shows it as output. Each
-tower could also change its length there: left out, since nothing keeps the best length away from zero.
+Of the joint space only cosines are read, so any orthogonal map acts there; a tower alone shows it, and its stream, as
+output. Each tower could also change its length there: left out, since nothing keeps the best length away from zero.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from cobasin.symmetry.gauges import KeyBias, Norm, ValueBias
 from cobasin.symmetry.groups import Orthogonal, Permutation
 from cobasin.symmetry.spec import Space, Spec
 
-POOLED = "eos_token_id"  # the token whose place CLIP reads
 TEXT_PROJECTION = {"text_projection.weight": "joint resid"}
 VISION_PROJECTION = {"visual_projection.weight": "joint resid"}
 UNREAD = {"SiglipForImageClassification": (r"vision_model\.head\..*",)}
@@ -69,6 +68,15 @@ def _text(request: Request, config, root: str, spaces: dict[str, Space], head: d
         "embeddings.position_embedding.weight": "pos resid",
     }
     return _tower(request, config, root, vocabulary | spaces, embeddings, "final_layer_norm", head, keys)
+
+
+def _clip_text_keys(config) -> tuple[str, ...]:
+    """What else changes the function of CLIP's text tower: its mask, and the token whose place is read.
+
+    An ``eos_token_id`` of 2, that of old configs, stands for the largest id in a text: the last of the vocabulary.
+    """
+    last = config.eos_token_id in (2, config.vocab_size - 1)
+    return ("is_causal",) if last else ("is_causal", "eos_token_id")
 
 
 def _clip_vision(request: Request, config, root: str, spaces: dict[str, Space], head: dict[str, str]) -> Spec:
@@ -148,7 +156,7 @@ def clip(request: Request) -> Spec:
     joint = Space(request.config.projection_dim, Orthogonal(), part="residual")
     spaces = {"resid": free_stream(text.hidden_size), "joint": joint}
     return _joined(
-        _text(request, text, TEXT, spaces, TEXT_PROJECTION, POOLED),
+        _text(request, text, TEXT, spaces, TEXT_PROJECTION, *_clip_text_keys(text)),
         _clip_vision(request, vision, VISION, {"resid": _permuted(vision.hidden_size)}, VISION_PROJECTION),
         {"logit_scale": "scalar"},
     )
@@ -158,15 +166,15 @@ def clip(request: Request) -> Spec:
 def clip_text(request: Request) -> Spec:
     """CLIP's text tower, with the stream as output."""
     config = request.config
-    return _text(request, config, "", {"resid": _fixed(config.hidden_size)}, {}, POOLED)
+    return _text(request, config, "", {"resid": _fixed(config.hidden_size)}, {}, *_clip_text_keys(config))
 
 
 @declares("CLIP", "clip_text_model", "TextModelWithProjection")
 def clip_text_projection(request: Request) -> Spec:
-    """CLIP's text tower, with the projection as output."""
+    """CLIP's text tower, with the stream and its projection as outputs."""
     config = request.config
-    spaces = {"resid": free_stream(config.hidden_size), "joint": _fixed(config.projection_dim)}
-    return _text(request, config, TEXT, spaces, TEXT_PROJECTION, POOLED)
+    spaces = {"resid": _fixed(config.hidden_size), "joint": _fixed(config.projection_dim)}
+    return _text(request, config, TEXT, spaces, TEXT_PROJECTION, *_clip_text_keys(config))
 
 
 @declares("CLIP", "clip_vision_model", "VisionModel")
@@ -178,9 +186,9 @@ def clip_vision(request: Request) -> Spec:
 
 @declares("CLIP", "clip_vision_model", "VisionModelWithProjection")
 def clip_vision_projection(request: Request) -> Spec:
-    """CLIP's vision tower, with the projection as output."""
+    """CLIP's vision tower, with the stream and its projection as outputs."""
     config = request.config
-    spaces = {"resid": _permuted(config.hidden_size), "joint": _fixed(config.projection_dim)}
+    spaces = {"resid": _fixed(config.hidden_size), "joint": _fixed(config.projection_dim)}
     return _clip_vision(request, config, VISION, spaces, VISION_PROJECTION)
 
 

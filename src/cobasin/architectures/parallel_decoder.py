@@ -13,7 +13,16 @@ from cobasin.architectures.layernorm_decoder import (
     layers_of,
     megatron_layer,
 )
-from cobasin.architectures.parts import LAYER, layer_norm, linear, neurons, output_head, require, rope_keys
+from cobasin.architectures.parts import (
+    LAYER,
+    layer_norm,
+    linear,
+    neurons,
+    output_head,
+    require,
+    rope_keys,
+    rotated_size,
+)
 from cobasin.architectures.rmsnorm_decoder import MLP, NEURONS, OWN, PER_GROUP, gated, head_width
 from cobasin.symmetry.gauges import FreeGauge, KeyBias, ValueBias
 from cobasin.symmetry.groups import Diagonal, Permutation
@@ -42,7 +51,7 @@ def grouped_attention(
     """
     config = request.config
     width = head_width(config)
-    rotated = int(width * config.rope_parameters.get("partial_rotary_factor", 1.0))
+    rotated = rotated_size(config, width)
     spaces, query, key = head_bases(width, PER_GROUP, rotated)
     gains: Templates = {}
     key_bias = f"{OWN}.k_proj.bias" if biased else ""

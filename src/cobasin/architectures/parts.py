@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from cobasin.errors import InputError
 from cobasin.symmetry.groups import Group, Orthogonal, Permutation, SignedPermutation
@@ -75,12 +76,32 @@ def output_head(
     return linear(lm, "vocab", stream, biased), ties
 
 
+def tie_keys(ties: Mapping[str, str]) -> tuple[str, ...]:
+    """The config key that ties tensors, in a model that has tied ones; nothing else reads it."""
+    return ("tie_word_embeddings",) if ties else ()
+
+
 def rope_keys(config: PreTrainedConfig) -> tuple[str, ...]:
-    """The config keys that a rotary embedding reads; scalings of some types read the length it was made for."""
+    """The config keys that a rotary embedding reads; some scalings read the length it was made for."""
     rope = config.rope_parameters or {}
     settings = (rope, *rope.values())  # some models have one for every kind of layer
-    types = {setting.get("rope_type") for setting in settings if isinstance(setting, dict)}
-    return ("rope_parameters", *(("max_position_embeddings",) if types & {"dynamic", "longrope", "yarn"} else ()))
+    reads_length = any(_reads_length(setting) for setting in settings if isinstance(setting, dict))
+    return ("rope_parameters", *(("max_position_embeddings",) if reads_length else ()))
+
+
+def _reads_length(rope: Mapping[str, Any]) -> bool:
+    kind = rope.get("rope_type")
+    return kind == "dynamic" or (kind in ("longrope", "yarn") and rope.get("factor") is None)
+
+
+def rotated_size(config: PreTrainedConfig, width: int) -> int:
+    """How many coordinates of a head of size ``width`` pass a rotary embedding: the first ones."""
+    rope = config.rope_parameters
+    size = int(width * rope.get("partial_rotary_factor", 1.0))
+    # it takes its pairs from the whole head, and turns some of them
+    proportional = rope.get("rope_type") == "proportional"
+    require(size == width or not proportional, "rope_parameters of type proportional for a part of a head")
+    return size
 
 
 def decoder_stream(size: int, head: str, generic: Group, folded: Group | None = None) -> Space:

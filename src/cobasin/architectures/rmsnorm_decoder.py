@@ -12,7 +12,17 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from cobasin.architectures import Request, declares
-from cobasin.architectures.parts import LAYER, PADDING_READ, decoder_stream, labels, linear, output_head, rope_keys
+from cobasin.architectures.parts import (
+    LAYER,
+    PADDING_READ,
+    decoder_stream,
+    labels,
+    linear,
+    output_head,
+    rope_keys,
+    rotated_size,
+    tie_keys,
+)
 from cobasin.symmetry.gauges import FreeGauge, Norm, ValueBias
 from cobasin.symmetry.groups import Orthogonal, Permutation, Rotation2, SignedPermutation
 from cobasin.symmetry.spec import Space, Spec
@@ -120,7 +130,8 @@ def rmsnorm_decoder(
             # Gemma 2 and 3 run this one, whatever a file says of the other
             "hidden_activation" if hasattr(type(config), "hidden_activation") else "hidden_act",
             "rms_norm_eps",
-            "tie_word_embeddings",
+            "is_causal",
+            *tie_keys(ties),
             *rope_keys(config),
             *PADDING_READ.get(request.head, ()),
             *keys,
@@ -161,7 +172,7 @@ def phi3(request: Request) -> Spec:
     """Phi-3 and Phi-4: fused projections; of a head, only the first coordinates may be rotated."""
     config = request.config
     width = head_width(config)
-    rotated = int(width * config.rope_parameters.get("partial_rotary_factor", 1.0))
+    rotated = rotated_size(config, width)
     spaces = rotary(rotated + rotated % 2)
     query, key = QUERY, KEY
     if left := width - 2 * spaces["freq"].size:

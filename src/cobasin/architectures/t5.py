@@ -110,6 +110,7 @@ def t5(request: Request) -> Spec:
         buffers=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),  # never read
         function_keys=(
             *("dense_act_fn", "layer_norm_epsilon", "relative_attention_max_distance", "scale_decoder_outputs"),
+            *(("is_causal",) if decodes else ()),
             *TOKENS_READ.get(request.head, ()),
         ),
     )

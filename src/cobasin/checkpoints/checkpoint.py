@@ -141,6 +141,12 @@ def _from_folder(folder: Path, label: str) -> Checkpoint:
     config = read_config(folder)
     architecture = _architecture(config, label)
     headers, read = open_weights(folder)
+    # Sentence Transformers runs its folders as the bare class, whatever class the config names.
+    head = any(re.search(r"\b(lm_head|embed_out)\.", name) for name in headers)
+    if architecture.endswith("ForCausalLM") and (folder / "modules.json").is_file() and not head:
+        from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
+
+        architecture = str(MODEL_MAPPING_NAMES.get(config.model_type, architecture))
     return Checkpoint(label, config, architecture, headers, read, folder)
 
 

@@ -173,6 +173,18 @@ def check_output(out: Path, overwrite: bool, inputs: Iterable[Path | None] = ())
             raise InputError(f"{out}: {parent} cannot be written to; choose another folder")
 
 
+def check_read(out: Path, read: Iterable[str | Path | None]) -> None:
+    """Refuse an output folder that holds a file or folder which the run reads beside the models, or is one.
+
+    Raises InputError: it would be replaced.
+    """
+    target = expanded(out).resolve()
+    for path in (path for path in read if path is not None):
+        place = expanded(path).resolve()
+        if target in (place, *place.parents):
+            raise InputError(f"{out}: holds {path}, which is read; choose another folder")
+
+
 def out_of(path: Path) -> Path:
     """The folder that an unfinished one, or a path in it, will become; the path itself where it is in none."""
     for folder in (path, *path.parents):

@@ -20,7 +20,9 @@ from cobasin.errors import InputError
 from cobasin.symmetry.spec import Spec
 from cobasin.symmetry.types import TypeSyntaxError
 
-# two models with the same of these files have the same vocabulary
+# What Transformers takes for a key that a config does not have.
+_DEFAULTS = {"is_causal": True}
+# Two models that say the same in the first of these files that both have, have the same vocabulary.
 _VOCABULARY_FILES = (
     "tokenizer.json",
     "vocab.txt",
@@ -236,7 +238,11 @@ def _setting(checkpoint: Checkpoint, key: str) -> object:
 
     A dotted key (``text_config.hidden_act``) is looked up in a config within the config.
     """
-    return _said_once(reduce(lambda part, name: getattr(part, name, None), key.split("."), checkpoint.config))
+
+    def said(part: object, name: str) -> object:
+        return getattr(part, name, _DEFAULTS.get(name))
+
+    return _said_once(reduce(said, key.split("."), checkpoint.config))
 
 
 def _said_once(value: object) -> object:
@@ -250,21 +256,39 @@ def _said_once(value: object) -> object:
 
 
 def _vocabulary_problems(a: Path, b: Path) -> list[str]:
-    for name in _VOCABULARY_FILES:
-        if (a / name).is_file() and (b / name).is_file():
-            same = _vocabulary(a / name) == _vocabulary(b / name)
-            return (
-                [] if same else [f"the vocabularies differ ({a / name} and {b / name}): the same id is another token"]
-            )
-    return []
+    name = next((name for name in _VOCABULARY_FILES if (a / name).is_file() and (b / name).is_file()), None)
+    if name is None or (one := _vocabulary(a / name)) == (other := _vocabulary(b / name)):
+        return []
+    problem = f"the vocabularies differ ({a / name} and {b / name})"
+    if isinstance(one, dict) and isinstance(other, dict):
+        place = next(place for place in (*one, *other) if _token(one, place) != _token(other, place))
+        tokens = f"{_token(one, place)} and {_token(other, place)}"
+        problem += f": the same id is another token or none, such as {place}: {tokens}"
+    return [problem]
+
+
+def _token(tokens: Mapping, place: object) -> str:
+    return repr(tokens[place]) if place in tokens else "none"
 
 
 def _vocabulary(path: Path) -> object:
+    """Tokens by id; of what has no ids the lines or, where it is no text, the bytes."""
     try:
-        if path.name != "tokenizer.json":
+        if path.suffix == ".model":
             return path.read_bytes()
-        content = json.loads(path.read_text(encoding="utf-8"))
-        return content["model"].get("vocab"), content.get("added_tokens")
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".txt":
+            lines = text.removesuffix("\n").split("\n")
+            return dict(enumerate(lines)) if path.name == "vocab.txt" else lines[lines[0].startswith("#version") :]
+        content = json.loads(text)
+        if path.name == "vocab.json":
+            return {place: token for token, place in content.items()}
+        vocabulary = content["model"].get("vocab") or {}
+        if isinstance(vocabulary, list):  # with scores, which decide how a text is cut
+            tokens = dict(enumerate(token for token, _ in vocabulary))
+        else:
+            tokens = {place: token for token, place in vocabulary.items()}
+        return tokens | {one["id"]: one["content"] for one in content.get("added_tokens") or ()}
     except (ValueError, KeyError, AttributeError, TypeError):
         raise InputError(f"{path}: not a tokenizer file") from None
     except OSError as error:

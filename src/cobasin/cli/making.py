@@ -21,6 +21,7 @@ from cobasin.cli.shared import (
     app,
     declare,
     in_parts,
+    one_part,
     result,
 )
 from cobasin.errors import InputError
@@ -287,7 +288,8 @@ def merge(
     recipe = merging.recipe_of(models, given)
     if dry_run:
         declare(spec)
-        result(merging.plan_of(recipe), json, tables.plan)
+        how = {"resume": resume or engine == "ray", "part": one_part(part, engine, resume)}
+        result(merging.plan_of(recipe, out, overwrite, models, **how), json, tables.plan)
         return
     if out is None:
         raise InputError("--out is missing: name the folder to write, or ask for the plan with --dry-run")

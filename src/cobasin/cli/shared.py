@@ -77,6 +77,23 @@ def declare(spec: Path | None) -> None:
         load_file(spec)
 
 
+def one_part(part: str | None, engine: str, resume: bool) -> tuple[int, int] | None:
+    """The part that is asked for; None for all of a work.
+
+    Raises:
+        InputError: these do not go together, or there is none such.
+    """
+    from cobasin.execution.parts import part_of
+
+    if engine not in ("local", "ray"):
+        raise InputError(f"--engine {engine}: expected local or ray")
+    if part is not None and (resume or engine != "local"):
+        raise InputError(
+            f"--part {part}: goes without --resume, which gathers the parts, and without --engine {engine}"
+        )
+    return None if part is None else part_of(part)
+
+
 def in_parts(
     work: Callable[..., dict], part: str | None, engine: str, address: str, resume: bool, json: bool, show: Show
 ) -> None:
@@ -87,20 +104,13 @@ def in_parts(
         part, engine, address, resume: as given.
         json, show: see `result`.
     """
-    from cobasin.execution.parts import part_of
     from cobasin.presenting.tables import part_report
 
-    if engine not in ("local", "ray"):
-        raise InputError(f"--engine {engine}: expected local or ray")
-    if part is not None and (resume or engine != "local"):
-        raise InputError(
-            f"--part {part}: goes without --resume, which gathers the parts, and without --engine {engine}"
-        )
+    one = one_part(part, engine, resume)
     if engine == "ray":
         from cobasin.execution.cluster import on_ray
 
         on_ray(work, address)
-    one = None if part is None else part_of(part)
     report = work(resume=resume or engine == "ray", part=one)
     result(report, json, show if one is None else part_report)
 

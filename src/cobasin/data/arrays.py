@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import zipfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,30 +17,36 @@ IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".ti
 
 
 class NpzRows(Rows):
-    """The entries of arrays that run over the same rows: those that the columns name. Nothing is unpickled."""
+    """The entries of arrays that run over the same rows: those that `columns` and `where` name.
 
-    def __init__(self, path: Path, columns: Columns):
+    Nothing is unpickled.
+    """
+
+    def __init__(self, path: Path, columns: Columns, where: Collection[str | int]):
         super().__init__(str(path), columns)
         wanted = {columns.get(role, role) for role in ROLES}
         try:
             with np.load(path, allow_pickle=False) as file:
                 self.all_names = list(file)
-                self.arrays = {name: file[name] for name in self.all_names if name in wanted}
-        except (ValueError, OSError, EOFError, zipfile.BadZipFile, AttributeError, TypeError) as error:
+                self.arrays = {name: file[name] for name in self.all_names if name in wanted or name in where}
+        except Exception as error:  # zipfile, zlib and numpy raise their own kinds
             raise InputError(f"{path}: cannot be read as npz: {one_line(error)}") from error
-        lengths = {name: array.shape[0] if array.ndim else 0 for name, array in self.arrays.items()}
-        if len(set(lengths.values())) > 1:
-            counts = ", ".join(f"{name} {length}" for name, length in lengths.items())
-            raise InputError(f"{path}: the arrays are of different lengths: {counts}")
-        self.length = next(iter(lengths.values()), None)
-        if self.length is None:
+        if not wanted & self.arrays.keys():
             raise InputError(
                 f"{path}: none of its arrays ({', '.join(self.all_names)}) has the name of a role; say which are "
                 "used under 'columns'"
             )
+        lengths = {name: array.shape[0] if array.ndim else 0 for name, array in self.arrays.items()}
+        if len(set(lengths.values())) > 1:
+            counts = ", ".join(f"{name} {length}" for name, length in lengths.items())
+            raise InputError(f"{path}: the arrays are of different lengths: {counts}")
+        self.length = next(iter(lengths.values()))
+        for name, array in self.arrays.items():
+            if name in where and array.ndim != 1:
+                shape = list(array.shape)
+                raise InputError(f"{path}: 'where' names {name} of shape {shape}; expected an array of a value a row")
 
     def __len__(self) -> int:
-        assert self.length is not None
         return self.length
 
     def names(self, index: int) -> list[Any]:  # noqa: D102

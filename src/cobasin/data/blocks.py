@@ -34,8 +34,9 @@ def blocks_of(documents: Rows, tokenizer: Any, vocabulary: int, length: int, sam
     """Every document's tokens in blocks of `length`, its special tokens in each; the last one may be shorter.
 
     Blank documents and blocks of a single token are left out. Of `samples` blocks that will be chosen, no two
-    need be of one document, so no more than `samples` documents (chosen likewise) are read. Documents of given
-    ``input_ids`` (then there is no tokenizer) are cut as they are.
+    need be of one document, so no more than `samples` documents (chosen likewise) are read, each as a whole: the
+    choice is among all of its blocks. Documents of given ``input_ids`` (then there is no tokenizer) are cut as they
+    are.
 
     Raises:
         InputError: a document is no text, and no list of ids either.

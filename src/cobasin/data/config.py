@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 Role = Literal["text", "text_b", "label", "labels", "tokens", "tags", "image", "input_ids", "attention_mask"]
 Format = Literal["jsonl", "json", "csv", "conll", "text", "npz", "images", "datasets"]
@@ -27,9 +38,10 @@ class DataConfig(BaseModel):
             a list of labels, a vector of 0.0 and 1.0, or a map from label to score), tokens and tags (of equal
             length), image, input_ids and attention_mask. For ``conll`` the column's place, by default first and
             last; for ``npz`` the array's name; for ``csv`` without a header the places of all that are used.
-        where: column to value: only the rows that have them, such as those of one corpus or split of a file.
+        where: column (called as in `columns`) to value: only the rows that have them, such as those of one corpus
+            or split of a file.
         labels: the data's label to the model's (name or index); labels that are not in it stay as they are. An
-            entry for ``person`` also renames ``B-person`` and ``I-person``.
+            entry for ``person`` also renames ``B-person`` and ``I-person``, one for ``"true"`` (in quotes) a boolean.
         annotated: of a multi-label model, the labels that the data set annotates at all; the others are NaN. Where
             labels are scores, a label without one (or with null) is NaN anyway.
         threshold: the score above which a label is on.
@@ -48,7 +60,7 @@ class DataConfig(BaseModel):
     name: str | None = None
     split: str | None = None
     columns: dict[Role, str | int | None] = {}
-    where: dict[str, str | bool | int | float] = {}
+    where: dict[str | int, str | bool | int | float] = {}
     labels: dict[str | int, str | int] = {}
     annotated: list[str | int] | None = None
     threshold: Annotated[float, Field(allow_inf_nan=False)] = 0.0
@@ -57,6 +69,20 @@ class DataConfig(BaseModel):
     mean: tuple[float, ...] | None = None
     std: tuple[PositiveFloat, ...] | None = None
     crop: PositiveInt | None = None
+
+    @field_validator("columns", "where", "labels", "annotated", mode="before")
+    @classmethod
+    def _quoted(cls, given: Any, info: ValidationInfo) -> Any:
+        """Names that YAML reads as booleans would pass for the numbers 0 and 1."""
+        names = [*given] if isinstance(given, (Mapping, list, tuple)) else []
+        if isinstance(given, Mapping) and info.field_name != "where":  # whose values may be booleans
+            names += given.values()
+        if booleans := [name for name in names if isinstance(name, bool)]:
+            raise ValueError(
+                f"{booleans[0]} is no name (YAML reads yes, no, on, off, true and false without quotes as booleans); "
+                "write the word in quotes, like 'true'"
+            )
+        return given
 
     @model_validator(mode="after")
     def _normalisation(self) -> Self:

@@ -95,8 +95,10 @@ class Examples:
             elif role == "image":
                 example[role] = self._image(row[role], where)
         if self.target:
-            words = example.get("tokens", example.get("input_ids", []))
-            example["target"] = self._target(row[self.target], where, len(words))
+            words, value = example.get("tokens", example.get("input_ids", [])), row[self.target]
+            if self.target == "tags" and "input_ids" in example:
+                value = _unpadded(value, row.get("attention_mask"))
+            example["target"] = self._target(value, where, len(words))
         return example
 
     def _image(self, value: Any, where: str) -> np.ndarray | Path | bytes:
@@ -149,7 +151,7 @@ def text_role(rows: Rows, task: Task) -> Role:
 def token_ids(
     value: Any, mask: Any, where: str, vocabulary: int, longest: int | None = None, role: str = "input_ids"
 ) -> list[int]:
-    """Token ids, those of the padding left out.
+    """Token ids, those of the padding left out: where the mask is 0; of a label, -100 at the end.
 
     Raises:
         InputError: they are no list of ids of the vocabulary, or more than `longest`; the mask does not fit.
@@ -164,12 +166,22 @@ def token_ids(
                 f"{where}: attention_mask is {shown(mask)}; expected {ids.size} of 0 and 1, with the ones together"
             )
         ids = ids[kept]
+    used = np.flatnonzero(ids != IGNORED)
+    if role == "label" and used.size:
+        ids = ids[: used[-1] + 1]
     bad = ids[(ids < 0) | (ids >= vocabulary)]
     if bad.size:
         raise InputError(f"{where}: token id {bad[0]} is outside the vocabulary of {vocabulary}")
     if longest is not None and ids.size > longest:
         raise InputError(f"{where}: has {ids.size} tokens in {role}; expected at most {longest}")
     return ids.tolist()
+
+
+def _unpadded(tags: Any, mask: Any) -> Any:
+    """The tags of the tokens that a mask keeps, where there is a tag for each of its entries; else the tags."""
+    if not _is_list(tags) or len(tags) != _array(mask).size:
+        return tags
+    return [tags[place] for place in np.flatnonzero(_array(mask))]
 
 
 def _is_list(value: Any) -> bool:

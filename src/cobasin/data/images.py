@@ -19,6 +19,7 @@ from cobasin.data.examples import IMAGE_MODES, Example
 from cobasin.errors import InputError
 
 PREPROCESSOR = "preprocessor_config.json"
+_TO_ONE_SIZE = "say the size to cut out under 'crop', or resize the images"
 
 
 class ImageInputs:
@@ -52,8 +53,16 @@ class ImageInputs:
         return hashlib.sha256(said).hexdigest()
 
     def __call__(self, examples: Sequence[Example]) -> Tensor:
-        """Raises InputError for a picture that cannot be read, or has another size than the model reads."""
-        return torch.stack([self._pixels(example["image"], example["where"]) for example in examples])
+        """Raises InputError for a picture that cannot be read, or has another size than the model or batch."""
+        made = [self._pixels(example["image"], example["where"]) for example in examples]
+        height, width = made[0].shape[1:]
+        for example, pixels in zip(examples, made, strict=True):
+            if pixels.shape != made[0].shape:
+                raise InputError(
+                    f"{example['where']}: image is {pixels.shape[1]}x{pixels.shape[2]}, the first of its batch "
+                    f"{height}x{width}; {_TO_ONE_SIZE}"
+                )
+        return torch.stack(made)
 
     def _pixels(self, image: np.ndarray | Path | bytes, where: str) -> Tensor:
         array = image if isinstance(image, np.ndarray) else self._decoded(image, where)
@@ -71,7 +80,7 @@ class ImageInputs:
             pixels = self._normalised(torch.tensor(array).movedim(2, 0).float() / (255 if integer else 1), where)
         if not self.any_size and tuple(pixels.shape[1:]) != self.size:
             height, width = pixels.shape[1:]
-            hint = "" if self.processor else "; say the size to cut out under 'crop', or resize the images"
+            hint = "" if self.processor else f"; {_TO_ONE_SIZE}"
             raise InputError(f"{where}: image is {height}x{width}, the model reads {self.size[0]}x{self.size[1]}{hint}")
         return pixels
 

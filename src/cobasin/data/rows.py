@@ -106,7 +106,7 @@ class MemoryRows(Rows):
 class ChosenRows(Rows):
     """The rows of another data set that have certain values in certain columns."""
 
-    def __init__(self, rows: Rows, where: Mapping[str, str | bool | int | float]):
+    def __init__(self, rows: Rows, where: Mapping[str | int, str | bool | int | float]):
         super().__init__(rows.label, rows.columns)
         self.rows, self.places = rows, array("Q")
         for index in range(len(rows)):
@@ -134,10 +134,17 @@ class ChosenRows(Rows):
 
 
 def feed(sha: Any, value: Any) -> None:
-    """Add a value to a hash, such that other values, however nested, add other bytes; of a path, the file's."""
+    """Add a value to a hash, such that other values, however nested, add other bytes; of a path, the file's.
+
+    Raises:
+        InputError: the file of a path cannot be read.
+    """
     parts: Sequence[Any] = ()
     if isinstance(value, Path):
-        value = value.read_bytes()
+        try:
+            value = value.read_bytes()
+        except OSError as error:
+            raise InputError(f"{value}: cannot be read: {error.strerror or error}") from error
     if isinstance(value, np.ndarray):
         kind, content = f"{value.dtype.str}{value.shape}", value.tobytes()
     elif isinstance(value, bytes):

@@ -26,14 +26,15 @@ SUFFIXES: dict[str, Format] = {
     ".parquet": "datasets",
     ".arrow": "datasets",
 }
-READERS = {"jsonl": JsonlRows, "json": json_rows, "csv": CsvRows, "conll": ConllRows, "text": TextRows, "npz": NpzRows}
+READERS = {"jsonl": JsonlRows, "json": json_rows, "csv": CsvRows, "conll": ConllRows, "text": TextRows}
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
 def rows_of(data: DataConfig) -> Rows:
     """The rows of a data set, by role.
 
-    Files are read by record, so only what is asked for is in memory (npz and json: the whole file).
+    Files are read by record, so only what is asked for is in memory (npz and json: the whole file; plain text, too,
+    for a language model, to which it is one document).
 
     Raises:
         InputError: there is no such data set, or it cannot be read; for a bad record, as that is read.
@@ -54,6 +55,8 @@ def _read(data: DataConfig, kind: Format, path: Path) -> Rows:
         return DatasetRows(data)
     if kind == "images":
         return ImageFolderRows(path, data.columns)
+    if kind == "npz":
+        return NpzRows(path, data.columns, data.where)
     return READERS[kind](path, data.columns)
 
 

@@ -71,7 +71,7 @@ def synthetic_inputs(models: Sequence[PreTrainedModel], count: int, seed: int = 
     length = max(2, min(LONGEST, positions(text)))
     if models[0].can_generate():
         shares = [len(range(i, count, len(models))) for i in range(len(models))]
-        rows = [written(model, n, length, generator) for model, n in zip(models, shares, strict=True)]
+        rows = [written(model, n, length, generator) for model, n in zip(models, shares, strict=True) if n]
         return {"input_ids": torch.cat(rows)[torch.randperm(count, generator=generator)]}
     length -= min(length - 2, 4)  # RoBERTa's position table has rows that are no positions
     return {"input_ids": _tokens(text, (count, length), generator)}
@@ -104,7 +104,7 @@ def written(model: PreTrainedModel, count: int, length: int, generator: torch.Ge
     """Token ids ``[count, length]`` that a model writes from a random first token on, at temperature one."""
     ids = _tokens(part_of(model.config, "text_config"), (count, 1), generator).to(model.device)
     # every next token from the whole sequence: what a cache looks like differs between architectures
-    while count and ids.shape[1] < length:
+    while ids.shape[1] < length:
         chances = model(input_ids=ids).logits[:, -1].cpu().double().softmax(-1)
         if not chances.isfinite().all():
             raise InputError(f"{type(model).__name__}: what it writes is not finite: it overflows float32")

@@ -88,9 +88,13 @@ class Labels:
     def index(self, value: Any, where: str) -> int:
         """The class index of a label: a name (as it is written), an index, or what ``renamed`` makes one.
 
+        A boolean is the name ``True`` or ``true`` where ``renamed`` or the model has it, and an index otherwise.
+
         Raises:
             InputError: the model has no such label.
         """
+        if isinstance(value, (bool, np.bool_)):
+            value = self._of_boolean(value)
         label = self.renamed.get(str(value), value)
         if isinstance(value, str) and value[1:2] == "-" and value[2:] in self.renamed:
             label = f"{value[:2]}{self.renamed[value[2:]]}"
@@ -107,6 +111,10 @@ class Labels:
             f"{where}: label {said} is none of the model's ({names}) and no index below {self.count}; say "
             "under 'labels' which one it is"
         )
+
+    def _of_boolean(self, value: bool | np.bool_) -> str | int:
+        names = (str(value), str(value).lower())
+        return next((name for known in (self.renamed, self.ids) for name in names if name in known), int(value))
 
     def indicators(self, value: Any, where: str, annotated: set[int] | None) -> list[float]:
         """1 for every label that is in a list, 0 for the others, NaN for those that are not annotated.

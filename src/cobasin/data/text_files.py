@@ -187,7 +187,7 @@ class ConllRows(FileRows):
 
 
 class TextRows(FileRows):
-    """A text a line; for a language model the whole file is one document."""
+    """A text a line; for a language model the whole file is one document, which is read at once."""
 
     def parse(self, text: str, where: str) -> Mapping[Any, Any]:  # noqa: D102
         return {"text": text.rstrip("\r\n")}

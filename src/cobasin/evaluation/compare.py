@@ -33,7 +33,7 @@ import torch
 
 from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.typed import Typed
-from cobasin.evaluation.agreement import Difference, by_layer, difference, kept, shuffled, spectrum, total
+from cobasin.evaluation.agreement import OUTSIDE, Difference, by_layer, difference, kept, shuffled, spectrum, total
 from cobasin.finding.common_form import CommonForm
 from cobasin.matching.state import Match
 from cobasin.matching.weights import ascend
@@ -102,16 +102,17 @@ def compare(a: Any, b: Any, symmetry: str = "gl", progress: Progress | None = No
         InputError: as `cobasin.match`.
     """
     started = time.perf_counter()
-    common = CommonForm(equally_tied([Typed.of(load(model)) for model in (a, b)]), symmetry, anchors=[0])
+    typed = equally_tied([Typed.of(load(model)) for model in (a, b)])
+    common = CommonForm(typed, symmetry, anchors=[0])
     anchor, source = common.models.states
     values, _ = common.find(1, 0, progress)
     matches = {"before": common.models.match(1, anchor), "after": common.models.match(1, anchor, values)}
     layers = {stage: by_layer(match) for stage, match in matches.items()}
-    first, second = common.typed
+    first, second = typed  # as the files have them: the common form may have untied a head
     counted = [name for name in first if name not in first.spec.tied and name not in common.heads]
     files = difference((first[name], second[name]) for name in counted)
     stay = kept(matches["after"], matches["after"].groups)
-    same, reason, verification = _same(common.typed, counted, files, total(layers["after"]))
+    same, reason, verification = _same(typed, counted, files, total(layers["after"]))
     shared = None
     if same:
         verdict: Relation = "same"
@@ -174,8 +175,12 @@ def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def _shared(matched: dict[str, Difference], chance: dict[str, Difference]) -> float:
-    """The median over layers of where they are between chance (0) and equality (1)."""
-    floors = {place: chance[place].agreement for place in matched}
+    """The median over layers of where they are between chance (0) and equality (1).
+
+    What is outside of them says little: embeddings of one vocabulary agree between independent models, too.
+    """
+    places = [place for place in matched if place != OUTSIDE] or [OUTSIDE]
+    floors = {place: chance[place].agreement for place in places}
     # constant tensors agree with themselves, shuffled or not
     return statistics.median((matched[place].agreement - f) / (1 - f) for place, f in floors.items() if f < 1)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
 # What the models of transformers call the outputs that make up their function: those of the first row that a
-# model has. Embeddings and hidden states beside logits are on the way to them.
+# model has. Embeddings and hidden states beside logits are on the way to them; a tower of CLIP has both as outputs.
 OUTPUT_NAMES = (
     (
         "logits",
@@ -31,8 +31,7 @@ OUTPUT_NAMES = (
         "end_logits",
         "logits_per_image",
     ),
-    ("text_embeds", "image_embeds"),
-    ("last_hidden_state", "pooler_output"),
+    ("text_embeds", "image_embeds", "last_hidden_state", "pooler_output"),
 )
 # What the models of transformers call their inputs, and the config keys that say what these are made of.
 INPUT_SIZES = {
@@ -181,6 +180,8 @@ def _tokens(config: PreTrainedConfig, architecture: str, generator: torch.Genera
     mask[1, length - max(1, length // 3) :] = 0
     accepted = inspect.signature(model_class(architecture).forward).parameters
     eos = getattr(config, "eos_token_id", None)
+    if eos == 2 and "CLIP" in architecture:
+        eos = config.vocab_size - 1  # with a 2, that of old configs, CLIP looks for the largest id
     if isinstance(eos, int) and ("decoder_input_ids" in accepted or "CLIP" in architecture):
         # Sequence classification with a decoder, and CLIP, read the position of an end-of-sequence token.
         tokens[torch.arange(2), mask.sum(1) - 1] = eos
@@ -203,7 +204,7 @@ def _pair(size: int | list[int] | tuple[int, int]) -> tuple[int, int]:
 
 
 def outputs(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Tensor:
-    """Run the model and lay its outputs (logits, or embeddings, or hidden states) end to end: [values].
+    """Run the model and lay its outputs (logits, or embeddings and hidden states) end to end: [values].
 
     Padded positions are left out.  Floating inputs are cast to the model's dtype.
 

@@ -8,11 +8,12 @@ as it is from the nearest of them in some weights, and what is true of all neuro
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cache, cached_property, partial
+from functools import cache, partial
 
 import torch
 from torch import Tensor
 
+from cobasin.execution.once import once
 from cobasin.matching.compared import Compared
 from cobasin.matching.neurons import EVERY, MARGIN, ROUNDING, Neurons, nearest, some_weights, terms
 from cobasin.symmetry.groups import Gram, Permutation, Value
@@ -65,7 +66,7 @@ class Experts:
         gain, squares = (self._group.gain_at(self._norms, x) for x in ((1 - MARGIN) * apart, torch.zeros_like(apart)))
         return gain + ROUNDING * squares
 
-    @cached_property
+    @once
     def _norms(self) -> Gram:
         """Squared norms of the experts, as if each were a column."""
         norms = Gram()

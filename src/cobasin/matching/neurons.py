@@ -8,12 +8,13 @@ the best order, and the table of all pairs is made of a sixteenth of the weights
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property, reduce
+from functools import reduce
 
 import torch
 from torch import Tensor
 
 from cobasin.execution.memory import MAPPED
+from cobasin.execution.once import once
 from cobasin.matching.compared import Compared
 from cobasin.symmetry.groups import Gram, Permutation, Value
 from cobasin.symmetry.groups.assignment import is_permutation
@@ -42,18 +43,18 @@ class Neurons:
         self._size = len(first)
         self._step = -(-TABLE // (4 * self._size))  # rows of the table that are made at once
 
-    @cached_property
+    @once
     def best(self) -> Value:
         """The best value."""
         if self._proven is not None:
             return self._proven
         return in_order(self.group, self.terms, self.group.order_of(self._gram_of, self._size, self._step))
 
-    @cached_property
+    @once
     def _proven(self) -> Value | None:
         return proven_order(self.group, self.terms)
 
-    @cached_property
+    @once
     def gain(self) -> float:
         """What the best value gains."""
         matched, order = _Pairs(self.terms), self.best["perm"].argsort()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML keeps the last of two equal keys without a word; this refuses them."""
+    """PyYAML keeps the last of two equal keys without a word; this refuses them, and says where a value is bad."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
@@ -47,6 +48,13 @@ class _Loader(yaml.SafeLoader):
                 raise yaml.MarkedYAMLError(problem=f"the key {key.value!r} is given twice", problem_mark=key.start_mark)
             seen.add(key.value if isinstance(key, yaml.ScalarNode) else None)
         return node
+
+    def construct_object(self, node: Any, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, LookupError, AttributeError):  # of an impossible date, !!int abc and the like
+            problem = f"{reprlib.repr(node.value)} is no {node.tag.rpartition(':')[2]}; write text in quotes"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark) from None
 
 
 def _where(error: yaml.YAMLError, text: str) -> str:

@@ -15,7 +15,7 @@ from cobasin.adapters.merged import merged as base_and_adapter
 from cobasin.adapters.move import move_adapter
 from cobasin.checkpoints import card
 from cobasin.checkpoints.checkpoint import Checkpoint, load
-from cobasin.checkpoints.output import check_output
+from cobasin.checkpoints.output import check_output, check_read
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
 from cobasin.finding.applying import transform, typed_for
@@ -43,6 +43,7 @@ def apply_to_folder(element_path: str, model: str, out: Path, base: str | None, 
     if is_adapter(model):
         adapter = load_adapter(model)
         check_output(out, overwrite, [adapter.folder, folder])
+        check_read(out, [path, base, adapter.config.get("base_model_name_or_path")])
         if element.spec.architecture == LORA:
             moved = apply_to_adapter(element, adapter)
             report |= {"adapter": True, **products_kept(element, adapter)}
@@ -55,6 +56,7 @@ def apply_to_folder(element_path: str, model: str, out: Path, base: str | None, 
     else:
         source = load(model)
         check_output(out, overwrite, [source.folder, folder])
+        check_read(out, [path])
         report |= evidence_of(element, source)
         save_with_bar(transform(element, source), out, overwrite, report_files(report, card.applied(report)))
     return report
@@ -77,6 +79,7 @@ def transport_to_folder(
     path = None if element_path is None else expanded(element_path)
     folders = [model.folder for model in (old, target, source)]
     check_output(out, overwrite, [*folders, path if path and path.is_dir() else None])
+    check_read(out, [path])
     element = None if path is None else _element_at(path)
     report = {"cobasin": __version__, "base": base, "tuned": tuned, "new": new, "element": element_path}
     report |= {"out": str(out), "scale": scale}

@@ -15,7 +15,7 @@ from cobasin.adapters.match import apply_to_adapter, match_adapters, products
 from cobasin.architectures import declared_in
 from cobasin.checkpoints import card
 from cobasin.checkpoints.checkpoint import Checkpoint, load
-from cobasin.checkpoints.output import FOUND, check_output, output_errors, stamp, working
+from cobasin.checkpoints.output import FOUND, check_output, check_read, output_errors, stamp, working
 from cobasin.checkpoints.sharing import sharing
 from cobasin.checkpoints.writer import save, write, write_shards
 from cobasin.errors import InputError
@@ -73,10 +73,13 @@ def match_to_folder(
         return _match_adapters(source, anchor, out, symmetry, layers, overwrite)
     models, rows = (load(source), load(anchor)), None if data is None else data_config(data)
     folders = [model.folder for model in models]
+    files = () if data is None or rows is None else (data, rows.path)
     check_output(out, overwrite, folders)
+    check_read(out, files)
     if anchor_out is not None:
         _check_apart(out, anchor_out)
         check_output(anchor_out, overwrite, folders)
+        check_read(anchor_out, files)
     search |= {"method": method, "data": rows, "move": "source" if anchor_out is None else "all"}
     Search(**search)  # refused before what an interrupted run has left is removed
 
@@ -92,7 +95,6 @@ def match_to_folder(
 
     run = {"command": "match", "cobasin": __version__, "symmetry": symmetry, "layers": layers}
     run |= {key: str(value) for key, value in (search | {"anchor_out": anchor_out}).items()}
-    files = () if data is None or rows is None else (data, rows.path)
     run |= inputs_of(dict(zip((source, anchor), models, strict=True)), files)
     if part is not None:
         with sharing(out, overwrite, folders, run, part) as (folder, one):

@@ -16,7 +16,7 @@ from cobasin import __version__
 from cobasin.checkpoints import card
 from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.fingerprint import fingerprint
-from cobasin.checkpoints.output import FOUND, check_output, working
+from cobasin.checkpoints.output import FOUND, check_output, check_read, working
 from cobasin.checkpoints.sharing import sharing
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
@@ -123,7 +123,7 @@ def _settings(texts: Iterable[str]) -> dict[str, Any]:
             raise InputError(f"--set {text}: {name} is set twice")
         try:
             found[name] = yaml.safe_load(value)
-        except yaml.YAMLError:
+        except (yaml.YAMLError, ValueError):  # the latter of a date that is none
             raise InputError(f"--set {text}: {value!r} is not a value") from None
     return found
 
@@ -135,9 +135,20 @@ def _numbers(text: str) -> list[float]:
         raise InputError(f"weights {text!r}: expected numbers like 0.7,0.3") from None
 
 
-def plan_of(recipe: Recipe) -> dict[str, Any]:
-    """The plan of a merge, for ``--dry-run``."""
-    return {"cobasin": __version__, **plan(recipe, {})}
+def plan_of(
+    recipe: Recipe,
+    out: Path | None = None,
+    overwrite: bool = False,
+    arguments: Sequence[str] = (),
+    resume: bool = False,
+    part: tuple[int, int] | None = None,
+) -> dict[str, Any]:
+    """The plan of a merge, for ``--dry-run``; what `merge_to_folder` would refuse is refused."""
+    _check_whole(recipe, resume, part)
+    loaded = {name: load(name) for name in recipe.referenced}
+    if out is not None:
+        _check_out(recipe, out, overwrite, arguments, loaded)
+    return {"cobasin": __version__, **plan(recipe, loaded)}
 
 
 def merge_to_folder(
@@ -158,15 +169,10 @@ def merge_to_folder(
         resume: go on where a run of the same command was interrupted, from the elements and shards that are finished.
         part: do this part, of so many, of the work; what is left is done by the same call with ``resume`` instead.
     """
-    if recipe.after is not None and (resume or part is not None):
-        raise InputError("--resume and --part: repair and heal start anew; leave it out, or merge without them")
-    if recipe.head == "keep" and part is not None:
-        raise InputError("--part: a merge that keeps every task head writes several folders; leave it out")
+    _check_whole(recipe, resume, part)
     loaded = {name: load(name) for name in recipe.referenced}
     folders = [model.folder for model in loaded.values()]
-    check_output(out, overwrite, folders)
-    read = _read_beside(recipe, arguments)
-    _check_beside(out, read, recipe)
+    read = _check_out(recipe, out, overwrite, arguments, loaded)
     run: dict[str, Any] | None = None
     if recipe.after is None:
         run = {"command": "merge", "cobasin": __version__, "recipe": recipe.text()}
@@ -224,22 +230,26 @@ def _on_body(checkpoint: Checkpoint, written: Checkpoint) -> Checkpoint:
     return made
 
 
-def _read_beside(recipe: Recipe, arguments: Sequence[str]) -> list[str]:
-    """What is read beside the models: the recipe, the data."""
+def _check_whole(recipe: Recipe, resume: bool, part: tuple[int, int] | None) -> None:
+    """Refuse to go on from, or to share, what is only done as a whole."""
+    if recipe.after is not None and (resume or part is not None):
+        raise InputError("--resume and --part: repair and heal start anew; leave it out, or merge without them")
+    if recipe.head == "keep" and part is not None:
+        raise InputError("--part: a merge that keeps every task head writes several folders; leave it out")
+
+
+def _check_out(
+    recipe: Recipe, out: Path, overwrite: bool, arguments: Sequence[str], loaded: Mapping[str, Checkpoint]
+) -> list[str]:
+    """Refuse an output folder that is in the way of what is read; the recipe and the data, which are read, too."""
+    check_output(out, overwrite, [model.folder for model in loaded.values()])
     given = recipe.statistics
     data = [] if given is None or given.data is None else given.data if isinstance(given.data, list) else [given.data]
     after = None if recipe.after is None else recipe.after.data
     data = [*data, *(one for one in (recipe.match.data, after) if one is not None)]
-    return [path for path in (*arguments, *(one.path for one in data)) if expanded(path).exists()]
-
-
-def _check_beside(out: Path, read: Sequence[str], recipe: Recipe) -> None:
-    """Refuse an output folder that holds the recipe, the data, or the files of statistics."""
-    given = recipe.statistics
-    for path in [*read, *([given.cache] if given is not None and given.cache is not None else [])]:
-        place = expanded(path).resolve()
-        if out.resolve() in (place, *place.parents):
-            raise InputError(f"{out}: holds {path}, which the recipe needs; choose another folder")
+    read = [path for path in (*arguments, *(one.path for one in data)) if expanded(path).exists()]
+    check_read(out, [*read, None if given is None else given.cache])
+    return read
 
 
 def _folder_names(models: list[str]) -> list[str]:

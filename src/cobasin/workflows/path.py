@@ -12,7 +12,7 @@ import torch
 
 from cobasin import __version__
 from cobasin.checkpoints.checkpoint import Checkpoint, load
-from cobasin.checkpoints.output import check_output, publishing
+from cobasin.checkpoints.output import check_output, check_read, publishing
 from cobasin.checkpoints.typed import Typed, check_pair
 from cobasin.data import Batch, batches, task_of
 from cobasin.errors import InputError
@@ -66,12 +66,14 @@ def path_to_folder(a: str, b: str, out: Path, request: Request, overwrite: bool 
     Choice.parse(request.match)
     models = equally_tied([Typed.of(load(name)) for name in (a, b, request.plane) if name is not None])
     check_output(out, overwrite, [model.checkpoint.folder for model in models])
+    data = data_config(request.data, request.split)
+    check_read(out, [request.data, data.path])
     for other in models[1:]:
         check_pair(models[0], other)
         if other.labels != models[0].labels:
             label = other.checkpoint.label
             raise InputError(f"the task heads of {a} and {label} have different labels: no line between them")
-    first, data = models[0].checkpoint, data_config(request.data, request.split)
+    first = models[0].checkpoint
     task = task_of(first)
     check_metric(first.config, task)
     device = device_of(request.device)
