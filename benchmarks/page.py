@@ -30,7 +30,8 @@ from common.measured import Measured, Models
 from common.showing import Table
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "docs" / f"{name}.md" for name in ("one-basin", "adapters", "fusion", "scale", "results")]
+NAMES = ("docs/one-basin", "docs/adapters", "docs/fusion", "docs/scale", "docs/results", "README")
+PAGES = [ROOT / f"{name}.md" for name in NAMES]
 MEASURED = ROOT / "benchmarks" / "measured"
 SMALL = ROOT / "benchmarks" / "training" / "small"
 TITLES = {

@@ -188,6 +188,17 @@ def table(every: Mapping[str, Sequence[Row]]) -> Table:
     )
 
 
+def _asked(rows: Sequence[Row], pairs: Sequence[tuple[int, int]], asked: Any) -> list[Row]:
+    """The rows of these settings: the file may have others."""
+    said = {"dev": asked.dev, "steps": STEPS, "rate": RATE}
+
+    def of_these(of: Mapping[str, Any]) -> bool:
+        way = "way" not in of or (of["options"], of["scales"]) == (WAYS.get(of["way"]), list(SCALES))
+        return way and said.items() <= of.items() and tuple(of["pair"]) in pairs and of["seed"] < asked.seeds
+
+    return [row for row in rows if of_these(row["of"])]
+
+
 def _models(row: Row) -> tuple[int, ...]:
     """The seeds of the two bases, and of the fine-tunes."""
     return *row["of"]["pair"], row["of"]["seed"]
@@ -207,7 +218,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for family in families:
         if own := pairs[family.name]:
             found = run(family, own, asked.seeds, asked)
-            table({family.name: [row for row in found.rows if row["of"]["dev"] == asked.dev]}).show()
+            table({family.name: _asked(found.rows, own, asked)}).show()
 
 
 if __name__ == "__main__":

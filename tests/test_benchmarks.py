@@ -253,6 +253,7 @@ def test_three(shared, tmp_path, capsys, monkeypatch):
     run("three", shared, tmp_path, "--family", VIT, *few())
     shown = capsys.readouterr().out
     assert "2 DIFFERENT" in shown
+    assert re.search(r"parents +│ (\d\.\d{3}, ){2}\d\.\d{3} +│", shown)
     assert {
         name: len({*measured(tmp_path, VIT, "012", "orders", options=options_of(way, 10))[0]["hashes"]})
         for name, way in three.WAYS.items()
@@ -264,7 +265,10 @@ def test_three(shared, tmp_path, capsys, monkeypatch):
 def test_equal_cost(shared, tmp_path, capsys):
     run("equal_cost", shared, tmp_path, "--family", GPT2, "--pair", "0,1", *few())
     shown = " ".join(capsys.readouterr().out.split())
-    assert "one parent, trained, labels" in shown
+    equal_cost = import_module("equal_cost")
+    trained = measured(tmp_path, GPT2, "01", "train")
+    assert {(row["of"]["start"], row["of"]["target"]) for row in trained} == {*equal_cost.TRAINED}
+    assert all(f"{start}, trained, {target}" in shown for start, target in equal_cost.TRAINED)
     (trained,) = measured(tmp_path, GPT2, "01", "train", start="one parent", target="labels")
     (parents,) = measured(tmp_path, GPT2, "01", "parents")
     assert trained["loss"] != parents["each"][0]["loss"]
@@ -292,6 +296,11 @@ def test_transport(shared, tmp_path, capsys, monkeypatch):
     assert carried["scale"] == 1.0
     assert (carried["new"], carried["old"]) == pytest.approx((tuned["new"], tuned["old"]), rel=1e-4)
     assert found["as it is"]["new"] > tuned["new"] + 0.1
+    assert "carried, weights" in capsys.readouterr().out
+    # what another run has left unfinished is not shown
+    left = [row | {"of": row["of"] | {"pair": [0, 9]}} for row in rows if row is not own]
+    results.write(tmp_path / f"transport-measured-{GPT2}.json", [*left, *rows])
+    run("transport", tmp_path / "shared", tmp_path, "--family", GPT2, "--pair", "9,0")
     assert "carried, weights" in capsys.readouterr().out
 
 

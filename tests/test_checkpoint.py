@@ -223,6 +223,9 @@ def test_an_embedding_model_is_used_without_its_head(tmp_path, case, architectur
     given = load(tmp_path)
     assert given.architecture == architecture
     assert (Typed.of(given).spec.spaces["resid"].group is None) is architecture.endswith("Model")
+    if architecture.endswith("Model"):
+        with pytest.raises(InputError, match=rf"; {tmp_path} is read as modules\.json says, without a head$"):
+            check_pair(Typed.of(load(model(case))), Typed.of(given))
     assert verify(given, given).same
 
 

@@ -45,6 +45,7 @@ def test_options_that_do_not_go_with_a_recipe(tmp_path, berts, options, text):
         (("--set", "normalize="), "--set normalize=: expected NAME=VALUE"),
         (("--set", "normalize=[1"), "--set normalize=[1: '[1' is not a value"),
         (("--set", "weight=2024-02-30"), "--set weight=2024-02-30: '2024-02-30' is not a value"),
+        (("--set", "weight=!!bool abc"), "--set weight=!!bool abc: '!!bool abc' is not a value"),
         (("--set", "normalize=1", "--set", "normalize=0"), "--set normalize=0: normalize is set twice"),
         (("--set", "normalise=1"), "normalise: linear has no such parameter; did you mean 'normalize'?"),
         (("--set", "weight=heavy"), "weight: 'heavy': "),

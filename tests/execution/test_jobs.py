@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 import torch
 
-from cobasin.execution.jobs import run_jobs
+from cobasin.execution.jobs import _queues, run_jobs
 
 
 @pytest.fixture(params=[1, 2, 8])
@@ -104,6 +104,14 @@ def test_on_a_gpu_two_workers_have_a_queue_each(monkeypatch):
     """Without a GPU: its streams are stood in for, and noted with the thread that enters them."""
     entered, jobs, both = {}, {}, threading.Barrier(2, timeout=5)
 
+    class Stream:
+        def __init__(self, device):
+            self.device, self.waited = device, 0
+
+        def wait_stream(self, other):
+            assert other == f"what {self.device} does by default"
+            self.waited += 1
+
     @contextmanager
     def stream(queue):
         entered[threading.current_thread()] = queue
@@ -115,14 +123,23 @@ def test_on_a_gpu_two_workers_have_a_queue_each(monkeypatch):
             both.wait()  # so that both workers have one
         jobs[i] = entered[threading.current_thread()]
 
-    monkeypatch.setattr(torch.cuda, "Stream", lambda device: (device, object()))
-    monkeypatch.setattr(torch.cuda, "stream", stream)
+    for name, found in {
+        "Stream": Stream,
+        "stream": stream,
+        "current_stream": lambda device: f"what {device} does by default",
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, found)
+    monkeypatch.setattr(torch, "ones", lambda *shape, device: torch.eye(*shape))
     device = torch.device("cuda:0")
     run_jobs([partial(job, i) for i in range(6)], device=device)
-    assert len(set(jobs.values())) == 2
-    assert {queue[0] for queue in jobs.values()} == {device}
+    first = set(jobs.values())
+    assert {(queue.device, queue.waited) for queue in first} == {(device, 1)}
+    assert len(first) == 2
     assert not entered
+    run_jobs([partial(job, i) for i in range(6)], device=device)
+    assert set(jobs.values()) == first
     threads = []
     for other in ({"one_by_one": True, "device": device}, {"device": torch.device("mps")}):
         run_jobs([lambda: threads.append(threading.current_thread())] * 3, **other)
     assert set(threads) == {threading.current_thread()}
+    _queues.cache_clear()

@@ -2,7 +2,7 @@
 
 import transformers as T
 
-from families import CHANGES, KEEPS, UNCOVERED
+from families import CAUSAL_KEYS, CHANGES, KEEPS, UNCOVERED
 
 _T5 = {
     "vocab_size": 40,
@@ -66,13 +66,12 @@ FAMILIES = {
 }
 FLOAT32_PARTS: tuple[str, ...] = ("t5", "mt5", "umt5")  # their norms
 
-_CAUSAL_KEYS = {"is_causal": (False, KEEPS)}  # read where tokens of the decoder are padded, or without fused attention
 _T5_KEYS = {
     "dense_act_fn": ("gelu", CHANGES),
     "layer_norm_epsilon": (0.1, CHANGES),
     "relative_attention_max_distance": (32, CHANGES),
     "scale_decoder_outputs": (False, CHANGES),
-    **_CAUSAL_KEYS,
+    **CAUSAL_KEYS,
 }
 _MT5_KEYS = {**_T5_KEYS, "scale_decoder_outputs": (False, KEEPS)}  # of T5; nothing reads it here
 _TOKEN_KEYS = {
@@ -81,7 +80,7 @@ _TOKEN_KEYS = {
     "decoder_start_token_id": (7, CHANGES),
 }
 _WHISPER_KEYS = {
-    **_CAUSAL_KEYS,
+    **CAUSAL_KEYS,
     "encoder_attention_heads": (2, CHANGES),
     "decoder_attention_heads": (2, CHANGES),
     "activation_function": ("relu", CHANGES),

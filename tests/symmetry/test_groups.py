@@ -41,6 +41,19 @@ def test_the_identity_is_exact(group):
         assert torch.equal(group.act(group.identity((), n), x, charge), x)
 
 
+@pytest.mark.parametrize("name", ["permutation", "signs", "scales"])
+def test_what_stays_in_its_place_is_not_computed(name):
+    """In the dtype of its file; a gradient arrives all the same."""
+    group = GROUPS[name]
+    n = size_of(group)
+    x, identity = torch.randn(2, 3, n).bfloat16(), group.identity((), n)
+    assert group.act(identity, x, 1) is x
+    if "scale" in identity:
+        scale = identity["scale"].requires_grad_()
+        (group.act({**identity, "scale": scale}, x, 1).sum()).backward()
+        torch.testing.assert_close(scale.grad, x.double().sum((0, 1)), rtol=1e-5, atol=1e-5)
+
+
 def test_without_signs_and_scales_nothing_is_left():
     """Of a diagonal group, that is: the trivial one takes part in a match like any other."""
     trivial = Diagonal()

@@ -173,13 +173,20 @@ def check_output(out: Path, overwrite: bool, inputs: Iterable[Path | None] = ())
             raise InputError(f"{out}: {parent} cannot be written to; choose another folder")
 
 
-def check_read(out: Path, read: Iterable[str | Path | None]) -> None:
-    """Refuse an output folder that holds a file or folder which the run reads beside the models, or is one.
+def check_read(out: Path, read: Iterable[str | Path | None], filled: Path | str | None = None) -> None:
+    """Refuse an output folder that holds, or is, what the run reads beside the models; it would be replaced.
 
-    Raises InputError: it would be replaced.
+    Args:
+        out: the folder.
+        read: files and folders; what is not there is something else, such as the id of a data set.
+        filled: a folder that the run reads and fills, which need not be there yet.
+
+    Raises:
+        InputError: says what it holds.
     """
     target = expanded(out).resolve()
-    for path in (path for path in read if path is not None):
+    there = [path for path in read if path is not None and expanded(path).exists()]
+    for path in [*there, *([filled] if filled is not None else [])]:
         place = expanded(path).resolve()
         if target in (place, *place.parents):
             raise InputError(f"{out}: holds {path}, which is read; choose another folder")

@@ -6,7 +6,8 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
+from functools import cache
 
 import torch
 
@@ -30,6 +31,7 @@ def run_jobs(jobs: Sequence[Callable[[], None]], one_by_one: bool = False, devic
     settle_malloc()
     most = {"cpu": os.cpu_count() or 1, "cuda": ON_GPU}.get(device.type, 1)
     workers = 1 if one_by_one else min(len(jobs), most)
+    queues = [_after_all_so_far(queue) for queue in _queues(device)] if workers > 1 else []
     if workers <= 1:
         for job in jobs:
             job()
@@ -38,24 +40,33 @@ def run_jobs(jobs: Sequence[Callable[[], None]], one_by_one: bool = False, devic
     share = max(1, torch.get_num_threads() // workers)
     left = iter(jobs)  # the workers take from it in turn: a future for every job would take longer than small ones
 
-    def work() -> None:
+    def work(worker: int) -> None:
         torch.set_num_threads(share)  # OpenMP keeps the number for each thread by itself: a worker has to be told, too
-        with _queue(device):
+        with torch.cuda.stream(queues[worker]) if queues else nullcontext():
             for job in left:
                 job()
 
     with torch_threads(share), ThreadPoolExecutor(workers) as pool:
         try:
-            for future in as_completed([pool.submit(work) for _ in range(workers)]):
+            for future in as_completed([pool.submit(work, worker) for worker in range(workers)]):
                 future.result()
         finally:
             deque(left, maxlen=0)  # after an exception no other job starts
     release_freed()
 
 
-def _queue(device: torch.device) -> AbstractContextManager[object]:
-    """What a thread asks of a GPU in a queue of its own: by default all share one, and nothing overlaps."""
-    return torch.cuda.stream(torch.cuda.Stream(device)) if device.type == "cuda" else nullcontext()
+@cache
+def _queues(device: torch.device) -> list[torch.cuda.Stream]:
+    """Those of the workers on a GPU, by default all share one, and nothing overlaps; none on other devices."""
+    if device.type != "cuda":
+        return []
+    torch.linalg.svd(torch.ones(1, 1, device=device))  # loads the solvers, which two threads must not do at a time
+    return [torch.cuda.Stream(device) for _ in range(ON_GPU)]
+
+
+def _after_all_so_far(queue: torch.cuda.Stream) -> torch.cuda.Stream:
+    queue.wait_stream(torch.cuda.current_stream(queue.device))
+    return queue
 
 
 @contextmanager

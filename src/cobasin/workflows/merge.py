@@ -123,7 +123,7 @@ def _settings(texts: Iterable[str]) -> dict[str, Any]:
             raise InputError(f"--set {text}: {name} is set twice")
         try:
             found[name] = yaml.safe_load(value)
-        except (yaml.YAMLError, ValueError):  # the latter of a date that is none
+        except (yaml.YAMLError, ValueError, LookupError, AttributeError):  # but the first of !!int abc and the like
             raise InputError(f"--set {text}: {value!r} is not a value") from None
     return found
 
@@ -248,7 +248,7 @@ def _check_out(
     after = None if recipe.after is None else recipe.after.data
     data = [*data, *(one for one in (recipe.match.data, after) if one is not None)]
     read = [path for path in (*arguments, *(one.path for one in data)) if expanded(path).exists()]
-    check_read(out, [*read, None if given is None else given.cache])
+    check_read(out, read, None if given is None else given.cache)
     return read
 
 
