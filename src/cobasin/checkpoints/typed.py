@@ -195,9 +195,12 @@ def check_pair(source: Typed, anchor: Typed) -> None:
     """
     a, b = source.checkpoint, anchor.checkpoint
     if a.architecture != b.architecture:
-        said = f"{a.label} is a {a.architecture}, {b.label} is a {b.architecture}: only models of one architecture match"
         bare = [one.folder for one in (a, b) if one.folder and one.architecture not in (one.config.architectures or ())]
-        raise InputError(said + "".join(f"; {folder} is read as modules.json says, without a head" for folder in bare))
+        why = "".join(f"; {folder} is read as modules.json says, without a head" for folder in bare)
+        raise InputError(
+            f"{a.label} is a {a.architecture}, {b.label} is a {b.architecture}: only models of one architecture match"
+            + why
+        )
     problems = [
         f"{key} is {_setting(a, key)!r} in {a.label} and {_setting(b, key)!r} in {b.label}"
         for key in dict.fromkeys((*source.spec.function_keys, *anchor.spec.function_keys))
