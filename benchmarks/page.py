@@ -26,7 +26,7 @@ import three
 import transport
 from common import pages
 from common.families import PAIRS, Family
-from common.measured import Measured, Models
+from common.measured import Measured, Models, cells
 from common.showing import Table
 
 ROOT = Path(__file__).parents[1]
@@ -69,6 +69,23 @@ def pairs(*names: str) -> Table:
         for i, models in enumerate(own.models(pair)):
             every.append((f"{own.title} {pair[0]}-{pair[1]}{', again' if i else ''}", own, models))
     return one_basin.pairs_table(every)
+
+
+def data_free(*names: str) -> Table:
+    """The midpoints of the first pairs, matched by weights alone."""
+    columns, body = {"accuracy": "accuracy, %", "loss": "loss"}, []
+    for name in names:
+        own = measured(name)
+        models = own.models((0, 1))[0]
+        parents, _ = own.parents(models, list(columns))
+        found = [
+            own.get(models, way="none"),
+            *(own.matched(models, one_basin.WAYS[way]) for way in ("paper", "weights")),
+        ]
+        for i, (column, title) in enumerate(columns.items()):
+            middles = [cell for rows in found for cell in cells(rows, [column])]
+            body.append([f"{own.title}: {title}", parents[i + 1], *middles])
+    return Table("pair", ["parents", "not matched", "paper", "full"], body, "")
 
 
 def rungs(*names: str) -> Table:
@@ -115,6 +132,7 @@ def at_full_size(name: str, pair: str) -> Table:
 
 TABLES: Mapping[str, Callable[..., Table]] = {
     "ways": ways,
+    "data-free": data_free,
     "pairs": pairs,
     "ladder": rungs,
     "three": three_into_one,

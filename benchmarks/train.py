@@ -23,7 +23,8 @@ from typing import Any, Literal
 import torch
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 
-from cobasin.checkpoints.output import check_output, publishing
+from cobasin.checkpoints.output import publishing
+from cobasin.checkpoints.refusals import check_output
 from cobasin.errors import InputError
 from cobasin.recipe.document import read_yaml
 from common.results import made

@@ -14,9 +14,7 @@ from cobasin.evaluation.running import instantiate, outputs, probe
 from cobasin.symmetry.canonical import gauge_of
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import form_of
-from tiny_models import CASES, checkpoint, tolerance
-
-ONE_A_FAMILY = list({case.split("/")[0]: case for case in reversed(CASES) if not case.endswith("Model")}.values())
+from tiny_models import ONE_A_FAMILY, checkpoint, tolerance
 
 
 def everywhere(typed):

@@ -10,7 +10,8 @@ from safetensors.torch import load_file
 from transformers import BertConfig, MixtralConfig, MixtralForCausalLM
 
 from cobasin.checkpoints.checkpoint import Checkpoint, Header, load
-from cobasin.checkpoints.typed import Typed, check_pair
+from cobasin.checkpoints.pairs import check_pair
+from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
 from cobasin.verification import verify
 from model_folders import as_bins, assert_bitwise, load_refusal

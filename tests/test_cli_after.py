@@ -119,6 +119,15 @@ def test_a_repair_that_harms_is_kept_and_told(tmp_path, berts, rows):
     assert any(not torch.equal(x, tensors_of(plain)[name]) for name, x in tensors_of(tmp_path / "out").items())
 
 
+def test_only_the_weights_of_norms_count_for_a_repair(tmp_path, berts, rows):
+    own = [[{"filter": "intermediate", "value": value}, {"value": 1.0}] for value in (-0.2, 1.2)]
+    for what, code in (("intermediate", 0), ("LayerNorm", 2)):
+        weights = [{"weight": [{**one[0], "filter": what}, one[1]]} for one in own]
+        keys = {"repair": {"data": {"path": str(rows)}}}
+        path = recipe(tmp_path / "recipe.yaml", "linear", berts[:2], weights, **keys)
+        assert run("merge", path, "--out", tmp_path / what).code == code
+
+
 def test_heads_of_other_labels(tmp_path, berts, rows):
     """The result has one parent's head: that one's answers are compared; there is no mean to heal against."""
     from transformers import AutoModelForSequenceClassification

@@ -20,7 +20,7 @@ STOPPED = """
 import os, sys
 from contextlib import contextmanager
 from cobasin import cli
-from cobasin.presenting import tables
+from cobasin.presenting import progress
 
 number, written = int(sys.argv.pop(1)), []
 
@@ -28,7 +28,7 @@ number, written = int(sys.argv.pop(1)), []
 def bar(text, total):
     yield lambda size: written.append(size) or len(written) == 3 and os.kill(os.getpid(), number)
 
-tables.bar = bar
+progress.bar = bar
 cli.main()
 """
 PLAIN = "from cobasin.cli import main; main()"

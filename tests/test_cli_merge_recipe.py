@@ -236,6 +236,18 @@ def test_the_tokenizer_is_that_of_the_model_that_is_named(tmp_path, berts):
     assert f"tokenizer_source {str(c)!r}: expected " in refused(tmp_path, "merge", path, "--out", tmp_path / "new")
 
 
+def test_nothing_is_left_of_the_tokenizer_that_is_not_named(tmp_path, berts):
+    a, b, _ = berts
+    (a / "added_tokens.json").write_text("{}")
+    (b / "vocab.txt").write_text("x")
+    (a / "notes.md").write_text("x")
+    path = recipe(tmp_path / "recipe.yaml", "linear", [a, b], tokenizer_source=str(b))
+    merged(tmp_path, path)
+    there = {file.name for file in (tmp_path / "out").iterdir()}
+    assert "added_tokens.json" not in there
+    assert there >= {"vocab.txt", "notes.md"}
+
+
 def test_paths_are_relative_to_the_current_directory(tmp_path, berts, monkeypatch):
     (tmp_path / "deeper").mkdir()
     path = recipe(tmp_path / "deeper" / "recipe.yml", "linear", ["./0", "1/"])

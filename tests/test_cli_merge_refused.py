@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from cobasin.presenting import tables
+from cobasin.presenting import progress
 from command_line import WEIGHTS, duplicate, edit_tensors, near, refused, run, snapshot, stock
 from merge_cases import CLASSIFIER, recipe, saved, token_rows
 
@@ -179,7 +179,7 @@ def interrupting(monkeypatch, error, after=3):
 
         yield progress
 
-    monkeypatch.setattr(tables, "bar", bar)
+    monkeypatch.setattr(progress, "bar", bar)
 
 
 @pytest.mark.parametrize(("heads", "after"), [((), 3), (("--keep-heads",), 3), (("--keep-heads",), 50)])

@@ -1,4 +1,4 @@
-"""The page on declarations says what is so: its worked example runs, its table is that of the code."""
+"""The pages say what is so: the worked example runs, the tables of declarations and recipes are those of the code."""
 
 import re
 import runpy
@@ -9,9 +9,14 @@ import pytest
 
 from cobasin import architectures
 from cobasin.architectures import registered
+from cobasin.data import DataConfig
+from cobasin.recipe import Recipe
+from cobasin.recipe.after import Heal
+from cobasin.recipe.blocks import Matching, Statistics
 from command_line import run
 
 DOCS = Path(__file__).parents[1] / "docs"
+PAGES = [DOCS.parent / "README.md", *sorted(DOCS.glob("*.md"))]
 PAGE = (DOCS / "architectures.md").read_text(encoding="utf-8")
 
 
@@ -52,10 +57,22 @@ def test_the_table_of_declarations():
     assert script["START"] + script["table"]() + script["END"] in PAGE
 
 
-def test_links():
-    for target in re.findall(r"\]\(([^)#]+)\)", PAGE):
-        assert (DOCS / target).exists(), target
-    anchors = {
-        re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in re.findall(r"^## (.*)$", PAGE, re.M)
-    }
-    assert set(re.findall(r"\]\(#([^)]+)\)", PAGE)) == anchors
+def test_the_keys_of_recipes():
+    """Every key of every block has a row in its section, and no other key has."""
+    sections = re.split(r"^## ", (DOCS / "recipes.md").read_text("utf-8"), flags=re.M)
+    found = [set(re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (`[^|]*)\|", one, re.M)))) for one in sections[1:]]
+    blocks = [Recipe, Matching, Statistics, DataConfig, Heal]
+    assert found == [set(block.model_fields) for block in blocks]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_links(path):
+    for file, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", path.read_text("utf-8")):
+        target = path.parent / file if file else path
+        assert target.exists(), file
+        assert not anchor or anchor in anchors(target), anchor
+
+
+def anchors(path):
+    titles = re.findall(r"^#+ (.*)$", path.read_text("utf-8"), re.M)
+    return {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles}

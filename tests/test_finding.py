@@ -204,7 +204,7 @@ def test_many_models():
         (GPT2, {"method": "activations", "samples": 0}, "samples 0, steps"),
         (GPT2, {"method": "activations", "seed": 1 << 63}, r"a seed from 0 to 2\^63 - 1"),
         (GPT2, {"method": "activations", "seed": 1 << 63, "data": rows()}, r"a seed from 0 to 2\^63 - 1"),
-        (GPT2, {"method": "learned", "symmetry": "ffn"}, "nothing here can be learned but orders"),
+        (GPT2, {"method": "learned", "symmetry": "ffn"}, "symmetry 'ffn' frees only orders here"),
         (GPT2, {"method": "learned", "data": rows(1)}, "1 is too few"),
         (VIT, {"method": "learned", "samples": 1}, "1 is too few"),
         (GPT2, {"method": "learned", "data": rows(text=True)}, "tokenizer"),

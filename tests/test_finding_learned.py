@@ -238,7 +238,7 @@ def test_a_merge_of_moved_models():
         (VIT, {"loss": "labels", "data": "unlabelled"}, "the data has none; take loss parents"),
         (BASE, {"loss": "labels", "data": [{"input_ids": [5, 6, 7]}] * 8}, "a BertModel predicts none"),
         (VIT, {"method": "activations", "loss": "labels"}, "method activations learns nothing"),
-        (VIT, {"symmetry": "ffn"}, "nothing here can be learned but orders"),
+        (VIT, {"symmetry": "ffn"}, "symmetry 'ffn' frees only orders here"),
         (VIT, {"device": "cuda:99"}, "device 'cuda:99' cannot be used here"),
     ],
 )

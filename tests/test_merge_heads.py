@@ -161,8 +161,9 @@ def test_a_recipe_may_ask_for_heads_and_the_command_line_for_others(tmp_path):
 )
 def test_a_model_without_a_task_head_has_none_to_keep(tmp_path, case):
     folders = saved(tmp_path, case, 2)
-    line = refused(tmp_path, "merge", *folders, "--keep-heads", "--out", tmp_path / "out")
-    assert f"{folders[0]} is a {case.split('/')[1]}: it has no task head to keep" in line
+    for options, what in ((["--keep-heads"], "keep"), (["--head-from", folders[1]], "take")):
+        line = refused(tmp_path, "merge", *folders, *options, "--out", tmp_path / "out")
+        assert f"{folders[0]} is a {case.split('/')[1]}: it has no task head to {what}" in line
 
 
 def test_one_choice_of_heads(tmp_path):

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from cobasin.checkpoints.checkpoint import load
 from cobasin.fusion.registry import find
 from command_line import refused, run, snapshot, tensors_of
 from merge_cases import CLASSIFIER, METHODS, recipe, roles, saved, token_rows
@@ -159,6 +160,33 @@ def test_what_headers_tell_is_refused(tmp_path):
         ((*folders, "--match", "fool"), "'fool' is unknown"),
     ):
         assert text in refused(tmp_path, "merge", *arguments, "--dry-run")
+
+
+def test_what_the_run_refuses_is_refused_before(tmp_path):
+    """Nothing free, work that is not shared, a head that matching unties and no weight is positive for, a cache."""
+    folders = saved(tmp_path, LLAMA, 2)
+    rows = token_rows(tmp_path / "rows.jsonl")
+    alone = [{"filter": "lm_head", "value": -1.0}, {"value": 1.0}]
+    tied = saved(tmp_path / "tied", "gpt2/GPT2LMHeadModel", 2)
+    for models, keys, arguments, text in (
+        (folders, {"match": {"symmetry": "experts"}}, (), "leaves nothing free"),
+        (folders, {"match": {"symmetry": "residual", "layers": "0"}}, (), "leaves nothing free"),
+        (folders, {"match": {"method": "learned"}}, ("--part", "1/2"), "method learned runs models, which is not"),
+        (tied, {"match": "full"}, (), "lm_head.weight: the weights -1, 1 sum to 0"),
+        (folders, {"statistics": {"data": {"path": str(rows)}, "cache": str(rows)}}, (), f"{rows} is a file"),
+    ):
+        own = [{"weight": alone}, {"weight": 1.0}] if models is tied else None
+        path = recipe(tmp_path / "recipe.yaml", "fisher" if "statistics" in keys else "linear", models, own, **keys)
+        assert text in refused(tmp_path, "merge", path, "--dry-run", *arguments)
+        assert text in refused(tmp_path, "merge", path, "--out", tmp_path / "out", *arguments, unread=False)
+
+
+def test_a_tied_model_that_is_given_twice_stays_tied(tmp_path):
+    (folder,) = saved(tmp_path, "gpt2/GPT2LMHeadModel", 1)
+    planned = run("merge", folder, folder, "--dry-run", "--json").json
+    assert run("merge", folder, folder, "--out", tmp_path / "out").code == 0
+    assert planned["tensors"] == len(load(tmp_path / "out").headers)
+    assert not any("untied" in note for note in planned["notes"])
 
 
 def test_how_the_models_are_matched(tmp_path):

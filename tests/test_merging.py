@@ -135,6 +135,15 @@ def test_models_in_memory_go_by_their_names():
     assert broken.label != "model 1"  # the caller's own is left as it is
 
 
+def test_a_base_in_memory_may_be_one_of_the_models():
+    a, b = (checkpoint(CLASSIFIER, seed, torch.float32) for seed in (0, 1))
+    found = merge([a, b], "task_arithmetic", base=a, symmetry="none", weights=[1, 1], normalize=True)
+    assert found.recipe.inputs == ["model 1"]
+    assert largest_difference(dict(found.checkpoint), dict(b)) < 1e-6
+    with pytest.raises(InputError, match="model_stock merges 2 or more"):
+        merge([a, b], "model_stock", base=a)
+
+
 @pytest.mark.parametrize(("anchor", "independent"), [("consensus", True), ("medoid", True), (0, False)])
 def test_three_models_in_all_orders(anchor, independent):
     """The mean of matched models is relative to one of them, which must not depend on the order either."""

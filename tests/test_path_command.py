@@ -102,6 +102,13 @@ def test_the_midpoint_is_the_merged_model(tmp_path, undrawn, case, match):
     assert paths["raw"]["midpoint"]["loss"] != pytest.approx(paths["matched"]["midpoint"]["loss"], rel=1e-3)
 
 
+def test_names_that_a_picture_takes_for_formulas(pair, tmp_path):
+    a, b, data = pair
+    ends = a.rename(a.with_name("run$x_1_2")), b.rename(b.with_name("run$y"))
+    assert run("path", *ends, "--data", data, "--out", tmp_path / "out", "--points", 3).code == 0
+    assert run("compare", *ends, "--out", tmp_path / "compared").code == 0
+
+
 def test_the_page_needs_nothing_beside_it(pair, tmp_path):
     a, b, data = pair
     odd = b.rename(b.with_name("<b> & co"))

@@ -52,7 +52,7 @@ def test_a_file_is_read(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (b"", ": is empty; expected a recipe"),
+        (b"", ": is empty; expected keys like merge_method: and models:"),
         (b"# nothing\n", ": is empty"),
         (b"- model: a\n", ": holds a list; expected keys like merge_method: and models:"),
         (b"linear", ": holds a str"),

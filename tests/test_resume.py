@@ -229,8 +229,8 @@ def test_damaged_state(tmp_path):
 
 def test_an_interrupted_run_is_kept_where_that_is_asked_for(tmp_path):
     source, anchor = pair(tmp_path, CASE)
-    program = "import os, signal; from cobasin.presenting import tables; from cobasin import cli\n"
-    program += "tables.bar = lambda *_: os.kill(os.getpid(), signal.SIGINT)\ncli.main()"
+    program = "import os, signal; from cobasin.presenting import progress; from cobasin import cli\n"
+    program += "progress.bar = lambda *_: os.kill(os.getpid(), signal.SIGINT)\ncli.main()"
     start = ["match", str(source), str(anchor), "--symmetry", "ffn", "--out", str(tmp_path / "out")]
     stopped = subprocess.run([sys.executable, "-c", program, *start, "--resume"], capture_output=True, text=True)
     assert stopped.returncode == 130

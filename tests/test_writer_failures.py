@@ -14,7 +14,8 @@ from safetensors.torch import save_file
 from transformers import BertForMaskedLM
 
 from cobasin.checkpoints.checkpoint import load
-from cobasin.checkpoints.output import check_output, stamp, working
+from cobasin.checkpoints.output import stamp, working
+from cobasin.checkpoints.refusals import check_output
 from cobasin.checkpoints.writer import save
 from cobasin.errors import InputError
 from model_folders import assert_bitwise, changed, names, save_refusal

@@ -18,6 +18,10 @@ MODULES = [import_module(f"families.{module.name}") for module in iter_modules(f
 _FAMILIES = {name: family for module in MODULES for name, family in module.FAMILIES.items()}
 FLOAT32_PARTS = tuple(start for module in MODULES for start in module.FLOAT32_PARTS)
 CASES = [f"{family}/{prefix}{head}" for family, (prefix, heads, *_) in _FAMILIES.items() for head in heads]
+# The heads of a family share its layers: the first will do; the bare model, whose stream is fixed, where it is alone.
+ONE_A_FAMILY = list(
+    {case.split("/")[0]: case for case in sorted(CASES[::-1], key=lambda case: not case.endswith("Model"))}.values()
+)
 
 
 def tolerance(case: str) -> float:

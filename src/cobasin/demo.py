@@ -20,14 +20,15 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, pad
 
 from cobasin.checkpoints import writer
-from cobasin.checkpoints.output import check_output
+from cobasin.checkpoints.checkpoint import load
+from cobasin.checkpoints.refusals import check_output
 from cobasin.errors import InputError
 from cobasin.evaluation.path import LossPath, loss_path
 from cobasin.evaluation.plots import plot_paths
 from cobasin.evaluation.running import instantiate
 from cobasin.execution.jobs import torch_threads
-from cobasin.finding import match as api
 from cobasin.finding.applying import transform
+from cobasin.finding.match import match
 from cobasin.merging.merge import merge
 from cobasin.paths import expanded
 from cobasin.symmetry.state import squared_distance
@@ -114,7 +115,7 @@ def run(out: Path, *, epochs: int = EPOCHS, points: int = 25, overwrite: bool = 
         parents = []
         for seed in (0, 1):
             model = train(digits, seed, epochs, lambda seed=seed: show(f"training model {seed}"))
-            writer.save(api.load(model), out / f"model-{seed}", overwrite=overwrite)
+            writer.save(load(model), out / f"model-{seed}", overwrite=overwrite)
             loss, accuracy = evaluate(model, digits)
             parents.append({"accuracy": accuracy, "loss": loss})
         outcomes = {way: _match_and_merge(out, way, digits, points, overwrite, show) for way in NAMES}
@@ -192,10 +193,10 @@ def evaluate(model: PreTrainedModel, digits: Digits) -> tuple[float, float]:
 
 
 def _match_and_merge(out: Path, way: str, digits: Digits, points: int, overwrite: bool, show: Show) -> Outcome:
-    anchor, source = (api.load(out / f"model-{seed}") for seed in (0, 1))
+    anchor, source = (load(out / f"model-{seed}") for seed in (0, 1))
     matched, report, verdict = source, None, None
     if way in OPTIONS:
-        element = api.match(
+        element = match(
             source,
             anchor,
             **OPTIONS[way],
@@ -204,11 +205,11 @@ def _match_and_merge(out: Path, way: str, digits: Digits, points: int, overwrite
         folder = out / f"matched-{way}"
         writer.save(transform(element, source), folder, overwrite=overwrite)
         # From here on the file is used, so that what is measured is what a reader would load.
-        matched, report = api.load(folder), element.report
+        matched, report = load(folder), element.report
         verdict = verify(source, matched)
     average = merge([anchor, matched], symmetry="none").checkpoint
     writer.save(average, out / f"merged-{way}", overwrite=overwrite)
-    merged = instantiate(api.load(out / f"merged-{way}"), torch.float32)
+    merged = instantiate(load(out / f"merged-{way}"), torch.float32)
     loss, accuracy = evaluate(merged, digits)
 
     def evaluate_point(model: PreTrainedModel) -> tuple[float, float]:

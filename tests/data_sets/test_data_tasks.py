@@ -95,6 +95,12 @@ def test_tags_are_renamed_with_their_prefix():
     assert "label 'E-person', renamed 'E-PER'," in refusal(labels.index, "E-person", "x")
 
 
+def test_what_is_renamed_as_it_stands_is_no_tag():
+    labels = Labels.of(bert(**named("O", "B-PER", "tee")), {"shirt": "top", "T-shirt": "tee", "PER": 1, "B-PER": "O"})
+    assert [labels.index(name, "x") for name in ("T-shirt", "B-PER", "PER")] == [2, 0, 1]
+    assert "label 'X-shirt' is none" in refusal(labels.index, "X-shirt", "x")
+
+
 def test_indicators():
     labels = Labels.of(bert(**EMOTIONS), {"rage": "anger", "hate": "anger"})
 

@@ -252,6 +252,18 @@ def test_bare_encoder_decoders_and_the_language_in_front():
     assert "no column 'label'" in refusal(first, tiny_models.checkpoint("t5/T5Model"), [{"input_ids": [5]}])
 
 
+@pytest.mark.parametrize("case", ["bart/BartForSequenceClassification", "t5/T5ForSequenceClassification"])
+def test_a_classifier_that_decodes_looks_for_the_end_of_every_text(case):
+    model = tiny_models.checkpoint(case)
+    end = model.config.eos_token_id
+    rows = [{"input_ids": [5, 6, end], "label": 0}, {"input_ids": [5, end, 6, end], "label": 1}]
+    assert refusal(first, model, rows).startswith(
+        f"rows[1]: has 2 tokens of id {end}, which ends a text; expected 1, as"
+    )
+    assert "rows[0]: has 0 tokens" in refusal(first, model, [{"input_ids": [5, 6], "label": 0}])
+    forward(model, first(model, [rows[0], {"input_ids": [7, end], "label": 1}]))
+
+
 def test_targets_as_text():
     torch.manual_seed(0)
     config = T.BartConfig(

@@ -20,7 +20,7 @@ from cobasin.symmetry.canonical import canonical, gauge_of
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import form_of
 from cobasin.symmetry.state import Lazy
-from tiny_models import CASES, checkpoint
+from tiny_models import ONE_A_FAMILY, checkpoint
 
 VIT = "vit/ViTForImageClassification"
 
@@ -63,7 +63,7 @@ def probes(typed, count):
     return [Batch(probe(config, architecture, seed), None) for seed in range(count)]
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", ONE_A_FAMILY)
 def test_two_steps_in_every_architecture(case):
     """With all weight on one model the mixture computes what that does; the loss has a gradient, in the group."""
     typed, mixed = mixture(case)

@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 
+from cobasin.matching import weights
 from cobasin.matching.choice import Choice
 from cobasin.matching.order import propose_order
 from cobasin.matching.state import Match
@@ -65,6 +66,20 @@ def test_the_order_of_unrelated_heads_is_optimal(family, seed):
     assert match.step(propose_order(match, ("head", 0)))
     assert match.total == pytest.approx(min(totals), rel=1e-12)
     assert max(totals) > min(totals) * 1.001  # the control: the order matters
+
+
+@pytest.mark.parametrize("family", ["llama", "llama mqa"])
+@pytest.mark.parametrize("parts", ["heads,attention", "heads,attention,scale"])
+def test_bases_are_best_for_the_order_that_is_proposed(family, parts):
+    """What the query heads of a group share, keys and values, counts once, not once a head."""
+    form = form_of(family)
+    match = Match.of(form, Choice.parse(parts), random_state(form.spec, 1), random_state(form.spec, 11))
+    assert match.step(propose_order(match, ("kv", 0)))
+    before = match.total
+    for key in match.fibres(("kv", 0)):
+        if match.groups[key].continuous:
+            weights._update(match, key, exactly=True)
+    assert match.total == pytest.approx(before, rel=1e-9)
 
 
 @pytest.mark.parametrize("base", [0, 1])

@@ -13,7 +13,7 @@ from torch import Tensor
 from cobasin.checkpoints.checkpoint import Tensors
 from cobasin.checkpoints.output import publishing
 from cobasin.checkpoints.weight_files import INDEX_FILE, SINGLE_FILE, Header, open_safetensors, read_json
-from cobasin.checkpoints.writer import write_beside
+from cobasin.checkpoints.writer import Content, write_beside
 from cobasin.errors import InputError
 from cobasin.paths import expanded
 
@@ -104,7 +104,7 @@ def save_adapter(
     adapter: Adapter,
     out: Path,
     *,
-    files: Mapping[str, Callable[[Path], None] | str] | None = None,
+    files: Mapping[str, Content] | None = None,
     overwrite: bool = False,
 ) -> None:
     """Write a PEFT folder, complete or not at all, with the tokenizer and other files of the adapter's folder.

@@ -202,7 +202,7 @@ def _finder(adapter: Adapter, base: Spec, config: PreTrainedConfig | None) -> Ca
         return {} if config is None else _names_on_disk(config, base.architecture)
 
     def in_spec(name: str) -> str | None:
-        own = next(iter(base.disk_names([name])), None)
+        own = base.own_name(name)
         return own if own in base.entries else None
 
     def find(disk: str, tensor: str) -> str:

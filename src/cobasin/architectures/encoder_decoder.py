@@ -58,12 +58,6 @@ def multi_head(
     return found
 
 
-def embeddings(request: Request, *names: str) -> tuple[str, dict[str, str]]:
-    """One embedding under several names: the first that the file has, and the ties of the others to it."""
-    own = next((name for name in names if request.has(name)), names[0])
-    return own, {name: own for name in names if name != own}
-
-
 def sentence_head(request: Request) -> dict[str, str]:
     """The classification head of BART and T5; its tanh is odd."""
     if request.head != "ForSequenceClassification":
@@ -119,7 +113,8 @@ def bart(request: Request) -> Spec:
     config = request.config
     require(config.tie_word_embeddings, "tie_word_embeddings = false")
     names = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
-    embedding, ties = embeddings(request, *names)
+    embedding, *others = names
+    ties: dict[str, str] = dict.fromkeys(others, embedding)
     if request.head == "ForConditionalGeneration":
         ties["lm_head.weight"] = embedding
     templates = dict.fromkeys((embedding, *ties), "vocab resid") | sentence_head(request)

@@ -52,6 +52,7 @@ def grouped_attention(
     config = request.config
     width = head_width(config)
     rotated = rotated_size(config, width)
+    require(rotated > 0 or not config.qk_layernorm, "qk_layernorm = true without a rotary embedding")
     spaces, query, key = head_bases(width, PER_GROUP, rotated)
     gains: Templates = {}
     key_bias = f"{OWN}.k_proj.bias" if biased else ""

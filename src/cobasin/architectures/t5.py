@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from cobasin.architectures import Request, declares
-from cobasin.architectures.encoder_decoder import TOKENS_READ, embeddings, heads, multi_head, sentence_head, stack
+from cobasin.architectures.encoder_decoder import TOKENS_READ, heads, multi_head, sentence_head, stack
 from cobasin.architectures.parts import labels, linear, neurons
 from cobasin.symmetry.gauges import Norm, SoftmaxShift
 from cobasin.symmetry.groups import Orthogonal, Permutation, SignedPermutation
@@ -78,7 +78,8 @@ def t5(request: Request) -> Spec:
     """
     config, decodes = request.config, request.head not in ENCODERS
     names = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
-    embedding, ties = embeddings(request, *names[: 3 if decodes else 2])
+    embedding, *others = names[: 3 if decodes else 2]
+    ties: dict[str, str] = dict.fromkeys(others, embedding)
     head = sentence_head(request)
     if request.head == "ForTokenClassification":
         head = linear("classifier", "label", "resid")

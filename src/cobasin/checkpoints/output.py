@@ -6,7 +6,6 @@ the same run may go on from what is finished there; any other starts anew.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
@@ -17,8 +16,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from safetensors import SafetensorError
-
+from cobasin.checkpoints.refusals import check_output, output_errors
 from cobasin.errors import InputError
 from cobasin.execution.parts import living
 from cobasin.paths import expanded
@@ -33,7 +31,6 @@ SHARED = "parts"
 PARTS = "number of parts"
 """In `RUN` of a folder that parts fill: how many they are."""
 _UNFINISHED = ".unfinished"
-_DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 @contextmanager
@@ -149,78 +146,12 @@ def refuse_other(
         )
 
 
-def check_output(out: Path, overwrite: bool, inputs: Iterable[Path | None] = ()) -> None:
-    """Refuse, before any work, an output folder that `save` would refuse after it.
-
-    Raises InputError if `out` is a file, holds files without `overwrite`, cannot be written to, or overlaps
-    with one of the folders `inputs` (None: a model without a folder).
-    """
-    target = expanded(out).resolve()
-    with output_errors(target):
-        if target.exists() and not target.is_dir():
-            raise InputError(f"{out}: is a file; give a folder for the output")
-        for source in (path.resolve() for path in inputs if path is not None):
-            if target == source or source in target.parents:
-                raise InputError(f"{out}: lies in the input folder {source}; choose a folder outside of it")
-            if target in source.parents:
-                raise InputError(f"{out}: holds the input folder {source}; choose another folder")
-        if target.is_dir() and not overwrite and any(target.iterdir()):
-            raise InputError(f"{out}: is not empty; choose another folder, or replace it with --overwrite")
-        parent = next((path for path in target.parents if path.exists()), target)
-        if not parent.is_dir():
-            raise InputError(f"{out}: {parent} is a file; choose another folder")
-        if not os.access(parent, os.W_OK | os.X_OK):
-            raise InputError(f"{out}: {parent} cannot be written to; choose another folder")
-
-
-def check_read(out: Path, read: Iterable[str | Path | None], filled: Path | str | None = None) -> None:
-    """Refuse an output folder that holds, or is, what the run reads beside the models; it would be replaced.
-
-    Args:
-        out: the folder.
-        read: files and folders; what is not there is something else, such as the id of a data set.
-        filled: a folder that the run reads and fills, which need not be there yet.
-
-    Raises:
-        InputError: says what it holds.
-    """
-    target = expanded(out).resolve()
-    there = [path for path in read if path is not None and expanded(path).exists()]
-    for path in [*there, *([filled] if filled is not None else [])]:
-        place = expanded(path).resolve()
-        if target in (place, *place.parents):
-            raise InputError(f"{out}: holds {path}, which is read; choose another folder")
-
-
 def out_of(path: Path) -> Path:
     """The folder that an unfinished one, or a path in it, will become; the path itself where it is in none."""
     for folder in (path, *path.parents):
         if found := re.fullmatch(rf"\.(.+)\.(partial-\d+|{SHARED})", folder.name):
             return folder.with_name(found[1])
     return path
-
-
-@contextmanager
-def output_errors(out: Path) -> Iterator[None]:
-    """Errors of the system while ``out`` is written, as InputError."""
-    try:
-        yield
-    except (OSError, SafetensorError) as error:
-        number = error.errno if isinstance(error, OSError) else _errno_in(error)
-        if number is None:
-            raise
-        what_to_do = (
-            "free some space, raise the limit, or choose a folder on another disk"
-            if number in _DISK_FULL
-            else "choose another folder or change its permissions"
-        )
-        raise InputError(f"{out}: cannot be written: {os.strerror(number)}; {what_to_do}") from error
-
-
-def _errno_in(error: SafetensorError) -> int | None:
-    """The number of the operating system's error, which safetensors gives only in its text."""
-    found = re.search(r"\(os error (\d+)\)", str(error))
-    return int(found[1]) if found else None
 
 
 def _left(out: Path, resume: bool) -> list[Path]:

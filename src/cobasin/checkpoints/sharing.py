@@ -9,17 +9,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from cobasin.checkpoints.output import (
-    FOUND,
-    PARTS,
-    RUN,
-    SHARED,
-    check_output,
-    check_run,
-    output_errors,
-    unfinished,
-    write_run,
-)
+from cobasin.checkpoints.output import FOUND, PARTS, RUN, SHARED, check_run, unfinished, write_run
+from cobasin.checkpoints.refusals import check_output, output_errors
 from cobasin.errors import InputError
 from cobasin.execution.parts import Part
 from cobasin.paths import expanded

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import copy
-import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, reduce
-from pathlib import Path
+from functools import cached_property, lru_cache
 
 import torch
 from torch import Tensor
@@ -19,18 +17,6 @@ from cobasin.checkpoints.weight_files import listed
 from cobasin.errors import InputError
 from cobasin.symmetry.spec import Spec
 from cobasin.symmetry.types import TypeSyntaxError
-
-# What Transformers takes for a key that a config does not have.
-_DEFAULTS = {"is_causal": True}
-# Two models that say the same in the first of these files that both have, have the same vocabulary.
-_VOCABULARY_FILES = (
-    "tokenizer.json",
-    "vocab.txt",
-    "vocab.json",
-    "merges.txt",
-    "tokenizer.model",
-    "spiece.model",
-)
 
 
 @dataclass(frozen=True)
@@ -58,7 +44,8 @@ class Typed(Mapping[str, Tensor]):
             spec = declare(config, architecture, checkpoint.headers)
         except InputError as error:
             raise InputError(f"{label}: {error}") from error
-        except (ArithmeticError, TypeError, TypeSyntaxError) as error:  # transformers lets some impossible sizes pass
+        except (ArithmeticError, TypeError, TypeSyntaxError, RuntimeError) as error:
+            # transformers lets some impossible sizes pass, and does not say what differs from layer to layer
             raise InputError(f"{label}: the config is not that of a {architecture}: {error}") from error
         problems = spec.problems({name: (header.shape, header.dtype) for name, header in checkpoint.headers.items()})
         if problems:
@@ -74,12 +61,16 @@ class Typed(Mapping[str, Tensor]):
         label, architecture = self.checkpoint.label, self.checkpoint.architecture
         headers = dict(self.checkpoint.headers)
         spec = declare(config, architecture, headers)
-        own = [name for name in self.spec.tied if name not in self.disk_names and name not in spec.tied]
-        for name in own:
-            headers[name] = replace(headers[self.disk_names[self.spec.tied[name]]])
+        own = {}
+        for name in spec.file_entries.keys() - spec.disk_names(headers).keys() - spec.tied.keys():
+            inside = name.split(".")[0] in {one.split(".")[0] for one in self.spec.tied.values()}
+            own[f"{spec.prefix}{name}" if inside else name] = name
+        header = {name: self.checkpoint.headers[disk] for name, disk in self.disk_names.items()}
+        for disk, name in sorted(own.items()):
+            headers[disk] = header[self.spec.tied.get(name, name)]
 
         def read(on_disk: str) -> Tensor:
-            return self[on_disk] if on_disk in own else self.checkpoint[on_disk]
+            return self[own[on_disk]] if on_disk in own else self.checkpoint[on_disk]
 
         return Typed(Checkpoint(label, config, architecture, headers, read, self.checkpoint.folder), spec)
 
@@ -185,114 +176,3 @@ class Typed(Mapping[str, Tensor]):
 
 def _is_finite(tensor: Tensor) -> bool:
     return all(math.isfinite(end) for end in torch.aminmax(tensor))  # one pass, and NaN shows in both ends
-
-
-def check_pair(source: Typed, anchor: Typed) -> None:
-    """Check all that headers and configs can tell about a pair, before any tensor is read.
-
-    Raises:
-        InputError: with every difference that makes the two incomparable.
-    """
-    a, b = source.checkpoint, anchor.checkpoint
-    if a.architecture != b.architecture:
-        bare = [one.folder for one in (a, b) if one.folder and one.architecture not in (one.config.architectures or ())]
-        why = "".join(f"; {folder} is read as modules.json says, without a head" for folder in bare)
-        raise InputError(
-            f"{a.label} is a {a.architecture}, {b.label} is a {b.architecture}: only models of one architecture match"
-            + why
-        )
-    problems = [
-        f"{key} is {_setting(a, key)!r} in {a.label} and {_setting(b, key)!r} in {b.label}"
-        for key in dict.fromkeys((*source.spec.function_keys, *anchor.spec.function_keys))
-        if _setting(a, key) != _setting(b, key)
-    ]
-    for name, space in source.spec.spaces.items():
-        other = anchor.spec.spaces.get(name)
-        if name != "label" and (other is None or other.size != space.size):
-            problems.append(f"{name} has size {space.size} in {a.label} and {other and other.size} in {b.label}")
-    if not problems:  # files may differ in what no config says, such as a pooler
-        problems += _only_in_one(source, anchor)
-    vocabulary = any(problem.startswith("vocab ") for problem in problems)
-    if a.folder and b.folder and (found := _vocabulary_problems(a.folder, b.folder)):
-        problems, vocabulary = [*problems, *found], True
-    if problems:
-        way_out = ". Bring one model to the other's vocabulary first (mergekit-tokensurgeon can)" if vocabulary else ""
-        raise InputError(f"{a.label} and {b.label} do not compute comparable functions: {listed(problems)}{way_out}")
-
-
-def _only_in_one(source: Typed, anchor: Typed) -> list[str]:
-    """What tensors one of two files of the same class and sizes has and the other lacks."""
-    found, stacked = [], []
-    for one, other in ((source, anchor), (anchor, source)):
-        own = sorted(one.spec.entries.keys() - other.spec.entries.keys())
-        stacked.append({bool(one.spec.entries[name].stack) for name in own if "experts." in name})
-        for name in own:
-            hint = ", where the class does not read it: remove it there" if name in one.spec.unread else ""
-            found.append(f"{name} is only in {one.checkpoint.label}{hint}")
-    if stacked in ([{True}, {False}], [{False}, {True}]):
-        layouts = ("one tensor an expert" if one == {True} else "all experts in one tensor" for one in stacked)
-        files = (f"{text} in {end.checkpoint.label}" for text, end in zip(layouts, (source, anchor), strict=True))
-        return [f"experts are laid out differently: {', '.join(files)}; re-save one of them with save_pretrained"]
-    return found
-
-
-def _setting(checkpoint: Checkpoint, key: str) -> object:
-    """What the config says; of a rotary embedding without the old name of its type, which some files repeat.
-
-    A dotted key (``text_config.hidden_act``) is looked up in a config within the config.
-    """
-
-    def said(part: object, name: str) -> object:
-        return getattr(part, name, _DEFAULTS.get(name))
-
-    return _said_once(reduce(said, key.split("."), checkpoint.config))
-
-
-def _said_once(value: object) -> object:
-    if not isinstance(value, dict):
-        return value
-    return {
-        name: _said_once(entry)  # some models have a rotary embedding for every kind of layer
-        for name, entry in value.items()
-        if name != "type" or "rope_type" not in value
-    }
-
-
-def _vocabulary_problems(a: Path, b: Path) -> list[str]:
-    name = next((name for name in _VOCABULARY_FILES if (a / name).is_file() and (b / name).is_file()), None)
-    if name is None or (one := _vocabulary(a / name)) == (other := _vocabulary(b / name)):
-        return []
-    problem = f"the vocabularies differ ({a / name} and {b / name})"
-    if isinstance(one, dict) and isinstance(other, dict):
-        place = next(place for place in (*one, *other) if _token(one, place) != _token(other, place))
-        tokens = f"{_token(one, place)} and {_token(other, place)}"
-        problem += f": the same id is another token or none, such as {place}: {tokens}"
-    return [problem]
-
-
-def _token(tokens: Mapping, place: object) -> str:
-    return repr(tokens[place]) if place in tokens else "none"
-
-
-def _vocabulary(path: Path) -> object:
-    """Tokens by id; of what has no ids the lines or, where it is no text, the bytes."""
-    try:
-        if path.suffix == ".model":
-            return path.read_bytes()
-        text = path.read_text(encoding="utf-8")
-        if path.suffix == ".txt":
-            lines = text.removesuffix("\n").split("\n")
-            return dict(enumerate(lines)) if path.name == "vocab.txt" else lines[lines[0].startswith("#version") :]
-        content = json.loads(text)
-        if path.name == "vocab.json":
-            return {place: token for token, place in content.items()}
-        vocabulary = content["model"].get("vocab") or {}
-        if isinstance(vocabulary, list):  # with scores, which decide how a text is cut
-            tokens = dict(enumerate(token for token, _ in vocabulary))
-        else:
-            tokens = {place: token for token, place in vocabulary.items()}
-        return tokens | {one["id"]: one["content"] for one in content.get("added_tokens") or ()}
-    except (ValueError, KeyError, AttributeError, TypeError):
-        raise InputError(f"{path}: not a tokenizer file") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from error

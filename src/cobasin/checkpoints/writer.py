@@ -29,13 +29,15 @@ GENERATION_FILE = "generation_config.json"
 _BEHIND = 1 << 20  # bytes: what is smaller is not worth handing to another thread
 
 Progress = Callable[[int], None]
+Content = Callable[[Path], None] | str | None
+"""Of a file beside the weights: what writes it to a path, its text; None where there shall be none."""
 
 
 def save(
     checkpoint: Checkpoint,
     out: Path,
     *,
-    files: Mapping[str, Callable[[Path], None] | str] | None = None,
+    files: Mapping[str, Content] | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> None:
@@ -44,7 +46,8 @@ def save(
     Shards and their order are those of `checkpoint.headers`, as safetensors; tensors are read one at a time,
     so memory is bounded by the largest. The tokenizer and the other files of `checkpoint.folder` that are
     neither weights, a README nor a report are carried along. `files` adds files by name: their text, or a function that
-    writes to the path it is given. `progress` is called after every tensor with the number of its bytes.
+    writes to the path it is given; None leaves out what would be carried. `progress` is called after every tensor with
+    the number of its bytes.
 
     Everything is written to a sibling of `out` that is renamed at the end; an old `out` is replaced only
     then.
@@ -60,7 +63,7 @@ def write(
     checkpoint: Checkpoint,
     folder: Path,
     *,
-    files: Mapping[str, Callable[[Path], None] | str] | None = None,
+    files: Mapping[str, Content] | None = None,
     progress: Progress | None = None,
 ) -> None:
     """`save` into a folder that is there, and is not yet what anybody looks at; shards that it has are finished."""
@@ -78,12 +81,15 @@ def write(
     _write_config(checkpoint, folder)
 
 
-def write_beside(folder: Path, source: Path | None, files: Mapping[str, Callable[[Path], None] | str]) -> None:
+def write_beside(folder: Path, source: Path | None, files: Mapping[str, Content]) -> None:
     """Write what goes with the weights: the other files of the ``source`` folder, then ``files``."""
     if source is not None:
         _carry(source, folder)
     for name, content in files.items():
-        _write_file(folder / name, content)
+        if content is None:
+            (folder / name).unlink(missing_ok=True)
+        else:
+            _write_file(folder / name, content)
 
 
 def write_shards(checkpoint: Checkpoint, folder: Path, progress: Progress, part: Part | None = None) -> None:
@@ -209,7 +215,7 @@ def _keep_generation(checkpoint: Checkpoint, source: Path, folder: Path) -> None
 def _write_file(path: Path, content: Callable[[Path], None] | str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     if isinstance(content, str):
-        path.write_text(content, encoding="utf-8")
+        path.write_text(content, encoding="utf-8", errors="backslashreplace")  # paths may hold what is no UTF-8
     else:
         content(path)
 

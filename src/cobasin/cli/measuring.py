@@ -31,12 +31,12 @@ def verify(
 
     Example: cobasin verify ./model-b ./b-matched
     """
-    from cobasin.presenting import tables
+    from cobasin.presenting import progress, tables
     from cobasin.verification import verify as verify_
 
     if tolerance is not None and not (math.isfinite(tolerance) and tolerance >= 0):
         raise InputError(f"tolerance {tolerance}: expected a finite number that is not negative")
-    with tables.status("running both models on probe inputs"):
+    with progress.status("running both models on probe inputs"):
         verdict = verify_(a, b, tolerance)
     result({"a": a, "b": b, **verdict.to_dict()}, json, tables.verdict)
     raise typer.Exit({True: 0, False: 1, None: 2}[verdict.same])

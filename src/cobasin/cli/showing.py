@@ -50,9 +50,10 @@ def inspect(
 
         result({"model": model, "verified": False, "declaration": propose_(model)}, json, tables.proposal)
     elif check:
+        from cobasin.presenting import progress
         from cobasin.proposal.checking import check_declaration
 
-        with tables.status("running random elements of the group through the model"):
+        with progress.status("running random elements of the group through the model"):
             found = check_declaration(model)
         result({"model": model, **found.to_dict()}, json, tables.check)
         raise typer.Exit(0 if found.sound else 1)

@@ -148,6 +148,6 @@ def _check_padding(checkpoint: Checkpoint, batch_size: int) -> None:
         and getattr(checkpoint.config, "pad_token_id", None) is None
     ):
         raise InputError(
-            f"{checkpoint.label}: the config has no pad_token_id, by which padding is told from text; add it (or, "
-            "in cobasin path, --batch-size 1)"
+            f"{checkpoint.label}: the config has no pad_token_id, by which padding is told from text; add it, or read "
+            "one row at a time (batch_size: 1 under statistics, --batch-size 1 of cobasin path)"
         )

@@ -87,6 +87,8 @@ class Encoder:
         self.images = ImageInputs(checkpoint, data, reads["pixel_values"]) if "pixel_values" in reads else None
         self.decodes = "decoder_input_ids" in reads
         self.start = _start(checkpoint) if self.decodes else None
+        ends = checkpoint.config.is_encoder_decoder and checkpoint.architecture.endswith("ForSequenceClassification")
+        self.end = checkpoint.config.eos_token_id if ends else None  # what such a classifier looks for in its text
         self.accepted = inspect.signature(model_class(checkpoint.architecture).forward).parameters
         self.settings = {
             "architecture": checkpoint.architecture,
@@ -111,6 +113,8 @@ class Encoder:
         labels, starts = None, []
         if self.text:
             inputs, starts = self.text(examples)
+            if self.end is not None:
+                _check_ends((inputs["input_ids"] == self.end).sum(1).tolist(), self.end, examples)
         if self.images:
             inputs["pixel_values"] = self.images(examples)
         if self.task == "causal_lm":
@@ -154,6 +158,16 @@ class Encoder:
         mixed = np.random.SeedSequence([self.seed, number]).generate_state(1).item()
         self.masks.generator = torch.Generator().manual_seed(mixed)
         return self.masks.torch_mask_tokens(ids.clone(), special_tokens_mask=special)
+
+
+def _check_ends(counts: list[int], end: int, examples: Sequence[Example]) -> None:
+    """Refuse rows that end a text more or less often than others: the models ask for the same number, at least one."""
+    for count, example in zip(counts, examples, strict=True):
+        if not count or count != counts[0]:
+            wanted = f"{counts[0]}, as in {examples[0]['where']}" if counts[0] else "1 at least"
+            raise InputError(
+                f"{example['where']}: has {count} tokens of id {end}, which ends a text; expected {wanted}"
+            )
 
 
 def _start(checkpoint: Checkpoint) -> int | None:

@@ -62,6 +62,10 @@ def task_of(checkpoint: Checkpoint) -> Task:
     return "regression" if config.num_labels == 1 else task
 
 
+TAG_PREFIXES = tuple(f"{letter}-" for letter in "BIESLU")
+"""Of the tags of spans, in the schemes IOB, IOBES and BILOU."""
+
+
 @dataclass(frozen=True)
 class Labels:
     """The labels of a model, and what a data set calls them.
@@ -96,8 +100,9 @@ class Labels:
         if isinstance(value, (bool, np.bool_)):
             value = self._of_boolean(value)
         label = self.renamed.get(str(value), value)
-        if isinstance(value, str) and value[1:2] == "-" and value[2:] in self.renamed:
-            label = f"{value[:2]}{self.renamed[value[2:]]}"
+        prefixed = isinstance(value, str) and value not in self.renamed and value[:2] in TAG_PREFIXES
+        if prefixed and isinstance(name := self.renamed.get(value[2:]), str):
+            label = value[:2] + name
         if isinstance(label, str):
             if label in self.ids:
                 return self.ids[label]
@@ -109,7 +114,7 @@ class Labels:
         said = shown(value) if label == value else f"{shown(value)}, renamed {shown(label)},"
         raise InputError(
             f"{where}: label {said} is none of the model's ({names}) and no index below {self.count}; say "
-            "under 'labels' which one it is"
+            "under 'labels' which one it is, or, where no labels are needed, leave them out (columns: {label: null})"
         )
 
     def _of_boolean(self, value: bool | np.bool_) -> str | int:

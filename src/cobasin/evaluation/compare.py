@@ -37,7 +37,7 @@ from cobasin.evaluation.agreement import OUTSIDE, Difference, by_layer, differen
 from cobasin.finding.common_form import CommonForm
 from cobasin.matching.state import Match
 from cobasin.matching.weights import ascend
-from cobasin.merging.merge import equally_tied
+from cobasin.merging.parents import equally_tied
 from cobasin.progress import Progress, rounds
 from cobasin.verification import VERIFIED_PARAMETERS, Verdict, verify
 

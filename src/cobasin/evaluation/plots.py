@@ -37,7 +37,7 @@ def plot_paths(paths: Mapping[str, LossPath], out: Path, title: str, metric_name
 
     figure = Figure(figsize=(11, 4.6), layout="constrained")
     canvas = FigureCanvasAgg(figure)
-    figure.suptitle(title, fontsize=14)
+    figure.suptitle(title, fontsize=14, parse_math=False)
     panels = figure.subplots(1, 2)
     for axes, quantity, heading in zip(panels, ("loss", "metric"), ("loss", metric_name), strict=True):
         for i, (label, path) in enumerate(paths.items()):
@@ -116,7 +116,7 @@ def plot_plane(plane: LossPlane, out: Path, labels: Sequence[str], metric_name: 
 
     figure = Figure(figsize=(12, 5.6), layout="constrained")
     named = [f"{letter}: {label}" for letter, label in zip("ABC", labels, strict=True)]
-    figure.suptitle("The plane through three models\n" + "     ".join(named), fontsize=12)
+    figure.suptitle("The plane through three models\n" + "     ".join(named), fontsize=12, parse_math=False)
     panels = figure.subplots(1, 2)
     for i, (table, heading) in enumerate(((plane.loss, "loss"), (plane.metric, metric_name))):
         axes, values = panels[i], np.ma.masked_invalid(np.array(table))
@@ -150,7 +150,7 @@ def plot_comparison(comparison: Comparison, out: Path, title: str) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(13, 5.2), layout="constrained")
-    figure.suptitle(title, fontsize=14)
+    figure.suptitle(title, fontsize=14, parse_math=False)
     left, right = figure.subplots(1, 2)
     places = list(comparison.layers)
     stages = {"before": "not matched", "chance": "matched, by chance", "after": "matched"}

@@ -6,14 +6,14 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from cobasin.checkpoints.typed import Typed, check_pair
+from cobasin.checkpoints.pairs import check_pair
+from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
 from cobasin.execution.jobs import CPU
 from cobasin.finding.activations import COMPARED, Runnable, by_activations
@@ -31,11 +31,13 @@ from cobasin.symmetry.balance import conditions, in_isometries, keep_bases
 from cobasin.symmetry.canonical import Gauge, canonical, frames_as_gauge, frames_of, gains_of, gauge_of, obstacles
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import Form, form_of
-from cobasin.symmetry.spec import key_text, worst_by_space
+from cobasin.symmetry.spec import Spec, key_text, worst_by_space
 from cobasin.symmetry.state import State, squared_distance
 
 COARSE = 0.5  # relative: rounding that a map makes so large is worth a note
 AGREED = 1e-8  # squared distance of matched weights, over their squared norm
+UNTIED = "the output head is untied from the embedding"
+AVERAGED = "cobasin merge averages models whose head was untied; other tools do so only with an untied anchor"
 
 
 class CommonForm:
@@ -99,12 +101,7 @@ class CommonForm:
         """
         started = time.perf_counter()
         form, ends = self.models.forms[source], (self.models.states[source], self.models.states[anchor])
-        if not free_groups(form, self.models.choice, self.models.excluded):
-            layers = self.models.choice.layers
-            raise InputError(
-                f"symmetry {self.symmetry!r} leaves nothing free in {form.spec.architecture}"
-                + ("" if layers is None else " with these layers (the residual stream runs through all of them)")
-            )
+        check_free(form.spec, self.models.choice, self.symmetry, self.models.excluded)
         keep = _of_pair(kept, source, anchor)
         first = _distances(keep, "start", *ends, compared(form, self.models.excluded))
         match = self.models.match(source, ends[1], distances=first)
@@ -198,8 +195,8 @@ class CommonForm:
         carried = [norm.bias for norm in form.norms if norm.bias and any(map(form.carries_offset, norm.readers))]
         if carried and after > before:
             notes.append(
-                f"the files are further apart than before, the models are closer: readers without a bias carry "
-                f"{carried[0]} along a long vector; in bfloat16 it costs digits"
+                "the files look further apart than before although the models are closer: readers without a bias hold "
+                f"{carried[0]} as a constant in large weights; write the result in float32"
             )
         report = {
             "symmetry": self.symmetry,
@@ -233,19 +230,12 @@ def _forms(
 
     Folding the norms in front of a tied head unties it.
     """
-    fix = partial(
-        form_of,
-        free_biases=not choice.paper,
-        balanced=choice.general,
-        parts=choice.parts,
-        layers=choice.layers,
-    )
-    plain = [fix(model.spec) for model in typed]
+    plain = [_form(model.spec, choice) for model in typed]
     if not choice.folded or not typed[0].spec.norms:
         return plain, list(typed), anchors, []
     unties = any(model.spec.unties for model in typed)
     ends = [model.untied() for model in typed] if unties else list(typed)
-    forms = [fix(end.spec, folded=True) for end in ends]
+    forms = [_form(end.spec, choice, folded=True) for end in ends]
     gains = [gains_of(form, end) for form, end in zip(forms, ends, strict=True)]
     found = {
         anchor: [line for form, own in zip(forms, gains, strict=True) for line in obstacles(form, own, gains[anchor])]
@@ -256,10 +246,7 @@ def _forms(
         return plain, list(typed), anchors, [f"residual stream matched by permutation only: {reasons[anchors[0]]}"]
     notes = [f"{typed[anchor].checkpoint.label} cannot be the reference: {why}" for anchor, why in reasons.items()]
     if unties:
-        notes.append(
-            "the output head is untied from the embedding: cobasin merge averages such models, other tools do so only "
-            "with an untied anchor"
-        )
+        notes += [UNTIED, AVERAGED]
     return forms, ends, [anchor for anchor in anchors if anchor not in reasons], notes
 
 
@@ -273,6 +260,27 @@ def _amplification(condition: float, model: Typed) -> list[str]:
         f"a map of condition {condition:.1e} amplifies the rounding of the file to {rounding:.1e}: convert the models "
         "to float32 first, or match with --symmetry full"
     ]
+
+
+def _form(spec: Spec, choice: Choice, folded: bool = False) -> Form:
+    return form_of(
+        spec,
+        folded=folded,
+        free_biases=not choice.paper,
+        balanced=choice.general,
+        parts=choice.parts,
+        layers=choice.layers,
+    )
+
+
+def check_free(spec: Spec, choice: Choice, symmetry: str, excluded: Sequence[str] = ()) -> None:
+    """Refuse a symmetry that leaves nothing free, whether norms are folded or not."""
+    forms = (_form(spec, choice, folded=choice.folded and bool(spec.norms)), _form(spec, choice))
+    if not any(free_groups(form, choice, excluded) for form in forms):
+        raise InputError(
+            f"symmetry {symmetry!r} leaves nothing free in {spec.architecture}"
+            + ("" if choice.layers is None else " with these layers (the residual stream runs through all of them)")
+        )
 
 
 def agree(*matches: Match) -> bool:

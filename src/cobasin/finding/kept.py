@@ -9,7 +9,8 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from cobasin.checkpoints.output import out_of, output_errors, unfinished
+from cobasin.checkpoints.output import out_of, unfinished
+from cobasin.checkpoints.refusals import output_errors
 from cobasin.checkpoints.weight_files import one_line
 from cobasin.errors import InputError
 from cobasin.execution.parts import Part

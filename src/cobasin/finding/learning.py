@@ -43,7 +43,8 @@ def check_movable(common: CommonForm) -> None:
     orders = common.search.search.orders and neurons(form, groups)
     if groups and not orders and not Moves(form, start).parameters:
         raise InputError(
-            "nothing here can be learned but orders, which are not; free attention or residual, too (--symmetry)"
+            f"symmetry {common.symmetry!r} frees only orders here, and learning moves bases of heads, scales and the "
+            "residual stream; add attention or residual to --symmetry"
         )
     if groups and common.search.search.move == "all" and not Moves(form, start, turns=False).parameters:
         raise InputError(

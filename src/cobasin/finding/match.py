@@ -159,8 +159,8 @@ def _matched(
     started = time.perf_counter()
     if len(models) < 2:
         raise InputError(f"matching needs two models or more, got {len(models)}")
-    if kept is not None and kept.shared and search.method != "weights":
-        raise InputError(f"method {search.method} runs models, which is not shared: match on one machine, then merge")
+    if kept is not None and kept.shared:
+        check_shared(search.method)
     if kept is not None and search.method == "learned" and search.state is None:
         search = replace(search, state=kept.folder / "learning")
     typed = [model if isinstance(model, Typed) else Typed.of(load(model)) for model in models]
@@ -196,6 +196,12 @@ def _matched(
     if kept is not None and not kept.shared:
         kept.save_elements(reference, elements, report)
     return Matched(common.typed, elements, reference, report)
+
+
+def check_shared(method: str) -> None:
+    """Refuse to share a search that runs models."""
+    if method != "weights":
+        raise InputError(f"method {method} runs models, which is not shared: match on one machine, then merge")
 
 
 def _as_matched(typed: Sequence[Typed], elements: Sequence[Element | None]) -> list[Typed]:

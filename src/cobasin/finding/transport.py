@@ -17,7 +17,8 @@ import torch
 from cobasin.adapters.folder import Adapter, load_adapter
 from cobasin.adapters.move import move_adapter
 from cobasin.checkpoints.checkpoint import Checkpoint, load
-from cobasin.checkpoints.typed import Typed, check_pair
+from cobasin.checkpoints.pairs import check_pair
+from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
 from cobasin.finding.applying import typed_for
 from cobasin.finding.match import match
@@ -133,7 +134,7 @@ def _bases(
     if symmetry != "full":
         raise InputError(f"symmetry {symmetry}: the element was found with its own; give one of the two")
     if not element.report:
-        raise InputError("the element says nothing of how it was found; give one that cobasin match has made")
+        raise InputError("the element has no report of how it was found; give one that cobasin match has written")
     source, target = typed_for(element, source.checkpoint), typed_for(element, target.checkpoint)
     moved, names = element.apply(source), [name for name in target if name not in target.spec.tied]
     left = math.sqrt(sum(squared_distance(moved[name], target[name]) for name in names))

@@ -34,19 +34,24 @@ def propose_order(match: Match, base: Key) -> dict[Key, Value]:
     bases = [key for key in fibres if key != inner and key not in orders]
     pairs = (str(base[0]), str(inner[0])) if inner else (str(base[0]),)
     family = [base, *fibres]
-    grams = {key: match.gram(key, family, pairs) for key in bases}
-    if not inner:
-        grams = {key: gram.map(*[lambda x: x.unsqueeze(2).unsqueeze(2)] * 2) for key, gram in grams.items()}
+    of_heads, shared = {}, {}
+    for key in bases:
+        of_heads[key], shared[key] = _by_heads(match, key, inner, family, pairs)
     # places that know the order but have no free basis: a position bias per head, or all where bases are left alone
     plain = [site for site in match.sites(base) if not _carries(match, site, [*bases, *orders])]
     within, terms = None, []
     if inner:
         sites = [site for site in match.sites(inner) if not _carries(match, site, bases)]
         inside = [match.gram(inner, family, (str(base[0]),), sites).total()] if sites else []
-        within = assign(_total([*_supports(match, grams, leading=4), *inside]))  # [P, Q, S]: source of every target
+        share = 1 / match.spec.sizes[str(inner[0])]  # of what all heads of a group have in common, a part for each
+        each = {key: gram.plus(shared[key].map(*[lambda x: share * x] * 2)) for key, gram in of_heads.items()}
+        within = assign(_total([*_supports(match, each, leading=4), *inside]))  # [P, Q, S]: source of every target
         terms = [_matched_heads(within)[0](term) for term in inside]
         plain = [site for site in plain if not _carries(match, site, [inner])]
-    grams = {key: gram.map(*_matched_heads(within)) for key, gram in grams.items()}
+    grams = {
+        key: gram.map(*_matched_heads(within)).plus(shared[key].map(*_matched_heads(None)))
+        for key, gram in of_heads.items()
+    }
     terms += _supports(match, grams, leading=2)
     if plain:
         terms.append(match.gram(base, family, sites=plain).total())
@@ -63,6 +68,18 @@ def propose_order(match: Match, base: Key) -> dict[Key, Value]:
     if inner and within is not None:
         proposal[inner] = {"perm": within[perm, chosen][back]}
     return proposal
+
+
+def _by_heads(
+    match: Match, key: Key, inner: Key | None, family: list[Key], pairs: tuple[str, ...]
+) -> tuple[Gram, Gram]:
+    """The Grams ``[P, Q, R, S, ...]`` of a basis: of what every head has for itself, of what those of a group share."""
+    if inner is None:
+        return match.gram(key, family, pairs).map(*[lambda x: x.unsqueeze(2).unsqueeze(2)] * 2), Gram()
+    sites = match.sites(key)
+    own = [site for site in sites if _carries(match, site, [inner])]
+    shared = [site for site in sites if site not in own]
+    return match.gram(key, family, pairs, own), match.gram(key, family, pairs, shared)
 
 
 def inner_order(match: Match, base: Key) -> Key | None:

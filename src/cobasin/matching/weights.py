@@ -90,6 +90,9 @@ def ascend(
         # a space that shares no tensor with another one, and has no scale, is at its optimum until a stream moves
         return [f for f in families if sweep.streams_moved or len(f) > 1 or match.groups[f[0]].scaled]
 
+    def moving() -> bool:
+        return sweep.streams_moved or bool(due()) or any(match.groups[key].scaled for key in streams)
+
     while True:
         said = {"history": progress.history, "reorder": reorder, "hold_scales": match.hold_scales}
         units.end_round(said | {"sweep": asdict(sweep)})
@@ -100,9 +103,9 @@ def ascend(
         if settled and reorder and not match.hold_scales:
             break
         last = progress.rounds == MAX_ROUNDS - 1  # the round to come is the last that there may be
-        if (settled and reorder) or last or not (sweep.streams_moved or due()):
+        if (settled and reorder) or last or not moving():
             match.hold_scales = False
-        if progress.rounds == MAX_ROUNDS or not (sweep.streams_moved or due()):
+        if progress.rounds == MAX_ROUNDS or not moving():
             break
         # Nested assignments and joint optima are the dear part: only while they still change an order, and when
         # all has settled. In between every key takes one exact step, which the next round repeats anyway.

@@ -6,6 +6,7 @@ against what the parents answer on average, and against labels where the inputs 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -70,8 +71,10 @@ class Afterwards:
         teachers = [i for i in parents if typed[i].labels == typed[owner].labels]
         if asked.repair is not None:
             fusion = Fusion(recipe, typed, typed, fused, Statistics())
-            for part in fusion.parts:
-                shares_of(fusion, part, len(parents))
+            kept = typed[owner].task_heads if recipe.head is not None else []
+            for name, entry in fusion.spec.entries.items():
+                if len(entry.layout.shape) == 1 and name.endswith("weight") and name not in kept:  # of a norm
+                    shares_of(fusion, name, len(parents))
         inputs = Inputs.of(typed[owner].checkpoint, asked.data, asked.samples, asked.seed)
         if inputs.count < 2:
             raise InputError("repair and heal hold some inputs out: 1 is too few; give more samples")
@@ -113,6 +116,10 @@ class Afterwards:
 
         def measure(stage: str) -> None:
             report["losses"][stage] = {word: judge.mean(merged.model, held, word) for word in against}
+            if not all(map(math.isfinite, report["losses"][stage].values())):
+                raise InputError(
+                    f"after the {stage} the loss on held-out inputs is not finite: leave repair and heal out"
+                )
 
         measure("merge")
         if self.asked.repair is not None:

@@ -21,7 +21,7 @@ from cobasin.finding.match import Matched, match_all
 from cobasin.fusion.registry import find
 from cobasin.merging.after import Afterwards, worse
 from cobasin.merging.fused import Fusion
-from cobasin.merging.parents import equally_tied, prepare, repeated
+from cobasin.merging.parents import equally_tied, matches, prepare, repeated
 from cobasin.progress import Progress
 from cobasin.recipe import Recipe
 from cobasin.statistics.grams import InputGram
@@ -64,11 +64,17 @@ class Merge:
         return self.checkpoints[0]
 
     @property
-    def tokenizer(self) -> list[Path]:
-        """The tokenizer's files, where the recipe asks for another one than that of the folder of `checkpoint`."""
+    def tokenizer(self) -> dict[str, Path | None]:
+        """The tokenizer's files by name, where the recipe asks for another one than that of the folder of `checkpoint`.
+
+        None for those of that folder that the other tokenizer has not.
+        """
         model = self.recipe.tokenizer_model
         folder = None if model is None else self.parents[self.names.index(model)].folder
-        return [] if folder is None else tokenizer_files(folder)
+        if folder is None or not (found := tokenizer_files(folder)):
+            return {}
+        own = [] if self.checkpoint.folder is None else tokenizer_files(self.checkpoint.folder)
+        return {path.name: None for path in own} | {path.name: path for path in found}
 
     @property
     def elements(self) -> list[Element | None]:
@@ -95,7 +101,8 @@ def merge(
 
     Args:
         models: anything `load` takes; of one architecture, configuration and vocabulary. The result has the
-            dtypes, the sharding and the other files of the first (of the one that gives the head, if named).
+            dtypes, the sharding and the other files of the one that gives the head, if named; else of the base, if
+            there is one; else of the first.
         method: a name from `cobasin.fusion.registry.methods`.
         base: the model that task vectors start from, for methods that need one; it is matched like the others.
         symmetry: as in `match`, or ``none`` to merge the models as they are.
@@ -138,7 +145,8 @@ def merge(
         "match": {"symmetry": symmetry, "anchor": _named(names, anchor, "anchor")},
     }
     if base is not None:
-        content["base_model"] = str(base) if isinstance(base, (str, Path)) else "base"
+        same = next((name for name, model in loaded.items() if model is base), "base")
+        content["base_model"] = str(base) if isinstance(base, (str, Path)) else same
         loaded[content["base_model"]] = base
     if head is not None:
         content["head"] = _named(names, head, "head")
@@ -201,7 +209,7 @@ def merge_recipe(
 def _matched(recipe: Recipe, names: list[str], typed: list[Typed], report: Progress, keep: Kept | None) -> Matched:
     """The models brought together, as the recipe says."""
     match = recipe.match
-    if match.symmetry == "none" or len(names) == 1:  # one model, given twice
+    if not matches(recipe, typed):
         return Matched(typed, [None] * len(typed), 0, {})
     return match_all(
         typed,

@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cobasin.checkpoints.checkpoint import Checkpoint, load
-from cobasin.checkpoints.typed import Typed, check_pair
+from cobasin.checkpoints.pairs import check_pair
+from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
+from cobasin.matching.choice import Choice
 from cobasin.merging.fused import Fusion
 from cobasin.recipe import Recipe
 from cobasin.statistics.of_models import Statistics
@@ -26,16 +28,17 @@ def prepare(recipe: Recipe, models: Mapping[str, Any]) -> tuple[list[str], list[
         if is_layer(space):
             recipe.check_layers(size)
     head = recipe.head
-    if head == "keep" and not typed[0].heads:
-        raise InputError(f"{names[0]} is a {typed[0].spec.architecture}: it has no task head to keep")
+    if head is not None and not typed[0].heads:
+        what = "keep" if head == "keep" else "take"
+        raise InputError(f"{names[0]} is a {typed[0].spec.architecture}: it has no task head to {what}")
     different = next((model for model in typed if model.labels != typed[0].labels), None)
     if different is not None and head is None:
         raise InputError(
             f"the task heads of {names[0]} and {different.checkpoint.label} have different labels and cannot be "
             "averaged; name the model whose head to take (--head-from MODEL), or keep them all (--keep-heads)"
         )
-    fused = [names.index(name) for name in recipe.inputs]
-    Fusion(recipe, typed, typed, fused, Statistics()).check(typed[0].task_heads if head else ())
+    fused, merged = [names.index(name) for name in recipe.inputs], ends(recipe, typed)
+    Fusion(recipe, merged, merged, fused, Statistics()).check(merged[0].task_heads if head else ())
     return names, typed, head
 
 
@@ -53,6 +56,20 @@ def equally_tied(models: list[Typed]) -> list[Typed]:
     if all(model.spec.tied == models[0].spec.tied for model in models):
         return models
     return [model.untied() for model in models]
+
+
+def ends(recipe: Recipe, typed: list[Typed]) -> list[Typed]:
+    """The models as they are merged: untied, where matching moves a norm into the head and the files allow it."""
+    spec = typed[0].spec
+    folds = matches(recipe, typed) and spec.norms and Choice.parse(recipe.match.symmetry, recipe.match.layers).folded
+    if folds and any(model.spec.unties for model in typed):
+        return [model.untied() for model in typed]
+    return equally_tied(typed)
+
+
+def matches(recipe: Recipe, typed: Sequence[Typed]) -> bool:
+    """Whether models are matched at all: not where a recipe does not ask for it, or has one model, given twice."""
+    return recipe.match.symmetry != "none" and len(typed) > 1
 
 
 def repeated(names: Sequence[str], models: Sequence[Typed], base: str | None) -> list[str]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cobasin.checkpoints.typed import Typed
+from cobasin.finding.common_form import UNTIED, check_free
 from cobasin.finding.search import Search
 from cobasin.matching.choice import Choice
 from cobasin.matching.neurons import TABLE
@@ -15,7 +16,7 @@ from cobasin.matching.weights import LARGE
 from cobasin.merging.after import Afterwards
 from cobasin.merging.fused import Fusion
 from cobasin.merging.merge import owners, result
-from cobasin.merging.parents import equally_tied, prepare
+from cobasin.merging.parents import ends, matches, prepare
 from cobasin.recipe import Recipe
 from cobasin.statistics.activations import SAMPLED
 from cobasin.statistics.of_models import Statistics, batches_of
@@ -38,14 +39,14 @@ def plan(recipe: Recipe, models: Mapping[str, Any]) -> dict[str, Any]:
     read = batches_of(recipe, typed, fused)
     afterwards = Afterwards.of(recipe, names, typed, owners(recipe)[0])
     _check_matching(recipe, typed)
-    ends = _ends(recipe, typed)
-    fusion = Fusion(recipe, ends, ends, fused, Statistics())
+    merged = ends(recipe, typed)
+    fusion = Fusion(recipe, merged, merged, fused, Statistics())
     groups: dict[str, dict[str, Any]] = {}
     for name in fusion.parts:
         parameters = fusion.parameters[name]
         group = {"parameters": parameters, "tensors": 0, "first": fusion.on_disk(name)}
         groups.setdefault(repr(parameters), group)["tensors"] += 1
-    results = [result(recipe, ends[owner], ends[owner]) for owner in owners(recipe)]
+    results = [result(recipe, merged[owner], merged[owner]) for owner in owners(recipe)]
     found: dict[str, Any] = {
         "models": names,
         "architecture": typed[0].spec.architecture,
@@ -71,8 +72,8 @@ def plan(recipe: Recipe, models: Mapping[str, Any]) -> dict[str, Any]:
             "heal": asked.heal and asked.heal.steps,
             "inputs": afterwards.inputs.report,
         }
-    if ends[0].spec.tied != typed[0].spec.tied:
-        found["notes"].append("the output head is untied from the embedding")
+    if merged[0].spec.tied != typed[0].spec.tied:
+        found["notes"].append(UNTIED)
     if read and recipe.statistics is not None:
         found["statistics"] = {
             "kind": recipe.method.statistics,
@@ -84,19 +85,12 @@ def plan(recipe: Recipe, models: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check_matching(recipe: Recipe, typed: list[Typed]) -> None:
     """All that matching checks before it reads tensors."""
-    match = recipe.match
-    if match.symmetry != "none" and len(typed) > 1:
-        Choice.parse(match.symmetry, match.layers).check(typed[0].spec)
+    if matches(recipe, typed):
+        match = recipe.match
+        choice = Choice.parse(match.symmetry, match.layers)
+        choice.check(typed[0].spec)
         Search(**match.search).prepared(typed)
-
-
-def _ends(recipe: Recipe, typed: list[Typed]) -> list[Typed]:
-    """The models as they are merged: untied, where matching moves a norm into the head and the files allow it."""
-    match, spec = recipe.match, typed[0].spec
-    folds = match.symmetry != "none" and spec.norms and Choice.parse(match.symmetry, match.layers).folded
-    if folds and any(model.spec.unties for model in typed):
-        return [model.untied() for model in typed]
-    return equally_tied(typed)
+        check_free(ends(recipe, typed)[0].spec, choice, match.symmetry)
 
 
 def _memory(recipe: Recipe, typed: list[Typed]) -> dict[str, int]:

@@ -1,29 +1,13 @@
-"""Tables on standard output, progress on standard error."""
+"""Tables on standard output."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-
 from rich.console import Console
 from rich.filesize import decimal
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Table
-from rich.text import Text
-
-from cobasin.progress import Progress as Report
 
 # Paths may hold what rich takes for markup or emoji. Neither they nor tables are to be broken in a pipe, where rich
 # knows no width.
-_errors = Console(stderr=True, markup=False, emoji=False)
 output = Console(
     markup=False, emoji=False, highlight=False, soft_wrap=True, width=None if Console().is_terminal else 200
 )
@@ -37,37 +21,6 @@ COLLECTED = {
 }
 
 AFTER = {"merge": "the merge itself", "repair": "repaired", "heal": "healed"}
-
-
-@contextmanager
-def status(text: str) -> Iterator[None]:
-    """A spinner while something runs."""
-    with _errors.status(Text(text)):
-        yield
-
-
-@contextmanager
-def steps(first: str = "") -> Iterator[Report]:
-    """A bar over whatever is being done: its name (``first`` to begin with), how far it is, and its end where known."""
-    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=_errors, transient=True, disable=not _errors.is_terminal) as progress:
-        task = progress.add_task(first, total=None)
-        yield lambda doing, done, total: progress.update(task, description=doing, completed=done, total=total)
-
-
-@contextmanager
-def bar(text: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar over a number of bytes."""
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        DownloadColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=_errors, transient=True, disable=not _errors.is_terminal) as progress:
-        task = progress.add_task(text, total=total)
-        yield lambda size: progress.advance(task, size)
 
 
 def part_report(report: dict) -> None:

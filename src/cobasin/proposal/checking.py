@@ -10,7 +10,7 @@ import itertools
 import math
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -100,7 +100,7 @@ def check_declaration(model: Any) -> Check:
     if check.pieces:
         return check
     limit = IDLE * (EXACT if check.plain < EXACT else ROUNDING)
-    found = sorted(idle(typed, reference, limit) - cancelled(typed.spec))
+    found = sorted(idle(typed, reference, limit, first_names(typed.spec)) - cancelled(typed.spec))
     return replace(check, idle=[_block_text(typed.spec, *one) for one in found])
 
 
@@ -190,14 +190,14 @@ def moved(typed: Typed, element: Element) -> Checkpoint:
     return typed.derived(element.apply(typed), torch.float64)
 
 
-def idle(typed: Typed, reference: Tensor, limit: float) -> set[tuple[str, int]]:
-    """Tensors, with the number of a block, that a random element may as well leave alone: the function stays.
+def idle(typed: Typed, reference: Tensor, limit: float, names: Iterable[str]) -> set[tuple[str, int]]:
+    """Those of these tensors, with the number of a block, that a random element may as well leave alone.
 
-    The first layer stands for all.
+    The function, with these ``reference`` outputs, then changes by less than ``limit``.
     """
     state = dict(sample(Form(typed.spec), 1).apply(typed))
     found = set()
-    for name in _first_names(typed.spec):
+    for name in names:
         for number, block in enumerate(typed.spec.entries[name].layout.blocks):
             left = state[name].clone()
             block.view(left).copy_(block.view(typed[name]))
@@ -212,10 +212,11 @@ def cancelled(spec: Spec) -> set[tuple[str, int]]:
     """What is declared as cancelled by the softmax, in the form of `idle`."""
     keys = (bias for bias in spec.biases if isinstance(bias, KeyBias))
     found = {(name, key.block) for key in keys for name, _ in spec.expand(key.bias)}
-    return {(name, number) for name, number in found if name in _first_names(spec)}
+    return {(name, number) for name, number in found if name in first_names(spec)}
 
 
-def _first_names(spec: Spec) -> list[str]:
+def first_names(spec: Spec) -> list[str]:
+    """The tensors of the first layer, which stands for all, and those outside of layers, where anything reads them."""
     read = [template for template in spec.templates if template not in spec.unread]
     return [name for template in read for name, _ in itertools.islice(spec.expand(template), 1)]
 

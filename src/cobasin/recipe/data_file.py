@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import ValidationError
-
 from cobasin.data.config import DataConfig
 from cobasin.errors import InputError
-from cobasin.recipe.blocks import Statistics, explain
+from cobasin.recipe.blocks import described
 from cobasin.recipe.document import read_yaml
 
 
@@ -20,10 +18,9 @@ def data_config(data: str, split: str | None = None) -> DataConfig:
     """
     content: dict[str, Any] = {"path": data}
     if data.endswith((".yaml", ".yml")):
-        content = read_yaml(data)
+        content = read_yaml(data, "path: and columns:")
     try:
-        found = Statistics.model_validate({"data": content}).data
-    except ValidationError as error:
-        raise InputError(f"{data}: {explain(error)}") from None
-    assert isinstance(found, DataConfig)
+        found = described(content)
+    except ValueError as error:
+        raise InputError(f"{data}: {error}") from None
     return found if split is None else found.model_copy(update={"split": split})

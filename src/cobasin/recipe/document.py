@@ -12,8 +12,8 @@ from cobasin.errors import InputError
 from cobasin.paths import expanded
 
 
-def read_yaml(path: str | Path) -> dict[str, Any]:
-    """The mapping that a YAML file holds.
+def read_yaml(path: str | Path, keys: str = "merge_method: and models:") -> dict[str, Any]:
+    """The mapping that a YAML file holds, by default a recipe; ``keys`` are some that it should have, for messages.
 
     Raises:
         InputError: for a file that cannot be read, is no YAML or holds anything but one mapping; with the line.
@@ -21,7 +21,7 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     try:
         text = expanded(path).read_text("utf-8-sig")
     except UnicodeDecodeError:
-        raise InputError(f"{path}: is not text in UTF-8; expected a recipe in YAML") from None
+        raise InputError(f"{path}: is not text in UTF-8; expected YAML") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
     try:
@@ -29,11 +29,11 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     except yaml.YAMLError as error:
         raise InputError(f"{path}{_where(error, text)}: {_what(error)}") from None
     except RecursionError:
-        raise InputError(f"{path}: is nested too deeply for a recipe") from None
+        raise InputError(f"{path}: is nested too deeply") from None
     if content is None:
-        raise InputError(f"{path}: is empty; expected a recipe with merge_method, models and so on")
+        raise InputError(f"{path}: is empty; expected keys like {keys}")
     if not isinstance(content, dict):
-        raise InputError(f"{path}: holds a {type(content).__name__}; expected keys like merge_method: and models:")
+        raise InputError(f"{path}: holds a {type(content).__name__}; expected keys like {keys}")
     return content
 
 

@@ -37,7 +37,7 @@ class Setting:
         the nearest one before the position is taken.
         """
         place = t * (len(self.values) - 1)
-        before = int(place)
+        before = int(place + ROUNDING)
         if not all(type(value) in (int, float) for value in self.values):
             return self.values[before]
         after = min(before + 1, len(self.values) - 1)
@@ -49,6 +49,7 @@ class Setting:
 Scope = Mapping[str, tuple[Setting, ...]]
 """What one place of a recipe says: parameter name to settings, the first that applies being taken."""
 
+ROUNDING = 1e-9  # of a position
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother = 3, 60, 60
 

@@ -20,6 +20,7 @@ from cobasin.statistics.fishers import check_likelihood
 from cobasin.statistics.grams import InputGram
 from cobasin.statistics.in_turn import collect_in_turn
 from cobasin.statistics.moving import gram_obstacle, movable, move_fishers, move_grams
+from cobasin.statistics.store import check_folder
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.state import State
 
@@ -142,6 +143,11 @@ def batches_of(recipe: Recipe, typed: Sequence[Typed], fused: Sequence[int]) -> 
     assert settings is not None  # a recipe without data for a method that needs it is refused
     assert settings.data is not None
     device_of(settings.device)
+    if settings.cache is not None:
+        check_folder(expanded(settings.cache))
+    if needs == "activations" and not isinstance(settings.data, list):
+        # the same inputs for all: those of the first model, as models may be written by several versions of a tokenizer
+        fused = [fused[0]] * len(fused)
     data = settings.data if isinstance(settings.data, list) else [settings.data] * len(fused)
     read = [
         batches(
@@ -155,7 +161,7 @@ def batches_of(recipe: Recipe, typed: Sequence[Typed], fused: Sequence[int]) -> 
     ]
     if needs == "activations" and len({one.digest for one in read}) > 1:
         raise InputError(
-            f"{recipe.merge_method} compares the models on the same inputs: give one data set under statistics"
+            f"{recipe.merge_method} compares the models on the same inputs: give one data set under statistics, no list"
         )
     if needs == "fisher":
         for i, one in zip(fused, read, strict=True):

@@ -217,10 +217,17 @@ class Spec:
         return 1 + max((self._depth(o) for o in over), default=0)
 
     def disk_names(self, names: Iterable[str]) -> dict[str, str]:
-        """Spec name to on-disk name, for all names that are not buffers."""
-        return {own: name for name in names if (own := self._own_name(name)) is not None}
+        """Spec name to on-disk name, for all names that are not buffers.
 
-    def _own_name(self, disk: str) -> str | None:
+        A file may hold a tied tensor under the name of another one only: it is that of the tensor that they repeat.
+        """
+        found = {own: name for name in names if (own := self.own_name(name)) is not None}
+        for tied, owner in self.tied.items():
+            if owner not in found and tied in found:
+                found[owner] = found.pop(tied)
+        return found
+
+    def own_name(self, disk: str) -> str | None:
         """The spec name of a tensor of the file; None for a buffer.
 
         A file may carry the base model's prefix or not, and BERT files of 2018 call a norm's parameters gamma
@@ -256,10 +263,11 @@ class Spec:
         """All that is wrong with a checkpoint's headers (on-disk name to shape and dtype), one line each."""
         names, found = self.disk_names(headers), []
         within = {name.split(".")[0] for name, disk in names.items() if disk.removeprefix(self.prefix) != disk}
+        used = {self.own_name(disk): disk for disk in names.values()}
         for disk in headers if len(names) < len(headers) else ():
-            name = self._own_name(disk)
-            if name is not None and names[name] != disk:
-                found.append(f"{disk} and {names[name]} are the same tensor under two names")
+            name = self.own_name(disk)
+            if name is not None and used[name] != disk:
+                found.append(f"{disk} and {used[name]} are the same tensor under two names")
         for name in sorted(self.file_entries.keys() - names.keys() - self.tied.keys()):
             prefix = self.prefix if name.split(".")[0] in within else ""
             found.append(f"missing tensor {prefix}{name} {self._file_layout(name)[1]}")

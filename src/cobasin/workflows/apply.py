@@ -15,16 +15,17 @@ from cobasin.adapters.merged import merged as base_and_adapter
 from cobasin.adapters.move import move_adapter
 from cobasin.checkpoints import card
 from cobasin.checkpoints.checkpoint import Checkpoint, load
-from cobasin.checkpoints.output import check_output, check_read
+from cobasin.checkpoints.refusals import check_output, check_read
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
 from cobasin.finding.applying import transform, typed_for
+from cobasin.finding.common_form import AVERAGED, UNTIED
 from cobasin.finding.transport import transport, transport_adapter
 from cobasin.paths import expanded
-from cobasin.presenting import tables
+from cobasin.presenting import progress as bars
 from cobasin.symmetry.element import Element
 from cobasin.verification import VERIFIED_PARAMETERS, verify
-from cobasin.workflows.match import (
+from cobasin.workflows.shared import (
     ELEMENT_FILE,
     checked,
     evidence_of,
@@ -84,7 +85,7 @@ def transport_to_folder(
     report = {"cobasin": __version__, "base": base, "tuned": tuned, "new": new, "element": element_path}
     report |= {"out": str(out), "scale": scale}
     if isinstance(source, Checkpoint):
-        with tables.steps(f"matching {base} to {new}") as progress:
+        with bars.steps(f"matching {base} to {new}") as progress:
             carried = transport(old, source, target, element, scale, symmetry, progress)
         report |= {**_of_bases(carried.element, False), **evidence_of(carried.element, source)}
         files = match_files(carried.element, report, card.transported(report))
@@ -92,7 +93,7 @@ def transport_to_folder(
         return report
     if scale != 1.0:
         raise InputError(f"--scale {scale:g}: an adapter has a scale of its own, lora_alpha in adapter_config.json")
-    with tables.steps(f"matching {base} to {new}") as progress:
+    with bars.steps(f"matching {base} to {new}") as progress:
         moved = transport_adapter(old, source, target, element, symmetry, progress)
     notes = _on_new_base(moved.adapter, source, str(expanded(new)) if expanded(new).is_dir() else new)
     report |= {**_of_bases(moved.element, True), "adapter": True}
@@ -105,8 +106,8 @@ def transport_to_folder(
 
 def _of_bases(element: Element, adapter: bool) -> dict[str, Any]:
     """What a report says of the match of two bases, which are not averaged, and of which an adapter changes nothing."""
-    notes = [note.partition(": cobasin merge averages")[0] for note in element.report["notes"]]
-    return {**element.report, "notes": [note for note in notes if not (adapter and "is untied" in note)]}
+    without = {AVERAGED, UNTIED} if adapter else {AVERAGED}
+    return {**element.report, "notes": [note for note in element.report["notes"] if note not in without]}
 
 
 def _element_at(path: Path) -> Element:
@@ -145,7 +146,7 @@ def _adapter_evidence(element: Element, adapter: Adapter, base: Typed | None) ->
     evidence: dict = {"deviation_from_group": element.deviation()}
     if base is None or base.checkpoint.parameters > VERIFIED_PARAMETERS:
         return evidence | {"verification": None}
-    with tables.status("verifying the function of base and adapter in float64"):
+    with bars.status("verifying the function of base and adapter in float64"):
         new_base = Typed.of(transform(element, base.checkpoint, torch.float64))
         moved = move_adapter(element, adapter, base, dtype=torch.float64)
         try:

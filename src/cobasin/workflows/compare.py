@@ -8,10 +8,11 @@ from typing import Any
 
 from cobasin import __version__
 from cobasin.checkpoints.checkpoint import load
-from cobasin.checkpoints.output import check_output, publishing
+from cobasin.checkpoints.output import publishing
+from cobasin.checkpoints.refusals import check_output
 from cobasin.evaluation.compare import compare
 from cobasin.evaluation.plots import plot_comparison
-from cobasin.presenting import tables
+from cobasin.presenting import progress as bars
 
 
 def compare_models(a: str, b: str, symmetry: str, out: Path | None, overwrite: bool = False) -> dict[str, Any]:
@@ -23,7 +24,7 @@ def compare_models(a: str, b: str, symmetry: str, out: Path | None, overwrite: b
     models = load(a), load(b)
     if out is not None:
         check_output(out, overwrite, [model.folder for model in models])
-    with tables.steps(f"matching {b} to {a}") as progress:
+    with bars.steps(f"matching {b} to {a}") as progress:
         comparison = compare(*models, symmetry=symmetry, progress=progress)
     report = {"cobasin": __version__, "a": a, "b": b, "symmetry": symmetry, **comparison.to_dict()}
     if out is not None:

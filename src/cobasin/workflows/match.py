@@ -1,36 +1,36 @@
-"""What the commands do: check, match, write, verify, report."""
+"""`cobasin match`: check, match, write, verify, report."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from cobasin import __version__
-from cobasin.adapters.folder import Adapter, is_adapter, load_adapter, save_adapter
-from cobasin.adapters.match import apply_to_adapter, match_adapters, products
-from cobasin.architectures import declared_in
+from cobasin.adapters.folder import is_adapter, load_adapter, save_adapter
+from cobasin.adapters.match import apply_to_adapter, match_adapters
 from cobasin.checkpoints import card
-from cobasin.checkpoints.checkpoint import Checkpoint, load
-from cobasin.checkpoints.output import FOUND, check_output, check_read, output_errors, stamp, working
+from cobasin.checkpoints.checkpoint import load
+from cobasin.checkpoints.output import FOUND, working
+from cobasin.checkpoints.refusals import check_output, check_read
 from cobasin.checkpoints.sharing import sharing
-from cobasin.checkpoints.writer import save, write, write_shards
 from cobasin.errors import InputError
-from cobasin.execution.parts import Part
 from cobasin.finding.applying import transform
 from cobasin.finding.kept import Kept
 from cobasin.finding.match import match_all
 from cobasin.finding.search import Search
-from cobasin.paths import expanded
-from cobasin.presenting import tables
+from cobasin.presenting import progress as bars
 from cobasin.recipe.data_file import data_config
 from cobasin.symmetry.element import Element
-from cobasin.verification import VERIFIED_PARAMETERS, Verdict, verify
-
-ELEMENT_FILE = "cobasin.safetensors"
+from cobasin.workflows.shared import (
+    evidence_of,
+    inputs_of,
+    match_files,
+    part_report,
+    products_kept,
+    save_with_bar,
+    shards_with_bar,
+    write_with_bar,
+)
 
 
 def match_to_folder(
@@ -84,7 +84,7 @@ def match_to_folder(
     Search(**search)  # refused before what an interrupted run has left is removed
 
     def found(keep: Kept) -> tuple[Element, Element | None]:
-        with tables.steps(f"matching {source} to {anchor}") as progress:
+        with bars.steps(f"matching {source} to {anchor}") as progress:
             ours, theirs = match_all(models, symmetry, layers, 1, progress, **search, keep=keep).elements
         assert ours is not None
         return ours, theirs
@@ -116,19 +116,6 @@ def match_to_folder(
     return report
 
 
-def inputs_of(models: Mapping[str, Checkpoint], files: Iterable[str | Path]) -> dict[str, Any]:
-    """What a run reads, as it is now: the models, declarations from outside, and what ``files`` are there."""
-    declared = {path for model in models.values() if (path := declared_in(model.architecture)) is not None}
-    there = {path for file in (*files, *declared) if (path := expanded(file)).exists()}
-    folders = {f"model {name}": stamp(model.folder) for name, model in models.items() if model.folder is not None}
-    return folders | {f"file {path}": stamp(path) for path in there}
-
-
-def match_files(element: Element, report: dict, text: str) -> dict:
-    """The files that go with a matched model."""
-    return {ELEMENT_FILE: element.save, **report_files(report, text)}
-
-
 def _check_apart(out: Path, anchor_out: Path) -> None:
     one, other = out.resolve(), anchor_out.resolve()
     if one == other or one in other.parents or other in one.parents:
@@ -146,68 +133,10 @@ def _match_adapters(source: str, anchor: str, out: Path, symmetry: str, layers: 
         )
     ends = load_adapter(source), load_adapter(anchor)
     check_output(out, overwrite, [end.folder for end in ends])
-    with tables.steps(f"matching {source} to {anchor}") as progress:
+    with bars.steps(f"matching {source} to {anchor}") as progress:
         element = match_adapters(*ends, progress=progress)
     report = {"cobasin": __version__, "source": source, "anchor": anchor, "out": str(out), **element.report}
     report |= {"adapter": True, **products_kept(element, ends[0])}
     files = match_files(element, report, card.matched(report))
     save_adapter(apply_to_adapter(element, ends[0]), out, files=files, overwrite=overwrite)
     return report
-
-
-def report_files(report: dict, text: str) -> dict[str, str]:
-    """Report and model card, by the names of their files."""
-    return {"cobasin.json": json.dumps(report, indent=2), "README.md": text}
-
-
-def products_kept(element: Element, adapter: Adapter) -> dict:
-    """What shows that an adapter adds what it did: the products of its factors."""
-    pairs = zip(
-        products(adapter).values(), products(apply_to_adapter(element, adapter, torch.float64)).values(), strict=True
-    )
-    change = max(float((old - new).norm() / old.norm().clamp_min(1e-300)) for old, new in pairs)
-    reason = f"relative difference {change:.1e} of the products of the factors"
-    return {"deviation_from_group": element.deviation(), "verification": {"reason": reason}}
-
-
-def evidence_of(element: Element, source: Checkpoint) -> dict:
-    """What shows that the function is kept: the group's own equations; for all but large models logits in float64."""
-    evidence: dict = {"deviation_from_group": element.deviation()}
-    if source.parameters > VERIFIED_PARAMETERS:
-        return evidence | {"verification": None}
-    with tables.status("verifying the function in float64"):
-        verdict = verify(source, transform(element, source, torch.float64))
-    return evidence | {"verification": checked(verdict, "the model", source.architecture)}
-
-
-def checked(verdict: Verdict, what: str, architecture: str) -> dict[str, Any]:
-    """The verdict for a report; another function is an error of cobasin, or of the user's own declaration."""
-    if verdict.same is False:
-        said = f"{what}, once moved, computes another function ({verdict.reason})"
-        if (file := declared_in(architecture)) is None:
-            raise RuntimeError(said)
-        raise InputError(f"{file}: wrong declaration of {architecture}: {said}; see cobasin inspect MODEL --check")
-    return verdict.to_dict()
-
-
-def save_with_bar(checkpoint: Checkpoint, out: Path, overwrite: bool, files: dict) -> None:
-    """`save` with a progress bar."""
-    with tables.bar(f"writing {out}", checkpoint.size) as progress:
-        save(checkpoint, out, files=files, overwrite=overwrite, progress=progress)
-
-
-def write_with_bar(checkpoint: Checkpoint, folder: Path, out: Path, files: dict) -> None:
-    """`write` with a progress bar; ``folder`` becomes ``out``."""
-    with tables.bar(f"writing {out}", checkpoint.size) as progress, output_errors(out.resolve()):
-        write(checkpoint, folder, files=files, progress=progress)
-
-
-def shards_with_bar(checkpoint: Checkpoint, folder: Path, out: Path, part: Part) -> None:
-    """The shards of a part, with a progress bar."""
-    with tables.bar(f"writing {out}, part {part.number}", checkpoint.size) as progress, output_errors(out.resolve()):
-        write_shards(checkpoint, folder, progress, part)
-
-
-def part_report(out: Path, part: tuple[int, int]) -> dict:
-    """What is said of a part that is done."""
-    return {"cobasin": __version__, "out": str(out), "part": part[0], "parts": part[1]}

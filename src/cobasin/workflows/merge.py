@@ -16,19 +16,22 @@ from cobasin import __version__
 from cobasin.checkpoints import card
 from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.fingerprint import fingerprint
-from cobasin.checkpoints.output import FOUND, check_output, check_read, working
+from cobasin.checkpoints.output import FOUND, working
+from cobasin.checkpoints.refusals import check_output, check_read
 from cobasin.checkpoints.sharing import sharing
 from cobasin.checkpoints.typed import Typed
+from cobasin.checkpoints.writer import Content
 from cobasin.errors import InputError
 from cobasin.finding.kept import Kept
+from cobasin.finding.match import check_shared
 from cobasin.fusion.registry import find
 from cobasin.merging.merge import Merge, merge_recipe, shares
 from cobasin.merging.plan import plan
 from cobasin.paths import expanded
-from cobasin.presenting import tables
+from cobasin.presenting import progress as bars
 from cobasin.recipe import Recipe
 from cobasin.recipe.data_file import data_config
-from cobasin.workflows.match import evidence_of, inputs_of, part_report, save_with_bar, shards_with_bar, write_with_bar
+from cobasin.workflows.shared import evidence_of, inputs_of, part_report, save_with_bar, shards_with_bar, write_with_bar
 
 _IN_RECIPE = {"weights": "parameters", "set": "parameters", "merge_method": "merge_method", "base_model": "base_model"}
 _IN_RECIPE |= {"repair": "repair", "heal": "heal", "data": "repair or heal"}
@@ -148,7 +151,10 @@ def plan_of(
     loaded = {name: load(name) for name in recipe.referenced}
     if out is not None:
         _check_out(recipe, out, overwrite, arguments, loaded)
-    return {"cobasin": __version__, **plan(recipe, loaded)}
+    found = {"cobasin": __version__, **plan(recipe, loaded)}
+    if part is not None and recipe.match.symmetry != "none":
+        check_shared(recipe.match.method)
+    return found
 
 
 def merge_to_folder(
@@ -179,19 +185,18 @@ def merge_to_folder(
         run |= inputs_of(loaded, read)
     if part is not None and run is not None:
         with sharing(out, overwrite, folders, run, part) as (folder, one):
-            with tables.steps() as progress:
+            with bars.steps() as progress:
                 merged = merge_recipe(recipe, loaded, progress, Kept(folder / FOUND, one))
             shards_with_bar(merged.checkpoint, folder, out, one)
         return part_report(out, part)
     with working(out, overwrite, folders, run, resume) as folder:
-        with tables.steps() as progress:
+        with bars.steps() as progress:
             merged = merge_recipe(recipe, loaded, progress, Kept(folder / FOUND))
         report = _report(merged, out)
-        files: dict[str, Callable[[Path], None] | str] = {
+        files: dict[str, Content] = {
             f"cobasin-{i}.safetensors": element.save for i, element in enumerate(merged.elements) if element is not None
         }
-        for path in merged.tokenizer:
-            files[path.name] = _copy_of(path)
+        files |= {name: path and _copy_of(path) for name, path in merged.tokenizer.items()}
         if recipe.head == "keep":
             report["heads"] = dict(zip(_folder_names(recipe.inputs), recipe.inputs, strict=True))
         files |= {"cobasin.json": json.dumps(report, indent=2), "README.md": card.merged(report)}
@@ -265,7 +270,7 @@ def _report(merged: Merge, out: Path) -> dict[str, Any]:
         if element is not None:
             matches.append({"source": name, "file": f"cobasin-{i}.safetensors"} | element.report)
             matches[-1] |= evidence_of(element, parent)
-    with tables.status("hashing the parents"):
+    with bars.status("hashing the parents"):
         hashes = {name: fingerprint(parent) for name, parent in zip(merged.names, merged.parents, strict=True)}
     return {
         "cobasin": __version__,

@@ -12,8 +12,10 @@ import torch
 
 from cobasin import __version__
 from cobasin.checkpoints.checkpoint import Checkpoint, load
-from cobasin.checkpoints.output import check_output, check_read, publishing
-from cobasin.checkpoints.typed import Typed, check_pair
+from cobasin.checkpoints.output import publishing
+from cobasin.checkpoints.pairs import check_pair
+from cobasin.checkpoints.refusals import check_output, check_read
+from cobasin.checkpoints.typed import Typed
 from cobasin.data import Batch, batches, task_of
 from cobasin.errors import InputError
 from cobasin.evaluation.page import Table, page
@@ -24,7 +26,7 @@ from cobasin.evaluation.tasks import METRICS, check_metric, evaluate, labels_of
 from cobasin.finding.match import Matched, match_all
 from cobasin.matching.choice import Choice
 from cobasin.merging.parents import equally_tied
-from cobasin.presenting import tables
+from cobasin.presenting import progress as bars
 from cobasin.progress import Progress
 from cobasin.recipe.data_file import data_config
 from cobasin.statistics.collect import device_of
@@ -80,11 +82,11 @@ def path_to_folder(a: str, b: str, out: Path, request: Request, overwrite: bool 
     rows = batches(first, data, samples=request.samples, batch_size=request.batch_size, seed=request.seed)
     rows = rows.by_length()
     labels_of(next(iter(rows)))  # better now than after the matching
-    with tables.steps(f"matching {b} to {a}") as progress:
+    with bars.steps(f"matching {b} to {a}") as progress:
         matched = match_all(models, request.match, anchor=0, progress=progress)
     ends = {"raw": _ends(Matched(models, [None] * len(models), 0, {})), "matched": _ends(matched)}
     loaded = list(rows)  # read and encoded once, not for every point
-    with tables.steps() as show:
+    with bars.steps() as show:
         plane = None
         if request.plane is not None:  # before the lines: there may be none
             plane = loss_plane(

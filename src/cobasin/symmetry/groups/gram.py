@@ -39,6 +39,14 @@ class Gram:
         _add(self.source, charge, source)
         _add(self.target, charge, target)
 
+    def plus(self, other: Gram) -> Gram:
+        """The sum of two Grams; axes of size one broadcast."""
+        found = Gram(dict(self.cross), dict(self.source), dict(self.target))
+        for kind in ("cross", "source", "target"):
+            for charge, term in getattr(other, kind).items():
+                _add(getattr(found, kind), charge, term)
+        return found
+
     def put(self, rows: Tensor, part: Gram) -> None:
         """Overwrite some rows of all terms and norms."""
         for kind in ("cross", "source", "target"):

@@ -1,0 +1,53 @@
+"""Spinners and bars on standard error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+from cobasin.progress import Progress as Report
+
+_errors = Console(stderr=True, markup=False, emoji=False)  # paths may hold what rich takes for markup or emoji
+
+
+@contextmanager
+def status(text: str) -> Iterator[None]:
+    """A spinner while something runs."""
+    with _errors.status(Text(text)):
+        yield
+
+
+@contextmanager
+def steps(first: str = "") -> Iterator[Report]:
+    """A bar over whatever is being done: its name (``first`` to begin with), how far it is, and its end where known."""
+    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=_errors, transient=True, disable=not _errors.is_terminal) as progress:
+        task = progress.add_task(first, total=None)
+        yield lambda doing, done, total: progress.update(task, description=doing, completed=done, total=total)
+
+
+@contextmanager
+def bar(text: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar over a number of bytes."""
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        DownloadColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=_errors, transient=True, disable=not _errors.is_terminal) as progress:
+        task = progress.add_task(text, total=total)
+        yield lambda size: progress.advance(task, size)

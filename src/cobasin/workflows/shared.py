@@ -1,0 +1,99 @@
+"""What the commands share: what identifies a run, what shows that a function is kept, how files are written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cobasin import __version__
+from cobasin.adapters.folder import Adapter
+from cobasin.adapters.match import apply_to_adapter, products
+from cobasin.architectures import declared_in
+from cobasin.checkpoints.checkpoint import Checkpoint
+from cobasin.checkpoints.output import stamp
+from cobasin.checkpoints.refusals import output_errors
+from cobasin.checkpoints.writer import save, write, write_shards
+from cobasin.errors import InputError
+from cobasin.execution.parts import Part
+from cobasin.finding.applying import transform
+from cobasin.paths import expanded
+from cobasin.presenting import progress as bars
+from cobasin.symmetry.element import Element
+from cobasin.verification import VERIFIED_PARAMETERS, Verdict, verify
+
+ELEMENT_FILE = "cobasin.safetensors"
+
+
+def inputs_of(models: Mapping[str, Checkpoint], files: Iterable[str | Path]) -> dict[str, Any]:
+    """What a run reads, as it is now: the models, declarations from outside, and what ``files`` are there."""
+    declared = {path for model in models.values() if (path := declared_in(model.architecture)) is not None}
+    there = {path for file in (*files, *declared) if (path := expanded(file)).exists()}
+    folders = {f"model {name}": stamp(model.folder) for name, model in models.items() if model.folder is not None}
+    return folders | {f"file {path}": stamp(path) for path in there}
+
+
+def match_files(element: Element, report: dict, text: str) -> dict:
+    """The files that go with a matched model."""
+    return {ELEMENT_FILE: element.save, **report_files(report, text)}
+
+
+def report_files(report: dict, text: str) -> dict[str, str]:
+    """Report and model card, by the names of their files."""
+    return {"cobasin.json": json.dumps(report, indent=2), "README.md": text}
+
+
+def products_kept(element: Element, adapter: Adapter) -> dict:
+    """What shows that an adapter adds what it did: the products of its factors."""
+    pairs = zip(
+        products(adapter).values(), products(apply_to_adapter(element, adapter, torch.float64)).values(), strict=True
+    )
+    change = max(float((old - new).norm() / old.norm().clamp_min(1e-300)) for old, new in pairs)
+    reason = f"relative difference {change:.1e} of the products of the factors"
+    return {"deviation_from_group": element.deviation(), "verification": {"reason": reason}}
+
+
+def evidence_of(element: Element, source: Checkpoint) -> dict:
+    """What shows that the function is kept: the group's own equations; for all but large models logits in float64."""
+    evidence: dict = {"deviation_from_group": element.deviation()}
+    if source.parameters > VERIFIED_PARAMETERS:
+        return evidence | {"verification": None}
+    with bars.status("verifying the function in float64"):
+        verdict = verify(source, transform(element, source, torch.float64))
+    return evidence | {"verification": checked(verdict, "the model", source.architecture)}
+
+
+def checked(verdict: Verdict, what: str, architecture: str) -> dict[str, Any]:
+    """The verdict for a report; another function is an error of cobasin, or of the user's own declaration."""
+    if verdict.same is False:
+        said = f"{what}, once moved, computes another function ({verdict.reason})"
+        if (file := declared_in(architecture)) is None:
+            raise RuntimeError(said)
+        raise InputError(f"{file}: wrong declaration of {architecture}: {said}; see cobasin inspect MODEL --check")
+    return verdict.to_dict()
+
+
+def save_with_bar(checkpoint: Checkpoint, out: Path, overwrite: bool, files: dict) -> None:
+    """`save` with a progress bar."""
+    with bars.bar(f"writing {out}", checkpoint.size) as progress:
+        save(checkpoint, out, files=files, overwrite=overwrite, progress=progress)
+
+
+def write_with_bar(checkpoint: Checkpoint, folder: Path, out: Path, files: dict) -> None:
+    """`write` with a progress bar; ``folder`` becomes ``out``."""
+    with bars.bar(f"writing {out}", checkpoint.size) as progress, output_errors(out.resolve()):
+        write(checkpoint, folder, files=files, progress=progress)
+
+
+def shards_with_bar(checkpoint: Checkpoint, folder: Path, out: Path, part: Part) -> None:
+    """The shards of a part, with a progress bar."""
+    with bars.bar(f"writing {out}, part {part.number}", checkpoint.size) as progress, output_errors(out.resolve()):
+        write_shards(checkpoint, folder, progress, part)
+
+
+def part_report(out: Path, part: tuple[int, int]) -> dict:
+    """What is said of a part that is done."""
+    return {"cobasin": __version__, "out": str(out), "part": part[0], "parts": part[1]}

@@ -1,0 +1,71 @@
+"""Files that hold a tied tensor under the name of another one, as ``safetensors.torch.save_model`` may write them."""
+
+import pytest
+import torch
+
+from cobasin.checkpoints.checkpoint import load
+from cobasin.checkpoints.typed import Typed
+from command_line import edit_tensors, refused, run, stock, tensors_of
+from tiny_models import model
+
+# a case, and the name that is kept of those that share a tensor
+KEPT = [
+    ("gpt2/GPT2LMHeadModel", "lm_head.weight"),
+    ("llama-mqa-tied/LlamaForCausalLM", "lm_head.weight"),
+    ("bart/BartForConditionalGeneration", "lm_head.weight"),
+    ("t5/T5ForConditionalGeneration", "decoder.embed_tokens.weight"),
+    ("t5/T5Model", "encoder.embed_tokens.weight"),
+]
+
+
+def pair(folder, case, kept):
+    """Two models far from each other: the first as Transformers writes it, the second with another name kept."""
+    for seed, name in enumerate(("own", "other")):
+        model(case, seed).float().save_pretrained(folder / name)
+    spec = Typed.of(load(folder / "own")).spec
+    owner = next(disk for own, disk in Typed.of(load(folder / "own")).disk_names.items() if own == spec.tied[kept])
+    edit_tensors(folder / "other", lambda tensors: tensors.update({kept: tensors.pop(owner)}))
+    return folder / "own", folder / "other"
+
+
+@pytest.mark.parametrize(("case", "kept"), KEPT)
+def test_either_name_is_read(tmp_path, case, kept):
+    """By Transformers, too; and written as the file had it, unless the head is untied."""
+    own, other = pair(tmp_path, case, kept)
+    assert kept in tensors_of(other)
+    for source, anchor in ((own, other), (other, own)):
+        out = tmp_path / f"out-{source.name}"
+        report = run("match", source, anchor, "--out", out, "--json").json
+        assert report["verification"]["same"] is True
+        assert run("verify", source, out).code == 0
+        untied = any("is untied" in note for note in report["notes"])
+        assert untied or tensors_of(out).keys() == tensors_of(source).keys()
+        stock(out)
+
+
+@pytest.mark.parametrize(("case", "kept"), KEPT)
+def test_the_tensor_is_compared_whatever_its_name(tmp_path, case, kept):
+    """Moved back to where it was, by an embedding that counts."""
+    own, other = pair(tmp_path, case, kept)
+    expected = run("match", own, tmp_path / "own", "--out", tmp_path / "a", "--json").json["distance_before"]
+    assert expected == 0
+    change = {name: tensor + 1 for name, tensor in tensors_of(other).items() if name == kept}
+    edit_tensors(other, lambda tensors: tensors.update(change))
+    found = [
+        run("match", one, two, "--symmetry", "ffn", "--out", tmp_path / f"b-{one.name}", "--json").json[
+            "distance_before"
+        ]
+        for one, two in ((own, other), (other, own))
+    ]
+    ends = Typed.of(load(own)), Typed.of(load(other))
+    names = [name for name in ends[0] if name not in ends[0].spec.tied]
+    distance = sum(float((ends[0][name] - ends[1][name]).double().square().sum()) for name in names) ** 0.5
+    assert found == pytest.approx([distance] * 2, rel=1e-6)
+
+
+def test_no_name_of_a_tied_tensor(tmp_path):
+    own, other = pair(tmp_path, *KEPT[0])
+    edit_tensors(other, lambda tensors: tensors.pop("lm_head.weight"))
+    line = refused(tmp_path, "match", other, own, "--out", tmp_path / "out")
+    assert "missing tensor wte.weight" in line
+    assert torch.equal(tensors_of(own)["transformer.wte.weight"], Typed.of(load(own))["lm_head.weight"])
