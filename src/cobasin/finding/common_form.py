@@ -101,7 +101,7 @@ class CommonForm:
         """
         started = time.perf_counter()
         form, ends = self.models.forms[source], (self.models.states[source], self.models.states[anchor])
-        check_free(form.spec, self.models.choice, self.symmetry, self.models.excluded)
+        check_free([form], self.models.choice, self.symmetry, self.models.excluded)
         keep = _of_pair(kept, source, anchor)
         first = _distances(keep, "start", *ends, compared(form, self.models.excluded))
         match = self.models.match(source, ends[1], distances=first)
@@ -273,12 +273,16 @@ def _form(spec: Spec, choice: Choice, folded: bool = False) -> Form:
     )
 
 
-def check_free(spec: Spec, choice: Choice, symmetry: str, excluded: Sequence[str] = ()) -> None:
-    """Refuse a symmetry that leaves nothing free, whether norms are folded or not."""
-    forms = (_form(spec, choice, folded=choice.folded and bool(spec.norms)), _form(spec, choice))
+def possible_forms(spec: Spec, choice: Choice) -> list[Form]:
+    """The forms of models of a type, of which their gains decide: norms folded, or not."""
+    return [_form(spec, choice), *([_form(spec, choice, folded=True)] if choice.folded and spec.norms else [])]
+
+
+def check_free(forms: Sequence[Form], choice: Choice, symmetry: str, excluded: Sequence[str] = ()) -> None:
+    """Refuse a symmetry that leaves nothing free in any of these forms."""
     if not any(free_groups(form, choice, excluded) for form in forms):
         raise InputError(
-            f"symmetry {symmetry!r} leaves nothing free in {spec.architecture}"
+            f"symmetry {symmetry!r} leaves nothing free in {forms[0].spec.architecture}"
             + ("" if choice.layers is None else " with these layers (the residual stream runs through all of them)")
         )
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cobasin.checkpoints.typed import Typed
-from cobasin.finding.common_form import UNTIED, check_free
+from cobasin.finding.common_form import UNTIED, check_free, possible_forms
 from cobasin.finding.search import Search
 from cobasin.matching.choice import Choice
 from cobasin.matching.neurons import TABLE
@@ -90,7 +90,7 @@ def _check_matching(recipe: Recipe, typed: list[Typed]) -> None:
         choice = Choice.parse(match.symmetry, match.layers)
         choice.check(typed[0].spec)
         Search(**match.search).prepared(typed)
-        check_free(ends(recipe, typed)[0].spec, choice, match.symmetry)
+        check_free(possible_forms(ends(recipe, typed)[0].spec, choice), choice, match.symmetry)
 
 
 def _memory(recipe: Recipe, typed: list[Typed]) -> dict[str, int]:
