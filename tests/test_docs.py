@@ -73,6 +73,10 @@ def test_links(path):
         assert not anchor or anchor in anchors(target), anchor
 
 
-def anchors(path):
-    titles = re.findall(r"^#+ (.*)$", path.read_text("utf-8"), re.M)
+def test_the_contents_of_the_page_on_declarations():
+    assert set(re.findall(r"\]\(#([^)]+)\)", PAGE)) == anchors(DOCS / "architectures.md", "##")
+
+
+def anchors(path, level="#+"):
+    titles = re.findall(rf"^{level} (.*)$", path.read_text("utf-8"), re.M)
     return {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles}
