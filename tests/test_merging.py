@@ -8,6 +8,7 @@ import torch
 from cobasin.checkpoints.checkpoint import load
 from cobasin.errors import InputError
 from cobasin.finding.applying import transform
+from cobasin.fusion import arithmetic
 from cobasin.fusion.registry import find
 from cobasin.merging.merge import merge, merge_recipe
 from cobasin.recipe import Recipe
@@ -179,6 +180,18 @@ def test_the_random_numbers_of_dare_are_those_of_the_seed(classifiers, tmp_path)
         torch.testing.assert_close(
             once[name], torch.where(once[name] == base[name], base[name], 2 * tuned[name] - base[name])
         )
+
+
+def test_every_slice_draws_its_own(classifiers, monkeypatch):
+    a, b, *_ = classifiers
+    monkeypatch.setattr(arithmetic, "SLICE", 48)
+    content = {"merge_method": "dare_linear", "base_model": str(a), "models": [{"model": str(b)}]}
+    once, again = (dict(merge_recipe(content | {"parameters": {"density": 0.5}}).checkpoint) for _ in range(2))
+    assert_bitwise(once, again)
+    base = tensors_of(a)
+    name = next(name for name in once if once[name].shape == (24, 24))
+    kept = (once[name] != base[name]).reshape(-1, 48)
+    assert len(kept.unique(dim=0)) == len(kept) == 12
 
 
 def test_progress_says_what_is_done(classifiers):

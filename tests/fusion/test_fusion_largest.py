@@ -24,10 +24,22 @@ def sorted_out(difference: torch.Tensor, count: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("levels", [None, 4, 1])
-@pytest.mark.parametrize(("slices", "small"), [(7, SIZE + 1), (SIZE, SIZE + 1), (7, 0), (SIZE, 0)])
-def test_the_largest_are_those_of_a_sort(monkeypatch, dtype, levels, slices, small):
+@pytest.mark.parametrize("slices", [7, SIZE])
+@pytest.mark.parametrize("sample", [SIZE, 300, 20])
+def test_the_largest_are_those_of_a_sort(monkeypatch, dtype, levels, slices, sample):
+    monkeypatch.setattr(largest, "_SAMPLE", sample)
+    check_largest(monkeypatch, dtype, levels, slices)
+
+
+@pytest.mark.parametrize("levels", [None, 4, 1])
+@pytest.mark.parametrize("around", [(0.0, 0.25), (0.7, 1.0), (5.0, 6.0)])
+def test_samples_may_mislead(monkeypatch, levels, around):
+    monkeypatch.setattr(largest, "_around", lambda *_: around)
+    check_largest(monkeypatch, torch.float64, levels, 7)
+
+
+def check_largest(monkeypatch, dtype, levels, slices):
     monkeypatch.setattr(arithmetic, "SLICE", slices)
-    monkeypatch.setattr(largest, "_SMALL", small)
     base, tensor = tensors(dtype, levels)
     difference = tensor.to(torch.promote_types(dtype, torch.float32)) - base
     for density in (1e-3, 0.1, 0.5, 0.77, 1 - 1e-3, 1.0):

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -38,7 +39,7 @@ def given(name: str) -> dict[str, Any]:
         "base": random(ROWS, COLUMNS, seed=10),
         "fishers": [random(ROWS, COLUMNS, seed=20 + i).square() for i in range(count)],
         "grams": [gram(30 + i) for i in range(count)],
-        "generator": torch.Generator().manual_seed(0),
+        "generator": np.random.default_rng(0),
         "dtype": None,
     }
 

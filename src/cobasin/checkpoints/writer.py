@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor, wait
-from contextlib import suppress
-from io import BufferedWriter
+from contextlib import closing
 from pathlib import Path
 
 import torch
 
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.output import publishing, unfinished
+from cobasin.checkpoints.sequential import SequentialFile
 from cobasin.checkpoints.weight_files import INDEX_FILE, SAFETENSORS_DTYPES, SINGLE_FILE, Header, read_json
 from cobasin.errors import InputError
 from cobasin.execution.parts import Part
@@ -122,7 +121,7 @@ def _safetensors_name(shard: str) -> str:
 
 def _write_shard(
     checkpoint: Checkpoint, names: list[str], path: Path, writing: Executor, progress: Progress
-) -> BufferedWriter:
+) -> SequentialFile:
     """Write one safetensors file, header first, from the plan alone; while a tensor is written the next is computed.
 
     Returns the file, still open, and by another name; see `_finish`.
@@ -141,7 +140,7 @@ def _write_shard(
         }
     head = json.dumps(entries, separators=(",", ":")).encode()
     head += b" " * (-len(head) % 8)
-    file, behind = unfinished(path).open("wb"), None
+    file, behind = SequentialFile(unfinished(path)), None
     try:
         file.write(len(head).to_bytes(8, "little") + head)
         for name in names:
@@ -158,18 +157,16 @@ def _write_shard(
             progress(behind.result())
     except BaseException:
         wait([] if behind is None else [behind])
-        with suppress(OSError):  # what was not written is of no use
-            file.close()
+        file.close()
         raise
     return file
 
 
-def _finish(file: BufferedWriter, path: Path) -> None:
+def _finish(file: SequentialFile, path: Path) -> None:
     """A shard has its name once all of it is on the disk."""
-    with file:
-        file.flush()
-        os.fsync(file.fileno())
-    Path(file.name).replace(path)
+    with closing(file):
+        file.finish()
+    file.path.replace(path)
 
 
 def _bytes_of(checkpoint: Checkpoint, name: str, header: Header) -> memoryview:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, nullcontext
 from functools import cache
@@ -30,14 +30,28 @@ def run_jobs(jobs: Sequence[Callable[[], None]], one_by_one: bool = False, devic
     """
     settle_malloc()
     most = {"cpu": os.cpu_count() or 1, "cuda": ON_GPU}.get(device.type, 1)
-    workers = 1 if one_by_one else min(len(jobs), most)
+    workers = 1 if one_by_one else max(1, min(len(jobs), most))
     queues = [_after_all_so_far(queue) for queue in _queues(device)] if workers > 1 else []
-    if workers <= 1:
-        for job in jobs:
-            job()
-        release_freed()
+    share_out(jobs, workers, max(1, torch.get_num_threads() // workers), queues)
+    release_freed()
+
+
+def share_out(
+    jobs: Iterable[Callable[[], None]], workers: int, share: int, queues: Sequence[torch.cuda.Stream] = ()
+) -> None:
+    """Have workers run the jobs, in their order; the first exception ends it all.
+
+    Args:
+        jobs: any number.
+        workers: a single one is this thread.
+        share: threads that each of them computes with.
+        queues: of a GPU, one a worker.
+    """
+    if workers == 1:
+        with torch_threads(share):
+            for job in jobs:
+                job()
         return
-    share = max(1, torch.get_num_threads() // workers)
     left = iter(jobs)  # the workers take from it in turn: a future for every job would take longer than small ones
 
     def work(worker: int) -> None:
@@ -52,7 +66,6 @@ def run_jobs(jobs: Sequence[Callable[[], None]], one_by_one: bool = False, devic
                 future.result()
         finally:
             deque(left, maxlen=0)  # after an exception no other job starts
-    release_freed()
 
 
 @cache

@@ -9,7 +9,7 @@ from functools import cache
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 MAPPED = 1 << 24
 """Bytes: blocks of this size are no part of the heap, and go back to the system when they are freed."""
-_KEPT = 1 << 23  # bytes
+_KEPT = 1 << 25  # bytes
 
 
 @cache

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import reduce
+import os
+from collections.abc import Callable, Sequence
+from functools import partial, reduce
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from cobasin.errors import InputError
-from cobasin.execution.jobs import torch_threads
+from cobasin.execution.jobs import share_out
 from cobasin.execution.memory import settle_malloc
 
-SLICE = 1 << 17
+SLICE = 1 << 18
 """Entries that are computed with at a time: in float32 they fit a cache, and need no memory that is mapped anew."""
+
+_SEVERAL = 8  # slices: fewer are computed before other threads would have started
 
 
 def common_dtype(*tensors: Tensor) -> torch.dtype:
@@ -27,23 +31,33 @@ def widened(*tensors: Tensor) -> list[Tensor]:
     return [tensor.to(dtype) for tensor in tensors]
 
 
-def sliced(*tensors: Tensor) -> Iterator[tuple[int, list[Tensor]]]:
-    """Tensors of one shape, flattened, in slices, widened: the position of the first entry, and the slices."""
+Found = TypeVar("Found")
+
+
+def of_slices(compute: Callable[[int, list[Tensor]], Found], *tensors: Tensor) -> list[Found]:
+    """What ``compute`` returns of every slice, in their order; several are computed at a time, each by one thread.
+
+    Args:
+        compute: given the position of the first entry of a slice, and the slices, `widened`; run by any thread.
+        tensors: of one shape and on one device.
+    """
     settle_malloc()
     flat = [tensor.reshape(-1) for tensor in tensors]
-    for start in range(0, flat[0].numel(), SLICE):
-        yield start, widened(*(one[start : start + SLICE] for one in flat))
+    starts = range(0, flat[0].numel(), SLICE)
+    found: dict[int, Found] = {}
+
+    def one(start: int) -> None:
+        found[start] = compute(start, widened(*(one[start : start + SLICE] for one in flat)))
+
+    several = len(starts) >= _SEVERAL and flat[0].device.type == "cpu"
+    share_out([partial(one, start) for start in starts], (os.cpu_count() or 1) if several else 1, 1)
+    return [found[start] for start in starts]
 
 
-one_thread = torch_threads(1)
-"""Decorates work on slices: operations on so little gain nothing from a second thread, which is free to write."""
-
-
-@one_thread
 def by_slices(
     compute: Callable[[int, list[Tensor]], Tensor], *tensors: Tensor, dtype: torch.dtype | None = None
 ) -> Tensor:
-    """What ``compute`` makes of each of the slices (see `sliced`), in one tensor of their shape.
+    """What ``compute`` makes of each of the slices (see `of_slices`), in one tensor of their shape.
 
     Args:
         compute: entry by entry.
@@ -52,23 +66,29 @@ def by_slices(
     """
     result = torch.empty(tensors[0].shape, dtype=dtype or common_dtype(*tensors), device=tensors[0].device)
     flat = result.view(-1)
-    for start, parts in sliced(*tensors):
+
+    def place(start: int, parts: list[Tensor]) -> None:
         flat[start : start + SLICE] = compute(start, parts)
+
+    of_slices(place, *tensors)
     return result
 
 
-@one_thread
 def inner_products(tensors: Sequence[Tensor]) -> Tensor:
     """The inner products of all pairs, float64 ``[n, n]``.
 
     ``sum`` adds pairwise; ``torch.dot`` and ``Tensor.norm`` do not, and lost up to 1 % on 1e8 float32 entries.
     """
+    rows, columns = torch.tril_indices(len(tensors), len(tensors)).tolist()
+
+    def of_slice(_: int, parts: list[Tensor]) -> list[float]:
+        return [float((parts[i] * parts[j]).sum()) for i, j in zip(rows, columns, strict=True)]
+
     products = torch.zeros(len(tensors), len(tensors), dtype=torch.float64)
-    for _, parts in sliced(*tensors):
-        for i, x in enumerate(parts):
-            for j, y in enumerate(parts[: i + 1]):
-                products[i, j] += float((x * y).sum())
-    return products.tril() + products.tril(-1).T
+    sums = torch.tensor(of_slices(of_slice, *tensors), dtype=torch.float64).sum(0)
+    products[rows, columns] = sums
+    products[columns, rows] = sums
+    return products
 
 
 def weight_sum(weight: Sequence[float]) -> float:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,9 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import hardshrink
 
-from cobasin.fusion.arithmetic import common_dtype, one_thread, sliced
+from cobasin.fusion.arithmetic import of_slices, widened
 
-_SMALL = 1 << 15  # entries; of fewer, 65,536 counts would take longer than a second pass over the entries
+_SAMPLE = 1 << 17  # entries
+_SPREAD = 6  # standard deviations: one tensor of half a billion has its least entry elsewhere
+_ALL = -1.0, math.inf
 
 
 @dataclass(frozen=True)
@@ -23,44 +26,42 @@ class Largest:
     last: int
 
     @staticmethod
-    @one_thread
     def of(base: Tensor, tensor: Tensor, density: float) -> Largest:
         """The ``int(density n)`` largest entries of ``tensor - base``, at least one; the first of equal ones.
 
-        Magnitudes are in the order of their bits. Those of the least are found sixteen at a time (of small tensors
-        eight), from counts of what the next ones are in those magnitudes that begin like it.
+        A sample tells about how large the least of them is. Then the entries above that range are counted, and those
+        within it looked at.
 
         Args:
             base, tensor: of one shape; their difference is in their common dtype, float32 or better.
             density: the part of the entries to keep.
         """
-        left = max(int(density * base.numel()), 1)  # of those that begin like the least
-        if left >= base.numel():
+        rank = max(int(density * base.numel()), 1)
+        if rank >= base.numel():
             return Largest(0.0, base.numel())
-        width = 8 if base.numel() < _SMALL else 16
-        integers = np.dtype(f"i{common_dtype(base, tensor).itemsize}")
-        least, counted = 0, 0
-        for shift in range(8 * integers.itemsize - width, -1, -width):
-            counts = np.zeros(1 << width, np.int64)
-            for _, bits in _magnitudes(base, tensor, integers):
-                if shift + width < 8 * integers.itemsize:
-                    bits = bits[bits >> (shift + width) == least]
-                counts += np.bincount(bits >> shift & (len(counts) - 1), minlength=len(counts))
-            from_here = counts[::-1].cumsum()[::-1]
-            digit = np.count_nonzero(from_here >= left) - 1
-            counted = int(counts[digit])
-            left -= int(from_here[digit]) - counted
-            least = least << width | digit
-        value = float(np.array(least, integers).view(f"f{integers.itemsize}"))
-        if left == counted:
-            return Largest(value, base.numel())
-        for start, bits in _magnitudes(base, tensor, integers):
-            equal = bits == least
-            found = np.count_nonzero(equal)
-            if found >= left:
-                return Largest(value, start + int(np.flatnonzero(equal)[left - 1]))
-            left -= found
-        raise AssertionError("fewer entries equal the least than were counted")
+        for low, high in (_around(base, tensor, rank), _ALL):
+            starts, above, at_high, within, at_low = _counted(base, tensor, low, high)
+            values = np.concatenate(within)
+            parts = [int(at_high.sum()), len(values), int(at_low.sum())]
+            left = rank - int(above.sum())  # of those from ``high`` on
+            if 0 < left <= sum(parts):
+                break
+        if left <= parts[0]:
+            least, equal = high, at_high
+        elif (left := left - parts[0]) <= parts[1]:
+            least = float(np.partition(values, -left)[-left])
+            left -= int(np.count_nonzero(values > least))
+            equal = np.array([np.count_nonzero(one == least) for one in within])
+        else:
+            left, least, equal = left - parts[1], low, at_low
+        so_far = equal.cumsum()
+        if left == so_far[-1]:
+            return Largest(least, base.numel())
+        at = int(np.searchsorted(so_far, left))
+        ends = [*starts, base.numel()][at : at + 2]
+        sizes = _magnitudes(widened(*(one.reshape(-1)[slice(*ends)] for one in (base, tensor))))
+        places = np.flatnonzero(sizes == least)
+        return Largest(least, ends[0] + int(places[left - int(so_far[at] - equal[at]) - 1]))
 
     def of_slice(self, difference: Tensor, start: int) -> Tensor:
         """A slice of the difference that begins at position ``start``; what is not among them is 0."""
@@ -70,7 +71,35 @@ class Largest:
         return torch.cat([hardshrink(difference[:split], below), hardshrink(difference[split:], self.least)])
 
 
-def _magnitudes(base: Tensor, tensor: Tensor, integers: np.dtype) -> Iterator[tuple[int, np.ndarray]]:
-    """The bits of the difference's magnitudes, slice by slice: the position of the first entry, and the slice."""
-    for start, (one, other) in sliced(base, tensor):
-        yield start, (other - one).abs_().cpu().numpy().view(integers)
+def _around(base: Tensor, tensor: Tensor, rank: int) -> tuple[float, float]:
+    """A range that the magnitude of this rank, counted from the largest, is in; all but certainly."""
+    count = base.numel()
+    if count <= _SAMPLE:
+        return _ALL
+    places = torch.from_numpy(np.sort(np.random.default_rng(0).integers(count, size=_SAMPLE))).to(base.device)
+    sample = np.sort(_magnitudes(widened(*(one.reshape(-1)[places] for one in (base, tensor)))))
+    middle, part = _SAMPLE * (1 - rank / count), rank / count
+    spread = _SPREAD * math.sqrt(_SAMPLE * part * (1 - part)) + 1
+    low, high = math.floor(middle - spread), math.ceil(middle + spread)
+    return float(sample[low]) if low >= 0 else _ALL[0], float(sample[high]) if high < _SAMPLE else _ALL[1]
+
+
+def _counted(
+    base: Tensor, tensor: Tensor, low: float, high: float
+) -> tuple[Sequence[int], np.ndarray, np.ndarray, Sequence[np.ndarray], np.ndarray]:
+    """Of every slice of a difference: where it begins, how many magnitudes are above ``high`` and how many equal to it,
+    those between, and how many are equal to ``low``."""
+
+    def of_slice(start: int, parts: list[Tensor]) -> tuple[int, int, int, np.ndarray, int]:
+        sizes = _magnitudes(parts)
+        above, at_high, at_low = (int(np.count_nonzero(one)) for one in (sizes > high, sizes == high, sizes == low))
+        return start, above, at_high, sizes[(sizes > low) & (sizes < high)], at_low
+
+    starts, above, at_high, within, at_low = zip(*of_slices(of_slice, base, tensor), strict=True)
+    return starts, np.array(above), np.array(at_high), within, np.array(at_low)
+
+
+def _magnitudes(parts: Sequence[Tensor]) -> np.ndarray:
+    """Those of a difference."""
+    one, other = parts
+    return (other - one).abs_().cpu().numpy()

@@ -6,7 +6,7 @@ Its positional parameters say what it is given, by name:
     base        the base model's tensor
     fishers     the diagonal Fisher information of every tensor
     grams       the `InputGram` of every tensor; only tensors that have one reach the method
-    generator   a random generator, seeded for this tensor
+    generator   a random generator of numpy's; elementwise methods have one, seeded for the slice that they are given
     dtype       that of the result; None for float32 or better
 
 Its keyword parameters are those of a recipe; ``lambda_`` is written ``lambda`` there. An annotation

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -120,11 +121,10 @@ class Fusion:
         method, parameters, given = self.method, self.parameters[part], given | {"dtype": dtype}
         if any(given[kind] is None for kind in ("grams", "fishers") if kind in method.inputs):
             method, parameters = find("linear"), {"weight": parameters["weight"], "normalize": True}
-        if "generator" in method.inputs:
-            seed = hashlib.sha256(f"{self.recipe.seed} {part}".encode()).digest()
-            given["generator"] = torch.Generator().manual_seed(int.from_bytes(seed[:8], "big", signed=True))
         try:
-            return _by_slices(method, given, parameters) if method.elementwise else method.fuse(given, parameters)
+            if method.elementwise:
+                return _by_slices(method, given, parameters, f"{self.recipe.seed} {part}")
+            return method.fuse(given, parameters)
         except InputError as error:
             raise InputError(f"{self.on_disk(part)}: {error}") from None
 
@@ -137,12 +137,16 @@ class Fusion:
         return "weight" in parameters and self.base is None and parameters.get("normalize", True)
 
 
-def _by_slices(method: Method, given: dict[str, Any], parameters: dict[str, Any]) -> Tensor:
+def _by_slices(method: Method, given: dict[str, Any], parameters: dict[str, Any], seed: str) -> Tensor:
     tensors = given["tensors"] + ([given["base"]] if method.takes_base else [])
     count = len(given["tensors"])
 
-    def fuse(_: int, parts: list[Tensor]) -> Tensor:
-        return method.fuse(given | {"tensors": parts[:count], "base": parts[-1]}, parameters)
+    def fuse(start: int, parts: list[Tensor]) -> Tensor:
+        own = given | {"tensors": parts[:count], "base": parts[-1]}
+        if "generator" in method.inputs:
+            digest = hashlib.sha256(f"{seed} {start}".encode()).digest()
+            own["generator"] = np.random.Generator(np.random.SFC64(int.from_bytes(digest)))  # the fastest there
+        return method.fuse(own, parameters)
 
     return by_slices(fuse, *tensors, dtype=given["dtype"])
 
