@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 from cobasin.checkpoints.checkpoint import load
+from cobasin.checkpoints.running import instantiate
 from cobasin.evaluation.blend import Blend
-from cobasin.evaluation.running import instantiate
 from cobasin.learning.descent import hold_out
 from cobasin.learning.inputs import Inputs
 from cobasin.merging.heal import Judge, heal

@@ -20,8 +20,8 @@ from rich.console import Console
 from rich.progress import track
 
 from cobasin.checkpoints.checkpoint import Checkpoint, load
+from cobasin.checkpoints.running import instantiate, outputs, probe
 from cobasin.checkpoints.typed import Typed
-from cobasin.evaluation.running import instantiate, outputs, probe
 from cobasin.finding.applying import transform
 from cobasin.fusion.registry import Method, methods
 from cobasin.merging.merge import merge

@@ -24,9 +24,9 @@ import torch
 from scipy.stats import bootstrap
 
 from cobasin.checkpoints.checkpoint import Checkpoint, load
+from cobasin.checkpoints.running import instantiate
+from cobasin.comparing.agreement import kept
 from cobasin.data import Batch, batches
-from cobasin.evaluation.agreement import kept
-from cobasin.evaluation.running import instantiate
 from cobasin.merging.merge import Merge, merge_recipe
 from cobasin.symmetry.state import squared_distance
 from common.results import Results, write

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from cobasin.checkpoints.checkpoint import Checkpoint, load
+from cobasin.checkpoints.running import instantiate
 from cobasin.data import Batch, batches
 from cobasin.evaluation.blend import Blend
-from cobasin.evaluation.running import instantiate
 from cobasin.evaluation.tasks import evaluate
 from cobasin.finding.match import match
 from cobasin.finding.transport import transport

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from cobasin.checkpoints.checkpoint import load
+from cobasin.checkpoints.running import instantiate
 from cobasin.checkpoints.typed import Typed
 from cobasin.data import Batch, batches, rows_of, task_of
 from cobasin.evaluation.path import loss_path
-from cobasin.evaluation.running import instantiate
 from cobasin.evaluation.tasks import evaluate
 from cobasin.finding.applying import transform
 from cobasin.finding.match import Matched

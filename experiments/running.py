@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint
-from cobasin.evaluation.running import build, cast_floats, instantiate
+from cobasin.checkpoints.running import build, cast_floats, instantiate
 from cobasin.finding.match import Matched
 from cobasin.merging.merge import Merge
 from cobasin.symmetry.state import Lazy, State

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from cobasin.evaluation.running import cast_floats, instantiate, probe
+from cobasin.checkpoints.running import cast_floats, instantiate, probe
 from cobasin.statistics.grams import InputGram
 
 

@@ -2,8 +2,8 @@
 
 import torch
 
+from cobasin.checkpoints.running import instantiate, probe
 from cobasin.checkpoints.typed import Typed
-from cobasin.evaluation.running import instantiate, probe
 from cobasin.fusion.uses import uses_of
 from cobasin.statistics.modules import holders_of, writing
 from cobasin.symmetry.element import Element

@@ -17,9 +17,9 @@ from cobasin.adapters.layers import type_adapter
 from cobasin.adapters.merged import merged
 from cobasin.adapters.move import move_adapter
 from cobasin.checkpoints.checkpoint import load
+from cobasin.checkpoints.running import instantiate, outputs, probe
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
-from cobasin.evaluation.running import instantiate, outputs, probe
 from command_line import edit_json
 from model_folders import assert_bitwise
 from tiny_models import tolerance

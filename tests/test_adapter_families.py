@@ -8,9 +8,9 @@ import torch
 from cobasin.adapters.folder import Adapter
 from cobasin.adapters.merged import merged
 from cobasin.adapters.move import move_adapter
+from cobasin.checkpoints.running import instantiate, outputs, probe
 from cobasin.checkpoints.typed import Typed
 from cobasin.checkpoints.weight_files import Header
-from cobasin.evaluation.running import instantiate, outputs, probe
 from cobasin.symmetry.canonical import gauge_of
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import form_of

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from cobasin.checkpoints.checkpoint import load
+from cobasin.checkpoints.running import instantiate
 from cobasin.data import DataConfig, batches, task_of
-from cobasin.evaluation.running import instantiate
 from cobasin.evaluation.tasks import evaluate
 from cobasin.learning.descent import hold_out
 from command_line import refused, run, snapshot, stock, tensors_of

@@ -8,8 +8,8 @@ import torch
 from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.typed import Typed
 from cobasin.checkpoints.writer import save
-from cobasin.evaluation.agreement import OUTSIDE, Difference
-from cobasin.evaluation.compare import _shared, compare
+from cobasin.comparing.agreement import OUTSIDE, Difference
+from cobasin.comparing.compare import _shared, compare
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import form_of
 from cobasin.workflows import compare as compare_workflow

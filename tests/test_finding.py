@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from cobasin.checkpoints.checkpoint import load
+from cobasin.checkpoints.running import instantiate
 from cobasin.checkpoints.typed import Typed
 from cobasin.data.synthetic import dead_leaves, synthetic_inputs, written
 from cobasin.errors import InputError
-from cobasin.evaluation.running import instantiate
 from cobasin.finding import match as api
 from cobasin.finding.applying import transform
 from cobasin.matching.activations import Activations, with_activations

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from cobasin.checkpoints.checkpoint import load
+from cobasin.checkpoints.running import instantiate, probe
 from cobasin.data import Batch
-from cobasin.evaluation.running import instantiate, probe
 from cobasin.learning.descent import hold_out
 from cobasin.merging.heal import Judge, heal
 from cobasin.merging.merge import merge

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from cobasin.checkpoints.checkpoint import load
+from cobasin.checkpoints.running import cast_floats, instantiate, probe
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
-from cobasin.evaluation.running import cast_floats, instantiate, probe
 from cobasin.fusion.registry import find
 from cobasin.statistics.collect import collector
 from cobasin.statistics.grams import InputGram

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from cobasin.checkpoints.checkpoint import Checkpoint
+from cobasin.checkpoints.running import instantiate, outputs, probe
 from cobasin.checkpoints.typed import Typed
-from cobasin.evaluation.running import instantiate, outputs, probe
 from cobasin.finding.applying import transform
 from cobasin.fusion.registry import find
 from cobasin.merging.merge import merge

@@ -12,8 +12,9 @@ from cobasin.data import DataConfig, batches
 from cobasin.errors import InputError
 from cobasin.finding.applying import transform
 from cobasin.fusion.registry import find
+from cobasin.merging import statistics as of_models
 from cobasin.merging.merge import merge, merge_recipe
-from cobasin.statistics import collect, of_models
+from cobasin.statistics import collect
 from command_line import edit_tensors, refused, run, tensors_of
 from data_sets.data_models import bert
 from merge_cases import CLASSIFIER, recipe, saved, token_rows

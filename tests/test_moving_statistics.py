@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from cobasin.checkpoints.running import OUTPUT_NAMES, cast_floats, instantiate, probe
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
-from cobasin.evaluation.running import OUTPUT_NAMES, cast_floats, instantiate, probe
 from cobasin.finding.applying import typed_for
 from cobasin.finding.match import match
 from cobasin.fusion.regmean import regmean

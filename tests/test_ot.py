@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import tiny_models
+from cobasin.checkpoints.running import instantiate, outputs, probe
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
-from cobasin.evaluation.running import instantiate, outputs, probe
 from cobasin.fusion import ot
 from cobasin.fusion.couplings import hard
 from cobasin.fusion.flow import Stage, flow_of

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import tiny_models
+from cobasin.checkpoints.running import instantiate, probe
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
-from cobasin.evaluation.running import instantiate, probe
 from cobasin.fusion.flow import flow_of
 from cobasin.fusion.uses import uses_of
 

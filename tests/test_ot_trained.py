@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from cobasin.checkpoints.checkpoint import load
+from cobasin.checkpoints.running import instantiate
 from cobasin.checkpoints.typed import Typed
-from cobasin.evaluation.running import instantiate
 from cobasin.fusion.registry import find
 from cobasin.statistics.modules import holders_of, writing
 from cobasin.symmetry.state import Lazy

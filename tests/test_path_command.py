@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from cobasin.checkpoints.checkpoint import load
+from cobasin.checkpoints.running import instantiate
 from cobasin.checkpoints.typed import Typed
 from cobasin.checkpoints.writer import save
 from cobasin.errors import InputError
 from cobasin.evaluation.blend import Blend
 from cobasin.evaluation.plane import loss_plane
-from cobasin.evaluation.running import instantiate
 from cobasin.evaluation.tasks import Score
 from cobasin.merging.merge import merge
 from cobasin.symmetry.element import Element

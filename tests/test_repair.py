@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from cobasin.checkpoints.checkpoint import load
+from cobasin.checkpoints.running import instantiate, outputs, probe
 from cobasin.checkpoints.typed import Typed
 from cobasin.data import Batch
 from cobasin.errors import InputError
-from cobasin.evaluation.running import instantiate, outputs, probe
 from cobasin.merging.merge import merge
 from cobasin.merging.repair import norms_of, repair
 from cobasin.statistics.modules import holders_of

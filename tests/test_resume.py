@@ -12,7 +12,8 @@ import torch
 from safetensors.torch import load_file
 from transformers import BertForMaskedLM
 
-from cobasin.matching import units, weights
+from cobasin.execution import outcomes
+from cobasin.matching import weights
 from command_line import pair, refused, run, snapshot
 from merge_cases import saved
 
@@ -24,11 +25,11 @@ import json, os, signal, sys
 from pathlib import Path
 from cobasin import cli
 from cobasin.checkpoints.output import FOUND, RUN
-from cobasin.matching import units
+from cobasin.execution import outcomes
 from cobasin.workflows import match, merge
 from transformers import BertConfig
 
-units.WORTH = 0.0
+outcomes.WORTH = 0.0
 
 def kind_of(path):
     if FOUND in path.parts:
@@ -127,7 +128,7 @@ def test_match(tmp_path, monkeypatch):
         folder = left(out)
         shards = {path.name: path.stat().st_ino for path in folder.glob("model-*.safetensors")}
         calls.clear()
-        monkeypatch.setattr(units, "WORTH", 0.0)
+        monkeypatch.setattr(outcomes, "WORTH", 0.0)
         assert run(*start, out, "--resume").code == 0
         assert_same_files(out, tmp_path / "whole")
         assert not list(tmp_path.glob(f".{out.name}.*"))

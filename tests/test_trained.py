@@ -9,8 +9,8 @@ from scipy.optimize import linear_sum_assignment
 from torch.nn.functional import cross_entropy
 
 from cobasin.checkpoints.checkpoint import load
+from cobasin.checkpoints.running import instantiate
 from cobasin.checkpoints.typed import Typed
-from cobasin.evaluation.running import instantiate
 from cobasin.finding import match as api
 from cobasin.finding.applying import transform
 from cobasin.merging.merge import merge

@@ -8,8 +8,8 @@ import transformers
 from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint, load
+from cobasin.checkpoints.running import instantiate, outputs, probe
 from cobasin.errors import InputError
-from cobasin.evaluation.running import instantiate, outputs, probe
 from cobasin.verification import verify
 
 SMALL = {"hidden_size": 24, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 20}
@@ -192,7 +192,7 @@ def test_other_inputs_or_outputs_are_different_functions():
     assert "numbers of values" in verify(model, make("BertModel", "BertConfig", TEXT)).reason
     assert verify(model, bert(num_labels=3)).same is False
     towers = [make("SiglipModel", "SiglipConfig", {**TOWERS, **other}) for other in ({}, {"vision_config": WIDER})]
-    assert "image_size 8" in verify(*towers).reason
+    assert "image_size (8, 8)" in verify(*towers).reason
 
 
 def test_a_longer_position_table_is_no_other_function():

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from cobasin.checkpoints.checkpoint import load
+from cobasin.checkpoints.running import instantiate
 from cobasin.data import Batch, batches, task_of
-from cobasin.evaluation.running import instantiate
 from cobasin.evaluation.tasks import evaluate
 from common.ensemble import Ensemble
 from train import FAMILIES

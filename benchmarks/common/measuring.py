@@ -14,11 +14,11 @@ import torch
 
 from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.fingerprint import fingerprint
+from cobasin.checkpoints.running import instantiate, model_class, outputs, probe
 from cobasin.checkpoints.typed import Typed
 from cobasin.checkpoints.writer import save
 from cobasin.evaluation.blend import Blend
 from cobasin.evaluation.path import loss_path
-from cobasin.evaluation.running import instantiate, model_class, outputs, probe
 from cobasin.finding.applying import transform
 from cobasin.finding.match import Matched, match_all
 from cobasin.matching.state import compared

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from cobasin.checkpoints.checkpoint import Checkpoint, load
     from cobasin.checkpoints.fingerprint import fingerprint
     from cobasin.checkpoints.writer import save
+    from cobasin.comparing.compare import Comparison, compare
     from cobasin.errors import InputError
-    from cobasin.evaluation.compare import Comparison, compare
     from cobasin.evaluation.path import LossPath, loss_path
     from cobasin.evaluation.plane import LossPlane, loss_plane
     from cobasin.evaluation.tasks import Score, evaluate

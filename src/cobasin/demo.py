@@ -22,10 +22,10 @@ from torch.nn.functional import cross_entropy, pad
 from cobasin.checkpoints import writer
 from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.refusals import check_output
+from cobasin.checkpoints.running import instantiate
 from cobasin.errors import InputError
 from cobasin.evaluation.path import LossPath, loss_path
 from cobasin.evaluation.plots import plot_paths
-from cobasin.evaluation.running import instantiate
 from cobasin.execution.jobs import torch_threads
 from cobasin.finding.applying import transform
 from cobasin.finding.match import match

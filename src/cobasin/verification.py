@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint, load
-from cobasin.evaluation.running import build, cast_floats, input_sizes, instantiate, outputs, positions, probe
+from cobasin.checkpoints.running import build, cast_floats, input_sizes, instantiate, outputs, positions, probe
 
 # transformers computes RMSNorm, rotary angles and parts of the softmax in float32 even in a float64 model.
 FLOAT32_PARTS = 5e-6
@@ -173,8 +173,5 @@ def _domain(checkpoint: Checkpoint) -> str:
     inputs = input_sizes(checkpoint.config, checkpoint.architecture)
     if "decoder_input_ids" in inputs and checkpoint.architecture.endswith("ForSequenceClassification"):
         inputs["decoder_input_ids"]["eos_token_id"] = checkpoint.config.eos_token_id  # the token that is classified
-    side = inputs.get("pixel_values", {}).get("image_size")
-    if isinstance(side, (list, tuple)) and len(set(side)) == 1:  # of a square, which may be written either way
-        inputs["pixel_values"]["image_size"] = side[0]
     texts = (", ".join(f"{key} {size}" for key, size in sizes.items()) for sizes in inputs.values())
     return "; ".join(f"{name} with {text}" for name, text in zip(inputs, texts, strict=True))

@@ -7,9 +7,9 @@ import torch
 
 from cobasin.architectures import known
 from cobasin.checkpoints.checkpoint import load
+from cobasin.checkpoints.running import build, outputs, probe
 from cobasin.checkpoints.typed import Typed
 from cobasin.checkpoints.writer import save
-from cobasin.evaluation.running import build, outputs, probe
 from cobasin.finding import match as api
 from cobasin.finding.applying import transform
 from cobasin.matching import weights

@@ -9,9 +9,9 @@ from plain_batches import PlainBatches, batch, text_rows
 
 import tiny_models
 from cobasin.checkpoints.checkpoint import load
+from cobasin.checkpoints.running import instantiate
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
-from cobasin.evaluation.running import instantiate
 from cobasin.statistics.fishers import Fishers
 from families import SMALL
 

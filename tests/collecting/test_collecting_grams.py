@@ -5,8 +5,8 @@ import torch
 from plain_batches import PlainBatches, batch, text_rows
 
 import tiny_models
+from cobasin.checkpoints.running import instantiate
 from cobasin.checkpoints.typed import Typed
-from cobasin.evaluation.running import instantiate
 from cobasin.statistics.collect import collector
 from cobasin.statistics.grams import GramSum
 

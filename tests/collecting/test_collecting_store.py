@@ -10,10 +10,10 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import tiny_models
+from cobasin.checkpoints.running import instantiate
 from cobasin.checkpoints.typed import Typed
 from cobasin.data import batches
 from cobasin.errors import InputError
-from cobasin.evaluation.running import instantiate
 from cobasin.execution.parts import Part
 from cobasin.finding.kept import Kept
 from cobasin.statistics import collect as module

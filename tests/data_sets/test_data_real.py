@@ -11,8 +11,8 @@ from data_models import bert, named, refusal
 from PIL import Image
 
 from cobasin.checkpoints.checkpoint import load
+from cobasin.checkpoints.running import instantiate
 from cobasin.data import DataConfig, batches, rows_of
-from cobasin.evaluation.running import instantiate
 from real_models import shared
 
 FEW = {"samples": 24, "batch_size": 8, "seed": 0}

@@ -11,9 +11,9 @@ from tokenizers import ByteLevelBPETokenizer
 
 import tiny_models
 from cobasin.checkpoints.checkpoint import Checkpoint, load
+from cobasin.checkpoints.running import instantiate
 from cobasin.data import DataConfig, batches
 from cobasin.data.synthetic import synthetic_inputs
-from cobasin.evaluation.running import instantiate
 from real_models import minilm
 
 TEXTS = ["A man is dancing.", "Two", "Is it?"]

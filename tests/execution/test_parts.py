@@ -17,7 +17,7 @@ from cobasin.execution import parts
 from cobasin.execution.parts import Part, living, part_of
 from cobasin.finding import match as api
 from cobasin.matching import weights
-from cobasin.statistics import of_models
+from cobasin.merging import statistics
 from command_line import pair, refused, run, snapshot
 from merge_cases import CLASSIFIER, recipe, saved, token_rows
 from own_architectures import EXAMPLE, starcoder2
@@ -158,9 +158,9 @@ def test_a_merge_with_statistics_shared_by_two_processes(tmp_path, monkeypatch):
     models, data = saved(tmp_path, CLASSIFIER, 2), {"path": str(token_rows(tmp_path / "rows.jsonl", count=20))}
     path = recipe(tmp_path / "recipe.yaml", "fisher", models, statistics={"data": data, "batch_size": 1})
     whole, out, keeps = tmp_path / "whole", tmp_path / "out", []
-    collect = of_models.collect
+    collect = statistics.collect
     monkeypatch.setattr(
-        of_models, "collect", lambda *given, **more: keeps.append(more["keep"]) or collect(*given, **more)
+        statistics, "collect", lambda *given, **more: keeps.append(more["keep"]) or collect(*given, **more)
     )
     assert run("merge", path, "--out", whole).code == 0
     assert keeps == [None] * 2  # a run of its own keeps sums in the cache only

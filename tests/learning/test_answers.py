@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from cobasin.checkpoints.running import instantiate, probe
 from cobasin.data import Batch
 from cobasin.errors import InputError
-from cobasin.evaluation.running import instantiate, probe
 from cobasin.evaluation.tasks import evaluate
 from cobasin.learning.answers import Memory, against_labels, against_parents, answers
 from tiny_models import checkpoint

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from cobasin.checkpoints.running import instantiate, probe
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
-from cobasin.evaluation.running import instantiate, probe
 from cobasin.learning import in_memory
 from cobasin.learning.in_memory import InMemory
 from tiny_models import checkpoint

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from cobasin.checkpoints.running import instantiate, probe
 from cobasin.checkpoints.typed import Typed
 from cobasin.data import Batch, task_of
 from cobasin.errors import InputError
-from cobasin.evaluation.running import instantiate, probe
 from cobasin.learning.answers import answers
 from cobasin.learning.in_memory import InMemory
 from cobasin.matching.choice import Choice

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from cobasin.checkpoints.checkpoint import load
+from cobasin.checkpoints.running import instantiate, outputs, probe
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
-from cobasin.evaluation.running import instantiate, outputs, probe
 from cobasin.finding import match as api
 from cobasin.finding.common_form import CommonForm
 from cobasin.finding.kept import Kept

@@ -5,7 +5,7 @@ import copy
 import pytest
 
 from cobasin.checkpoints.typed import Typed
-from cobasin.matching import units
+from cobasin.execution import outcomes
 from cobasin.matching.choice import Choice
 from cobasin.matching.state import Match
 from cobasin.matching.weights import ascend
@@ -58,7 +58,7 @@ def found(match, keep):
 
 
 def test_stopped_and_gone_on(start, monkeypatch):
-    monkeypatch.setattr(units, "WORTH", 0.0)
+    monkeypatch.setattr(outcomes, "WORTH", 0.0)
     monkeypatch.setattr("cobasin.matching.weights.MAX_ROUNDS", 4)
     whole = Memory()
     expected = found(start(), whole)
@@ -78,7 +78,7 @@ def test_stopped_and_gone_on(start, monkeypatch):
 
 def test_what_takes_no_time_is_not_kept(start, monkeypatch):
     monkeypatch.setattr("cobasin.matching.weights.MAX_ROUNDS", 2)
-    monkeypatch.setattr(units, "WORTH", 3600.0)
+    monkeypatch.setattr(outcomes, "WORTH", 3600.0)
     keep = Memory()
     ascend(start(), keep=keep)
     assert list(keep.kept) == ["round"]

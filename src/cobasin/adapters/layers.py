@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from cobasin.adapters.folder import Adapter
+from cobasin.checkpoints.running import model_class
 from cobasin.errors import InputError
-from cobasin.evaluation.running import model_class
 from cobasin.symmetry.groups import Orthogonal
 from cobasin.symmetry.spec import Entry, Space, Spec
 from cobasin.symmetry.types import TypeSyntaxError, layout, unparse

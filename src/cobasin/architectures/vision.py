@@ -51,20 +51,21 @@ def free_stream(size: int) -> Space:
     return Space(size, Permutation(), part="residual", folded=Orthogonal(fix_ones=True))
 
 
-def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
+def sides(size: int | list[int] | tuple[int, int]) -> tuple[int, int]:
+    """Height and width, which a config may say as one number."""
     height, width = (size, size) if isinstance(size, int) else size
     return height, width
 
 
 def grid(config) -> tuple[int, int]:
     """Rows and columns of patches."""
-    (height, width), (down, right) = _pair(config.image_size), _pair(config.patch_size)
+    (height, width), (down, right) = sides(config.image_size), sides(config.patch_size)
     return height // down, width // right
 
 
 def pictures(config, tokens: int) -> dict[str, Space]:
     """Spaces of pictures that are cut into patches, with ``tokens`` before the patches."""
-    (rows, columns), (down, right) = grid(config), _pair(config.patch_size)
+    (rows, columns), (down, right) = grid(config), sides(config.patch_size)
     return {
         "channel": Space(config.num_channels),
         "down": Space(down),

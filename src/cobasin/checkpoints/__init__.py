@@ -1,1 +1,1 @@
-"""Models on disk: read, typed, identified, written."""
+"""Models on disk: read, typed, identified, run, written."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from functools import reduce
 from pathlib import Path
 
+from cobasin.architectures.vision import sides
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.typed import Typed
 from cobasin.checkpoints.weight_files import listed
@@ -88,8 +89,8 @@ def _setting(checkpoint: Checkpoint, key: str) -> object:
     value = reduce(said, key.split("."), checkpoint.config)
     if key == "pos_att_type" and isinstance(value, (list, tuple)):
         return sorted(value)
-    if key.endswith("image_size") and isinstance(value, int):
-        return [value, value]
+    if key.endswith("image_size") and isinstance(value, (int, list, tuple)):
+        return sides(value)
     return _said_once(value)
 
 

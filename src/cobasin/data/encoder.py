@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint
+from cobasin.checkpoints.running import input_sizes, model_class, part_of
 from cobasin.data.config import DataConfig
 from cobasin.data.examples import IGNORED, Example
 from cobasin.data.images import ImageInputs
 from cobasin.data.tasks import Task
 from cobasin.data.tokens import TextInputs, padded, tokenizer_digest
 from cobasin.errors import InputError
-from cobasin.evaluation.running import input_sizes, model_class, part_of
 
 MASKED = 0.15  # of the tokens of a masked language model (Devlin et al., 2019)
 

@@ -34,8 +34,7 @@ class ImageInputs:
 
     def __init__(self, checkpoint: Checkpoint, data: DataConfig, sizes: dict[str, Any]):
         self.channels: int = sizes["num_channels"]
-        side = sizes["image_size"]
-        self.size: tuple[int, ...] = (side, side) if isinstance(side, int) else tuple(side)
+        self.size: tuple[int, int] = sizes["image_size"]
         # their positions are interpolated; the config has the size of the first training
         self.any_size = checkpoint.config.model_type.startswith("dinov2")
         self.crop, self.mean, self.std = data.crop, data.mean, data.std

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint
+from cobasin.checkpoints.running import input_sizes, part_of, positions
 from cobasin.errors import InputError
-from cobasin.evaluation.running import input_sizes, part_of, positions
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -64,8 +64,7 @@ def synthetic_inputs(models: Sequence[PreTrainedModel], count: int, seed: int = 
     sizes = input_sizes(config, type(models[0]).__name__)
     generator = torch.Generator().manual_seed(seed)
     if pixels := sizes.get("pixel_values"):
-        size = pixels["image_size"]
-        height, width = (size, size) if isinstance(size, int) else size
+        height, width = pixels["image_size"]
         return {"pixel_values": dead_leaves(count, pixels["num_channels"], height, width, generator)}
     text = part_of(config, "text_config")
     length = max(2, min(LONGEST, positions(text)))

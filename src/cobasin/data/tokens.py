@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint
+from cobasin.checkpoints.running import part_of
 from cobasin.checkpoints.weight_files import one_line
 from cobasin.data.examples import Example
 from cobasin.errors import InputError
-from cobasin.evaluation.running import part_of
 
 # the files of which one is there, whatever the tokenizer; without any, transformers makes up an empty one
 _FILES = (

@@ -1,1 +1,1 @@
-"""Running models: probe inputs, loss along a line, pictures."""
+"""What models do on data: losses and metrics, along a line and in a plane, and in pictures."""

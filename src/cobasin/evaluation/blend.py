@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint
+from cobasin.checkpoints.running import build, cast_floats
 from cobasin.errors import InputError
-from cobasin.evaluation.running import build, cast_floats
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -26,7 +26,7 @@ class Blend:
         """Build the models.
 
         Raises:
-            InputError: the checkpoints differ in names or shapes; as `cobasin.evaluation.running.build`.
+            InputError: the checkpoints differ in names or shapes; as `cobasin.checkpoints.running.build`.
         """
         first = models[0]
         for other in models[1:]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.patheffects import AbstractPathEffect
 
-    from cobasin.evaluation.compare import Comparison
+    from cobasin.comparing.compare import Comparison
     from cobasin.evaluation.plane import LossPlane
 
 # Okabe and Ito's palette, told apart under every common colour blindness.

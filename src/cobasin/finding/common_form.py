@@ -16,6 +16,7 @@ from cobasin.checkpoints.pairs import check_pair
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
 from cobasin.execution.jobs import CPU
+from cobasin.execution.outcomes import Keep, numbers
 from cobasin.finding.activations import COMPARED, Runnable, by_activations
 from cobasin.finding.kept import Kept
 from cobasin.finding.search import Prepared, Search
@@ -23,7 +24,6 @@ from cobasin.learning.descent import Data
 from cobasin.matching.choice import Choice
 from cobasin.matching.many import Models
 from cobasin.matching.state import Match, compared, free_groups
-from cobasin.matching.units import Keep, numbers
 from cobasin.matching.weights import ascend
 from cobasin.progress import Progress, rounds
 from cobasin.symmetry.action import Values

@@ -13,8 +13,8 @@ from cobasin.checkpoints.output import out_of, unfinished
 from cobasin.checkpoints.refusals import output_errors
 from cobasin.checkpoints.weight_files import one_line
 from cobasin.errors import InputError
+from cobasin.execution.outcomes import Outcome
 from cobasin.execution.parts import Part
-from cobasin.matching.units import Outcome
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.spec import key_of, key_text
 

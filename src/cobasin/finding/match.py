@@ -15,12 +15,12 @@ from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.fingerprint import fingerprint
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
+from cobasin.execution.outcomes import Outcome
 from cobasin.finding.common_form import CommonForm
 from cobasin.finding.kept import Kept
 from cobasin.finding.learning import check_movable, learned
 from cobasin.finding.search import STEPS, Search
 from cobasin.matching.many import both_ways, consensus, medoid
-from cobasin.matching.units import Outcome
 from cobasin.progress import Progress, rounds
 from cobasin.symmetry.action import Values
 from cobasin.symmetry.element import Element

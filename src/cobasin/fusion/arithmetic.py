@@ -18,6 +18,7 @@ SLICE = 1 << 18
 """Entries that are computed with at a time: in float32 they fit a cache, and need no memory that is mapped anew."""
 
 _SEVERAL = 8  # slices: fewer are computed before other threads would have started
+_THREADS = 8  # more would wait for Python's lock
 
 
 def common_dtype(*tensors: Tensor) -> torch.dtype:
@@ -50,7 +51,8 @@ def of_slices(compute: Callable[[int, list[Tensor]], Found], *tensors: Tensor) -
         found[start] = compute(start, widened(*(one[start : start + SLICE] for one in flat)))
 
     several = len(starts) >= _SEVERAL and flat[0].device.type == "cpu"
-    share_out([partial(one, start) for start in starts], (os.cpu_count() or 1) if several else 1, 1)
+    workers = min(os.cpu_count() or 1, _THREADS) if several else 1
+    share_out([partial(one, start) for start in starts], workers, 1)
     return [found[start] for start in starts]
 
 

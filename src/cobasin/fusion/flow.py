@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from cobasin.checkpoints.running import cast_floats, instantiate, probe
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
-from cobasin.evaluation.running import cast_floats, instantiate, probe
 from cobasin.fusion.uses import Basis, Use, uses_of
 from cobasin.statistics.modules import names_by_place, place_of
 from cobasin.symmetry.spec import Spec, key_text

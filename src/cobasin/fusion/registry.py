@@ -110,13 +110,18 @@ class Method:
         return "base" in self.inputs
 
     @property
+    def needs_base(self) -> bool:
+        """Whether that model has to be named: of two models the first is the base where none is."""
+        return self.takes_base and self.most != 1
+
+    @property
     def report(self) -> dict[str, Any]:
         """Plain values, for people who choose a method, and for JSON."""
         return {
             "method": self.name,
             "does": self.summary,
             "parameters": {p.name: None if p.default is REQUIRED else p.default for p in self.parameters.values()},
-            "base": self.takes_base,
+            "base": self.needs_base,
             "statistics": self.statistics,
             "reference": self.reference,
         }

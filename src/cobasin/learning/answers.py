@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
 
 from cobasin.checkpoints.fingerprint import tensor_hash
+from cobasin.checkpoints.running import OUTPUT_NAMES
 from cobasin.data import Batch
-from cobasin.evaluation.running import OUTPUT_NAMES
 from cobasin.evaluation.tasks import labels_of
 from cobasin.statistics.likelihood import IGNORED, score
 from cobasin.statistics.rows import Rows

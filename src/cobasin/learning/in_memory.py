@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
+from cobasin.checkpoints.running import instantiate
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
-from cobasin.evaluation.running import instantiate
 from cobasin.symmetry.state import Lazy, State
 
 # Running numbers in two digits, each of which float32 holds exactly; the first so large that no constant is. The base

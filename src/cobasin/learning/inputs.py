@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cobasin.checkpoints.checkpoint import Checkpoint
+from cobasin.checkpoints.running import input_sizes
 from cobasin.data import Batch, Batches, DataConfig, batches, task_of
 from cobasin.data.synthetic import check_synthetic, synthetic_inputs
-from cobasin.evaluation.running import input_sizes
 from cobasin.learning.descent import HELD_OUT, Data
 
 if TYPE_CHECKING:

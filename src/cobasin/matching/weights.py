@@ -19,12 +19,13 @@ from torch import Tensor
 
 from cobasin.execution.jobs import bfloat16_products, run_jobs
 from cobasin.execution.memory import release_freed
+from cobasin.execution.outcomes import Keep, owns
 from cobasin.matching.compared import Compared
 from cobasin.matching.experts import Experts
 from cobasin.matching.neurons import Neurons, terms
 from cobasin.matching.order import inner_order, propose_order
 from cobasin.matching.state import Match, on_cpu
-from cobasin.matching.units import Keep, Units, owns
+from cobasin.matching.units import Units
 from cobasin.symmetry.action import in_new_order, in_old_order
 from cobasin.symmetry.groups import Permutation, Value
 from cobasin.symmetry.spec import Key, Site

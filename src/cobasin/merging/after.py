@@ -21,12 +21,12 @@ from cobasin.learning.inputs import Inputs
 from cobasin.merging.fused import Fusion
 from cobasin.merging.heal import RATE, Judge, heal
 from cobasin.merging.repair import norms_of, repair
+from cobasin.merging.statistics import Statistics
 from cobasin.progress import Progress
 from cobasin.recipe import Recipe
 from cobasin.recipe.after import After
 from cobasin.statistics.collect import device_of
 from cobasin.statistics.modules import built, by_spec_name
-from cobasin.statistics.of_models import Statistics
 from cobasin.symmetry.form import Form
 from cobasin.symmetry.state import Lazy, State
 

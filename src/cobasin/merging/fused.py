@@ -15,9 +15,9 @@ from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
 from cobasin.fusion.arithmetic import by_slices
 from cobasin.fusion.registry import Method, find
+from cobasin.merging.statistics import Statistics
 from cobasin.recipe import Recipe
 from cobasin.statistics.grams import InputGram
-from cobasin.statistics.of_models import Statistics
 from cobasin.symmetry.spec import is_layer, layer_of
 from cobasin.symmetry.state import State
 

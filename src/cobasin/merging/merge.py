@@ -22,10 +22,10 @@ from cobasin.fusion.registry import find
 from cobasin.merging.after import Afterwards, worse
 from cobasin.merging.fused import Fusion
 from cobasin.merging.parents import equally_tied, matches, prepare, repeated
+from cobasin.merging.statistics import Statistics, batches_of, in_turn, statistics_of
 from cobasin.progress import Progress
 from cobasin.recipe import Recipe
 from cobasin.statistics.grams import InputGram
-from cobasin.statistics.of_models import Statistics, batches_of, in_turn, statistics_of
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.state import Lazy, State
 

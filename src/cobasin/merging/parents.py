@@ -13,8 +13,8 @@ from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
 from cobasin.matching.choice import Choice
 from cobasin.merging.fused import Fusion
+from cobasin.merging.statistics import Statistics
 from cobasin.recipe import Recipe
-from cobasin.statistics.of_models import Statistics
 from cobasin.symmetry.spec import is_layer
 
 

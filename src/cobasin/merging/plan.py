@@ -17,9 +17,9 @@ from cobasin.merging.after import Afterwards
 from cobasin.merging.fused import Fusion
 from cobasin.merging.merge import owners, result
 from cobasin.merging.parents import ends, matches, prepare
+from cobasin.merging.statistics import Statistics, batches_of
 from cobasin.recipe import Recipe
 from cobasin.statistics.activations import SAMPLED
-from cobasin.statistics.of_models import Statistics, batches_of
 from cobasin.symmetry.spec import Spec
 
 FLOAT32, FLOAT64 = 4, 8

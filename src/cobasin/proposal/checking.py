@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint, load
+from cobasin.checkpoints.running import instantiate, outputs, probe
 from cobasin.checkpoints.typed import Typed
 from cobasin.checkpoints.weight_files import one_line
 from cobasin.errors import InputError
-from cobasin.evaluation.running import instantiate, outputs, probe
 from cobasin.proposal.repairs import repairs, subgroups
 from cobasin.symmetry.canonical import Gauge, gauge_of
 from cobasin.symmetry.element import Element

@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import Any
 
 from cobasin.checkpoints.checkpoint import Checkpoint
+from cobasin.checkpoints.running import model_class
 from cobasin.errors import InputError
-from cobasin.evaluation.running import model_class
 from cobasin.symmetry.spec import Spec
 
 Shape = tuple[int, ...]

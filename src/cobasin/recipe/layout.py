@@ -67,7 +67,7 @@ class Layout:
     def _roles(self, base_model: str | None) -> tuple[str | None, list[int]]:
         """The base that the method is given, as listed, and the positions of the models that are fused."""
         method, positions = self.method, list(range(len(self.models)))
-        if base_model is None and method.takes_base and method.most == 1:  # two models: from the first to the second
+        if base_model is None and method.takes_base and not method.needs_base:
             base_model = self.models[0]
         bases = [i for i in positions if base_model is not None and same_model(self.models[i], base_model)]
         others = [i for i in positions if i not in bases]

@@ -265,7 +265,7 @@ class Recipe(Block):
         """Whether what follows the merge goes with it."""
         if self.after is not None and self.head == "keep":
             raise InputError("repair and heal make one model, head: keep several; name the model whose head to take")
-        if self.repair is not None and self.method.takes_base and self.method.most != 1:
+        if self.repair is not None and self.method.needs_base:
             raise InputError(
                 f"repair: {self.merge_method} adds to a base what others have learned; its result lies not between "
                 "them, so no statistics are those to repair; leave repair out"

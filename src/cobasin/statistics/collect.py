@@ -13,7 +13,7 @@ from cobasin.checkpoints.fingerprint import fingerprint
 from cobasin.checkpoints.typed import Typed
 from cobasin.checkpoints.weight_files import one_line
 from cobasin.errors import InputError
-from cobasin.matching.units import Keep
+from cobasin.execution.outcomes import Keep
 from cobasin.statistics.activations import SAMPLED, Activations
 from cobasin.statistics.fishers import Fishers
 from cobasin.statistics.grams import Grams, InputGram

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from cobasin.checkpoints.checkpoint import load
+from cobasin.checkpoints.running import instantiate
 from cobasin.checkpoints.typed import Typed
-from cobasin.evaluation.running import instantiate
 from cobasin.symmetry.spec import Spec
 from cobasin.symmetry.state import State
 

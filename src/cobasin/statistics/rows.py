@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from cobasin.evaluation.running import cast_floats
+from cobasin.checkpoints.running import cast_floats
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
 
-from cobasin.matching.units import Keep, Outcome
+from cobasin.execution.outcomes import Keep, Outcome
 from cobasin.statistics.rows import inputs_for, row_count
 from cobasin.symmetry.spec import Key
 

@@ -10,7 +10,7 @@ from cobasin import __version__
 from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.output import publishing
 from cobasin.checkpoints.refusals import check_output
-from cobasin.evaluation.compare import compare
+from cobasin.comparing.compare import compare
 from cobasin.evaluation.plots import plot_comparison
 from cobasin.presenting import progress as bars
 

@@ -66,7 +66,7 @@ def _content(models: list[str], options: Mapping[str, Any]) -> dict[str, Any]:
     parameters = _settings(options.get("set", []))
     if method.statistics is not None:
         raise InputError(f"{method.name} needs data: write a recipe, with statistics: {{data: {{path: FILE}}}}")
-    if method.takes_base and method.most != 1 and "base_model" not in options:
+    if method.needs_base and "base_model" not in options:
         raise InputError(f"{method.name} merges what the models have learned since their base: name it with --base")
     weights = shares(_numbers(options["weights"]), len(models)) if "weights" in options else None
     content: dict[str, Any] = {

@@ -33,7 +33,7 @@ import torch
 
 from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.typed import Typed
-from cobasin.evaluation.agreement import OUTSIDE, Difference, by_layer, difference, kept, shuffled, spectrum, total
+from cobasin.comparing.agreement import OUTSIDE, Difference, by_layer, difference, kept, shuffled, spectrum, total
 from cobasin.finding.common_form import CommonForm
 from cobasin.matching.state import Match
 from cobasin.matching.weights import ascend

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from cobasin.architectures.vision import sides
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.weight_files import one_line
 from cobasin.errors import InputError
@@ -129,6 +130,8 @@ def input_sizes(config: PreTrainedConfig, architecture: str) -> dict[str, dict[s
                 f"{architecture}: reads {name}; probes are text, images of a fixed size, both in a contrastive "
                 "model, or mel features"
             )
+        if "image_size" in found[name]:
+            found[name]["image_size"] = sides(found[name]["image_size"])
     return found
 
 
@@ -148,10 +151,10 @@ def probe(config: PreTrainedConfig, architecture: str, seed: int = 0) -> dict[st
     if "input_ids" in sizes or "decoder_input_ids" in sizes:
         inputs |= _tokens(part_of(config, "text_config"), architecture, generator)
     if pixels := sizes.get("pixel_values"):
-        height, width = _pair(pixels["image_size"])
+        height, width = pixels["image_size"]
         inputs["pixel_values"] = torch.randn(2, pixels["num_channels"], height, width, generator=generator)
         if getattr(config, "use_mask_token", False):
-            down, right = _pair(config.patch_size)
+            down, right = sides(config.patch_size)
             masked = torch.arange((height // down) * (width // right)) % 3 == 1
             inputs["bool_masked_pos"] = masked.expand(2, -1)
     if mel := sizes.get("input_features"):
@@ -196,11 +199,6 @@ def _tokens(config: PreTrainedConfig, architecture: str, generator: torch.Genera
     if architecture.endswith("ForMultipleChoice"):
         inputs = {name: value[None] for name, value in inputs.items()}
     return inputs
-
-
-def _pair(size: int | list[int] | tuple[int, int]) -> tuple[int, int]:
-    height, width = (size, size) if isinstance(size, int) else size
-    return height, width
 
 
 def outputs(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Tensor:
