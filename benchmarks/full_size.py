@@ -25,8 +25,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from common.processes import Figures, anonymous_mb, in_turn, ratio, watched
-from common.results import write
+from common.processes import Figures, anonymous_mb, in_turn, machine, ratio, watched
+from common.results import made, write
 from common.showing import Table
 
 # Zhang et al. 2025, Table 3: seconds of attention matching on an A100
@@ -178,15 +178,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ):
         if unknown := set(asked) - set(known):
             parser.error(f"{option}: unknown: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
-    path = options.folder / "full-size.json"
+    path, said = options.folder / "full-size.json", machine() | made()
     for name in options.models:
         for pair in pairs:
             anchor, source = make(name, "anchor", options.folder), make(name, pair, options.folder)
             found = in_turn({what: partial(run, what, anchor, source) for what in steps}, options.runs)
             table(name, pair, found).show()
             earlier = json.loads(path.read_text()) if path.exists() else {}
-            told = {what: [asdict(one) for one in taken] for what, taken in found.items()}
-            write(path, earlier | {f"{name}, {pair}": told})
+            rounds = {what: [asdict(one) for one in taken] for what, taken in found.items()}
+            write(path, earlier | {f"{name}, {pair}": {"of": said, "rounds": rounds}})
 
 
 if __name__ == "__main__":

@@ -125,7 +125,7 @@ def planned() -> Table:
 
 def at_full_size(name: str, pair: str) -> Table:
     """Steps of matching next to the bare Grams."""
-    rounds = _read("full-size")[f"{name}, {pair}"]
+    rounds = _read("full-size")[f"{name}, {pair}"]["rounds"]
     steps = {what: [full_size.Step(**one) for one in taken] for what, taken in rounds.items()}
     return full_size.table(name, pair, steps)
 

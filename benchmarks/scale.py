@@ -33,8 +33,8 @@ from rich.console import Console
 from safetensors import safe_open
 
 from cobasin.evaluation.plots import COLOURS
-from common.processes import Figures, in_turn, measured, ratio
-from common.results import write
+from common.processes import Figures, in_turn, machine, measured, ratio
+from common.results import made, write
 from common.showing import Table
 from common.synthetic import Geometry, make
 
@@ -215,10 +215,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
     if options.mergekit is not None:
         options.mergekit = options.mergekit.absolute()
-    console, before = Console(), os.getloadavg()[0]  # the load later on is that of the benchmark
-    if before > 0.5:
-        console.print(f"the machine is not quiet: its load is {before:.1f}")
-    said = {"processor": processor(), "cores": os.cpu_count(), "torch": torch.__version__, "load_at_start": before}
+    said = machine() | made()
+    if said["load_at_start"] > 0.5:
+        Console().print(f"the machine is not quiet: its load is {said['load_at_start']:.1f}")
     for case in options.only.split(","):
         kept = measure(options, case)
         shown(case, kept).show()
@@ -255,12 +254,6 @@ def shown(case: str, kept: Mapping[str, Any]) -> Table:
 
 def _rounds(found: Mapping[str, Sequence[Figures]]) -> dict[str, list[dict[str, float]]]:
     return {name: [asdict(one) for one in figures] for name, figures in found.items()}
-
-
-def processor() -> str:
-    """The name of the processor, as Linux says it."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()  # the figures of memory need Linux, too
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
 
 
 def draw(rows: Sequence[Mapping[str, Any]], what: str, path: Path) -> None:

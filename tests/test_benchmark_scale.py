@@ -143,7 +143,9 @@ def test_steps_at_full_size_are_told_next_to_the_bare_grams(tmp_path, monkeypatc
     full_size.main(["roberta-base", "--pairs", "unrelated", "--runs", "2", "--folder", str(tmp_path)])
     shown = capsys.readouterr().out
     assert [shown.count(f"│ {what} ") for what in full_size.STEPS] == [1] * len(full_size.STEPS)
-    rounds = json.loads((tmp_path / "full-size.json").read_text())["roberta-base, unrelated"]
+    kept = json.loads((tmp_path / "full-size.json").read_text())["roberta-base, unrelated"]
+    assert kept["of"]["threads"] == torch.get_num_threads()
+    rounds = kept["rounds"]
     assert {what: len(steps) for what, steps in rounds.items()} == dict.fromkeys(full_size.STEPS, 2)
     assert all(
         (step["rounds"] is not None) == (what in full_size.MATCHINGS) for what in rounds for step in rounds[what]

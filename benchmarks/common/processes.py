@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import TypeVar
+from typing import Any, TypeVar
 
 _LOOK = 0.01  # seconds between two looks at the memory
 
@@ -27,6 +27,16 @@ class Figures:
 
 
 Found = TypeVar("Found", bound=Figures)
+
+
+def machine() -> dict[str, Any]:
+    """What runs the commands, and its load before they begin: the load later on is that of the benchmark."""
+    import torch
+
+    lines = Path("/proc/cpuinfo").read_text().splitlines()  # the figures of memory need Linux, too
+    name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    counts = {"cores": os.cpu_count(), "threads": torch.get_num_threads()}
+    return {"processor": name, **counts, "load_at_start": os.getloadavg()[0]}
 
 
 def measured(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Figures:

@@ -12,7 +12,7 @@ from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
 from cobasin.finding import match as api
 from cobasin.finding.applying import transform
-from cobasin.matching import neurons, weights
+from cobasin.matching import neurons, streams, weights
 from cobasin.matching.choice import Choice
 from cobasin.matching.compared import Compared
 from cobasin.matching.order import propose_order
@@ -159,13 +159,13 @@ def test_rounding_does_not_decide_where_the_ends_say_nothing(monkeypatch):
     def turned(rounding):
         source = {name: x * (1 + rounding * torch.randn_like(x)) for name, x in ends[0].items()}
         match = Match.of(form, Choice.parse("full"), source, ends[1])
-        (stream,) = (key for key in match.groups if form.spec.spaces[str(key[0])].part == "residual")
-        assert weights._turn_to_ends(match, [stream])
-        return match.values[stream]["matrix"]
+        found = streams.Streams(match)
+        assert found.turn_to_ends()
+        return match.values[found.keys[0]]["matrix"]
 
     torch.manual_seed(0)
     assert (turned(0.0) - turned(1e-15)).abs().max() < 1e-4
-    monkeypatch.setattr(weights, "LEANING", 0.0)
+    monkeypatch.setattr(streams, "LEANING", 0.0)
     assert (turned(0.0) - turned(1e-15)).abs().max() > 0.1
 
 

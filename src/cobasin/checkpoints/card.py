@@ -92,7 +92,7 @@ def merged(report: dict) -> str:
     return (
         f"{_FRONT}# Merged model\n\nMerged by [cobasin](https://pypi.org/project/cobasin/) {report['cobasin']} with "
         f"`{report['method']}`; the models were {match}.\n\n"
-        f"| parent | weight | sha256 |\n|---|---|---|\n{rows}\n{head}{data}{notes}\n"
+        f"| parent | weight | fingerprint |\n|---|---|---|\n{rows}\n{head}{data}{notes}\n"
         f"```yaml\n{report['recipe'].rstrip()}\n```\n{after}{parts}"
     )
 

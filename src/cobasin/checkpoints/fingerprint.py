@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from functools import partial
 from typing import Any
 
 import torch
+from blake3 import blake3
 from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import load
@@ -18,7 +18,7 @@ _NO_FUNCTION = {"architectures", "dtype", "torch_dtype", "transformers_version"}
 
 
 def fingerprint(model: Any) -> str:
-    """SHA-256, in hexadecimal, of a model: the same for the same one, however it is split into files.
+    """BLAKE3, in hexadecimal, of a model: the same for the same one, however it is split into files.
 
     Of its config, without what does not say what the model computes; of its class; and of the name, dtype, shape
     and bytes of every tensor.
@@ -37,13 +37,13 @@ def fingerprint(model: Any) -> str:
         for name, header in sorted(checkpoint.headers.items())
     ]
     content = [checkpoint.architecture, _function(checkpoint.config.to_dict()), tensors]
-    return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
+    return blake3(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def tensor_hash(tensor: Tensor) -> str:
-    """SHA-256, in hexadecimal, of the bytes of a tensor in row-major order."""
+    """BLAKE3, in hexadecimal, of the bytes of a tensor in row-major order."""
     flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)  # numpy has no bfloat16
-    return hashlib.sha256(flat.numpy().data).hexdigest()
+    return blake3(flat.numpy().data).hexdigest()
 
 
 def _function(value: Any) -> Any:

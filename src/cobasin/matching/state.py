@@ -49,6 +49,11 @@ def on_cpu(value: Value) -> Value:
     return {part: x.cpu() for part, x in value.items()}
 
 
+def same(a: Value, b: Value) -> bool:
+    """Whether two values of a key are equal, part by part."""
+    return a is b or (a.keys() == b.keys() and all(part.equal(b[name]) for name, part in a.items()))
+
+
 class Match:
     """The state of a match of ``source`` to ``anchor``, both in canonical form and by spec name.
 
@@ -172,6 +177,12 @@ class Match:
                 moved = along(block.view(moved), [], i, act_once).reshape(moved.shape)
         return moved
 
+    def movers(self, site: Site, key: Key) -> list[Key]:
+        """The keys that move what ``key`` meets at ``site``; itself, where it acts on another axis there as well."""
+        axes = self.spec.entries[site.tensor].layout.blocks[site.block].axes
+        twice = any(i != site.axis and axis.space == key[0] for i, axis in enumerate(axes))
+        return [other for other in self._keys_of[site.tensor] if other != key or twice]
+
     def fibres(self, base: Key) -> list[Key]:
         """The free keys whose elements vary over ``base``."""
         index = self.spec.index(base)
@@ -188,6 +199,8 @@ class Match:
 
     def step(self, values: Mapping[Key, Value]) -> bool:
         """Take new values unless they raise the distance; says whether they were taken."""
+        if all(same(value, self.values[key]) for key, value in values.items()):
+            return True
         touched = self.tensors_of(values)
         old_values = {key: self.values[key] for key in values}
         old_distances = {name: self.distances[name] for name in touched}

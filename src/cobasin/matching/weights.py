@@ -8,14 +8,11 @@ stream the two alternate. A step is taken only if it does not raise the distance
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
-
-import torch
-from torch import Tensor
 
 from cobasin.execution.jobs import bfloat16_products, run_jobs
 from cobasin.execution.memory import release_freed
@@ -25,16 +22,16 @@ from cobasin.matching.experts import Experts
 from cobasin.matching.neurons import Neurons, terms
 from cobasin.matching.order import inner_order, propose_order
 from cobasin.matching.state import Match, on_cpu
+from cobasin.matching.streams import Streams
 from cobasin.matching.units import Units
 from cobasin.symmetry.action import in_new_order, in_old_order
 from cobasin.symmetry.groups import Permutation, Value
-from cobasin.symmetry.spec import Key, Site
+from cobasin.symmetry.spec import Key
 
 MAX_ROUNDS = 200
 SETTLED = 1e-6  # relative fall of the squared distance in a round
 LARGE = 1 << 28  # bytes: tables of this size are not made side by side; their products use all threads anyway
 SMALL = 1 << 17  # entries of the tensors that a job moves; below, threads would mostly wait for the interpreter
-LEANING = 1e-10  # of the norm of what the ends say: far above the rounding of float64
 EXACT = 1e-24  # of the squared distance at the start: nothing but rounding is left
 
 
@@ -72,12 +69,11 @@ def ascend(
         warm: the values come from an earlier ascent: go on from there, and from no other start.
         keep: where to keep what is found on the way; from what it has the ascent goes on.
     """
-    progress, units = Ascent([match.total]), Units(match, keep)
-    streams = [key for key in match.groups if match.spec.spaces[str(key[0])].part == "residual"]
-    families = _families(match, streams)
+    progress, units, streams = Ascent([match.total]), Units(match, keep), Streams(match)
+    families = _families(match, streams.keys)
     # A scale balances the norms of what does not agree yet. While a stream is still turning, that costs: the
     # scales wait until the rest has settled.
-    match.hold_scales = bool(streams) and "scale" in match.choice.parts and not warm
+    match.hold_scales = bool(streams.keys) and "scale" in match.choice.parts and not warm
     reorder = True
     if (kept := units.last_round()) is not None:
         progress.history, reorder, match.hold_scales = kept["history"], kept["reorder"], kept["hold_scales"]
@@ -92,7 +88,7 @@ def ascend(
         return [f for f in families if sweep.streams_moved or len(f) > 1 or match.groups[f[0]].scaled]
 
     def moving() -> bool:
-        return sweep.streams_moved or bool(due()) or any(match.groups[key].scaled for key in streams)
+        return sweep.streams_moved or bool(due()) or any(match.groups[key].scaled for key in streams.keys)
 
     while True:
         said = {"history": progress.history, "reorder": reorder, "hold_scales": match.hold_scales}
@@ -110,14 +106,14 @@ def ascend(
             break
         # Nested assignments and joint optima are the dear part: only while they still change an order, and when
         # all has settled. In between every key takes one exact step, which the next round repeats anyway.
-        reorder = sweep.orders_changed or settled or not streams
+        reorder = sweep.orders_changed or settled or not streams.keys
         sweep = _round(units, streams, due(), reorder, str(progress.rounds + 1))
         progress.history.append(match.total)
     units.end_round(said | {"sweep": asdict(sweep)}, last=True)
     return progress
 
 
-def _first_round(units: Units, streams: list[Key], families: list[list[Key]]) -> Sweep:
+def _first_round(units: Units, streams: Streams, families: list[list[Key]]) -> Sweep:
     """The first round from the better of two starts: the identity, and the streams as the model's ends say.
 
     Independent models need the second: from the identity they end in a bad optimum, although a stream turned
@@ -125,7 +121,7 @@ def _first_round(units: Units, streams: list[Key], families: list[list[Key]]) ->
     """
     match = units.match
     starts = [match.snapshot()]
-    if units.run("1-ends", 0, streams, lambda: {"turned": _turn_to_ends(match, streams)})["turned"]:
+    if units.run("1-ends", 0, streams.keys, lambda: {"turned": streams.turn_to_ends()})["turned"]:
         starts.append(match.snapshot())
     outcomes = []
     for i, start in enumerate(starts):
@@ -137,7 +133,7 @@ def _first_round(units: Units, streams: list[Key], families: list[list[Key]]) ->
     return sweep
 
 
-def _round(units: Units, streams: list[Key], families: list[list[Key]], reorder: bool, name: str) -> Sweep:
+def _round(units: Units, streams: Streams, families: list[list[Key]], reorder: bool, name: str) -> Sweep:
     """One sweep over these families, then over the streams; ``name`` is that of its units."""
     match, said = units.match, list[dict[str, Any]]()
 
@@ -145,10 +141,7 @@ def _round(units: Units, streams: list[Key], families: list[list[Key]], reorder:
         said.append(units.run(f"{name}-family-{i}", i, family, partial(_update_family, match, family, reorder)))
 
     def update_stream(key: Key) -> dict[str, Any]:
-        old = match.values[key]
-        _update(match, key, exactly=True)
-        new = match.values[key]
-        return {"moved": old.keys() != new.keys() or any(not part.equal(new[name]) for name, part in old.items())}
+        return {"moved": streams.update(key)}
 
     # together, what is multiplied alike, and of a size for that; one by one, what other parts do (for that this one
     # waits, which no signal would end in another thread)
@@ -162,48 +155,10 @@ def _round(units: Units, streams: list[Key], families: list[list[Key]], reorder:
         with bfloat16_products() if quick else nullcontext():
             run_jobs(jobs, one_by_one=alone, device=match.device)
     moved = [
-        units.run(f"{name}-stream-{i}", i, [key], partial(update_stream, key))["moved"] for i, key in enumerate(streams)
+        units.run(f"{name}-stream-{i}", i, [key], partial(update_stream, key))["moved"]
+        for i, key in enumerate(streams.keys)
     ]
     return Sweep(any(one["orders_changed"] for one in said), any(moved))
-
-
-def _turn_to_ends(match: Match, streams: list[Key]) -> bool:
-    """Turn the streams so that the ends of the model agree, whose other axes are fixed (vocabulary, patches, labels).
-
-    A stream that is turned is an end of those that it meets. Each term counts alike. Says whether there are ends.
-    """
-    left, turned = list(streams), set[str]()
-    while found := next(((key, sites) for key in left if (sites := _ends(match, key, turned))), None):
-        key, sites = found
-        left.remove(key)
-        gram = match.gram(key, sites=sites, normalise=True)
-        if not gram.cross:  # tensors of zeros say nothing
-            continue
-        if match.groups[key].continuous:
-            gram = gram.map(_leaning, norms=lambda norm: norm)
-        match.set({key: on_cpu(match.groups[key].project(gram))})
-        turned.add(str(key[0]))
-    return bool(turned)
-
-
-def _leaning(cross: Tensor) -> Tensor:
-    """A cross-Gram that leaves a stream as it is where the ends, of fewer axes than it has, say nothing.
-
-    Rounding would decide there, differently on every machine, and the ascent goes on from where this starts it.
-    """
-    as_it_is = torch.eye(cross.shape[-1], dtype=cross.dtype, device=cross.device)
-    return cross + LEANING * torch.linalg.matrix_norm(cross) * as_it_is
-
-
-def _ends(match: Match, key: Key, turned: Collection[str]) -> list[Site]:
-    """Where a stream meets only what is fixed or ``turned``."""
-    sites = []
-    for site in match.sites(key):
-        block = match.spec.entries[site.tensor].layout.blocks[site.block]
-        others = [axis.space for i, axis in enumerate(block.axes) if i != site.axis and axis.space != "1"]
-        if others and all(space in turned or match.spec.spaces[space].group is None for space in others):
-            sites.append(site)
-    return sites
 
 
 def _update(match: Match, key: Key, exactly: bool) -> None:

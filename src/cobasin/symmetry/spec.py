@@ -234,7 +234,8 @@ class Spec:
         and beta.
         """
         own = disk.removeprefix(self.prefix)
-        own = re.sub(r"(LayerNorm)\.gamma$", r"\1.weight", re.sub(r"(LayerNorm)\.beta$", r"\1.bias", own))
+        if own.endswith((".gamma", ".beta")):
+            own = re.sub(r"(LayerNorm)\.gamma$", r"\1.weight", re.sub(r"(LayerNorm)\.beta$", r"\1.bias", own))
         return None if any(re.fullmatch(buffer, own) for buffer in self.buffers) else own
 
     @cached_property

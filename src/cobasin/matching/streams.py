@@ -1,0 +1,123 @@
+"""The residual streams of a match: where they start, and their steps.
+
+A stream runs through nearly every tensor, so its Gram is the dear part of a round. What reads and writes it is put
+together by the spaces that it is typed with besides: the embeddings by none, the FFNs by their neurons. The Gram of
+such a part is kept while nothing else has moved its tensors, as orders soon do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from cobasin.matching.state import Match, on_cpu, same
+from cobasin.symmetry.groups import Gram, Group, Value
+from cobasin.symmetry.spec import Key, Site
+
+LEANING = 1e-10  # of the norm of what the ends say: far above the rounding of float64
+
+Moved = dict[tuple[str, Key], Value]
+"""By which values of other keys the tensors of a part are moved."""
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Some places of a stream: how they were last compared, and what that gave, where it is kept."""
+
+    group: Group
+    moved: Moved
+    gram: Gram | None
+
+
+class Streams:
+    """The residual streams of a match, and what is known of their Grams."""
+
+    def __init__(self, match: Match):
+        self.match = match
+        self.keys = [key for key in match.groups if match.spec.spaces[str(key[0])].part == "residual"]
+        self._parts: dict[tuple[Key, tuple[str, ...]], _Part] = {}
+
+    def turn_to_ends(self) -> bool:
+        """Turn the streams so that the ends of the model agree, whose other axes are fixed (vocabulary, labels ...).
+
+        A stream that is turned is an end of those that it meets. Each term counts alike. Says whether any has turned.
+        """
+        left, ends, turned = list(self.keys), set[str](), False
+        while found := next(((key, sites) for key in left if (sites := self._ends(key, ends))), None):
+            key, sites = found
+            left.remove(key)
+            gram = self.match.gram(key, sites=sites, normalise=True)
+            if not gram.cross:  # tensors of zeros say nothing
+                continue
+            if self.match.groups[key].continuous:
+                gram = gram.map(_leaning, norms=lambda norm: norm)
+            value = on_cpu(self.match.groups[key].project(gram))
+            if not same(value, self.match.values[key]):
+                self.match.set({key: value})
+                turned = True
+            ends.add(str(key[0]))
+        return turned
+
+    def update(self, key: Key) -> bool:
+        """Take one exact step with a stream; says whether it has moved."""
+        match, old = self.match, self.match.values[key]
+        value = on_cpu(match.groups[key].project(self._gram(key), joint=not match.choice.paper))
+        return match.step({key: value}) and not same(value, old)
+
+    def _ends(self, key: Key, ends: Collection[str]) -> list[Site]:
+        """Where a stream meets only what is fixed or is among ``ends``."""
+        sites = []
+        for site in self.match.sites(key):
+            block = self.match.spec.entries[site.tensor].layout.blocks[site.block]
+            others = [axis.space for i, axis in enumerate(block.axes) if i != site.axis and axis.space != "1"]
+            if others and all(space in ends or self.match.spec.spaces[space].group is None for space in others):
+                sites.append(site)
+        return sites
+
+    def _gram(self, key: Key) -> Gram:
+        """The Gram of a stream, part by part, in an order that does not depend on what is kept."""
+        total = Gram()
+        for spaces, sites in self._by_spaces(key).items():
+            now = _Part(self.match.groups[key], self._moved(key, sites), None)
+            before = self._parts.get((key, spaces))
+            still = _alike(now, before) if before else not now.moved
+            gram = before.gram if before and still else None
+            if gram is None:
+                gram = self.match.gram(key, sites=sites)
+            self._parts[key, spaces] = replace(now, gram=gram if still else None)
+            total = total.plus(gram)
+        return total
+
+    def _by_spaces(self, key: Key) -> dict[tuple[str, ...], list[Site]]:
+        """The places of a stream, by the spaces whose elements move their tensors, too."""
+        found: dict[tuple[str, ...], list[Site]] = {}
+        for site in self.match.sites(key):
+            spaces = dict.fromkeys(str(other[0]) for other in self.match.movers(site, key))
+            found.setdefault(tuple(spaces), []).append(site)
+        return found
+
+    def _moved(self, key: Key, sites: list[Site]) -> Moved:
+        return {
+            (site.tensor, other): self.match.values[other] for site in sites for other in self.match.movers(site, key)
+        }
+
+
+def _alike(now: _Part, before: _Part) -> bool:
+    """Whether a part is compared as it was before."""
+    return (
+        now.group == before.group
+        and now.moved.keys() == before.moved.keys()
+        and all(same(value, before.moved[at]) for at, value in now.moved.items())
+    )
+
+
+def _leaning(cross: Tensor) -> Tensor:
+    """A cross-Gram that leaves a stream as it is where the ends, of fewer axes than it has, say nothing.
+
+    Rounding would decide there, differently on every machine, and the ascent goes on from where this starts it.
+    """
+    as_it_is = torch.eye(cross.shape[-1], dtype=cross.dtype, device=cross.device)
+    return cross + LEANING * torch.linalg.matrix_norm(cross) * as_it_is

@@ -1,0 +1,109 @@
+"""The Gram of a stream, of which what has not moved is kept: the same to the last bit, and not computed twice."""
+
+import pytest
+import torch
+
+from cobasin.matching import weights
+from cobasin.matching.choice import Choice
+from cobasin.matching.state import Match
+from cobasin.matching.streams import Streams
+from random_states import CONFIGS, form_of, random_state
+
+
+def start(family, source=2):
+    form = form_of(family)
+    return Match.of(form, Choice.parse("full"), random_state(form.spec, source), random_state(form.spec, 1))
+
+
+def spaces_of(match, sites):
+    return {str(other[0]) for site in sites for other in match._keys_of[site.tensor]}
+
+
+def recorded(match, monkeypatch):
+    """The spaces that move what a Gram is made of, besides the stream, of every Gram from now on."""
+    seen, gram = [], match.gram
+
+    def record(key, **given):
+        seen.append(spaces_of(match, given["sites"]) - {str(key[0])})
+        return gram(key, **given)
+
+    monkeypatch.setattr(match, "gram", record)
+    return seen
+
+
+def moved(match, part, seed=0):
+    """Sample the keys of a part."""
+    generator = torch.Generator().manual_seed(seed)
+    keys = [key for key in match.groups if match.spec.spaces[str(key[0])].part == part]
+    for key in keys:
+        batch, size = match.spec.batch(str(key[0])), match.spec.sizes[str(key[0])]
+        match.set({key: match.groups[key].sample(batch, size, generator)})
+    assert keys
+
+
+def gram_of(streams, match, key):
+    found = streams._gram(key)
+    fresh = Streams(match)._gram(key)
+    assert all(found.cross[charge].equal(term) for charge, term in fresh.cross.items())
+    return found
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_what_is_kept_is_what_would_be_found(family, monkeypatch):
+    match = start(family)
+    streams = Streams(match)
+    (key,) = streams.keys
+    whole = match.gram(key).total()
+    assert torch.allclose(gram_of(streams, match, key).total(), whole, rtol=1e-12, atol=1e-12)
+    moved(match, "ffn")
+    for _ in range(3):
+        gram_of(streams, match, key)
+    seen = recorded(match, monkeypatch)
+    streams._gram(key)
+    assert not seen, "nothing has moved"
+    moved(match, "attention")
+    streams._gram(key)
+    assert seen
+    assert not any("ffn" in spaces or not spaces for spaces in seen), "neither FFNs nor ends have moved"
+    moved(match, "ffn", seed=1)
+    seen.clear()
+    streams._gram(key)
+    assert {"ffn"} in seen
+    gram_of(streams, match, key)
+
+
+def test_another_group_asks_for_other_terms():
+    """Norms, that groups with a scale need, are no part of the Gram of one without."""
+    match = start("bert")
+    streams = Streams(match)
+    (key,) = streams.keys
+    for _ in range(3):
+        assert not streams._gram(key).source
+    group = type(match.groups[key])(scaled=True)
+    match.groups[key] = group
+    assert streams._gram(key).source
+
+
+def test_ends_that_agree_are_no_second_start(monkeypatch):
+    rounds, round_ = [], weights._round
+
+    def record(units, streams, families, reorder, name):
+        rounds.append(name)
+        return round_(units, streams, families, reorder, name)
+
+    monkeypatch.setattr(weights, "_round", record)
+    form = form_of("bert", folded=False)
+    anchor, noise = random_state(form.spec, 1), random_state(form.spec, 3)
+    near = {name: x + 0.01 * noise[name] for name, x in anchor.items()}
+    weights.ascend(Match.of(form, Choice.parse("full"), near, anchor))
+    assert [name for name in rounds if name.startswith("1-")] == ["1-0"]
+    rounds.clear()
+    weights.ascend(Match.of(form, Choice.parse("full"), noise, anchor))
+    assert [name for name in rounds if name.startswith("1-")] == ["1-0", "1-1"]
+
+
+def test_a_step_to_where_it_stands_costs_nothing(monkeypatch):
+    match = start("llama")
+    key, value = next(iter(match.values.items()))
+    monkeypatch.setattr(match, "distance", lambda name: pytest.fail("computed a distance"))
+    assert match.step({key: {part: x.clone() for part, x in value.items()}})
