@@ -130,9 +130,11 @@ def train(family: Family, seed: int, shared: Path, out: Path) -> None:
     """Train a model and write its folder, all or nothing; leave a folder alone that is finished.
 
     Raises:
-        InputError: the folder holds something else, data is missing, or the family's settings cannot be used.
+        InputError: the folder holds something else, or a model of other settings; data is missing, or the family's
+            settings cannot be used.
     """
     if (out / RECORD).exists():
+        check_trained(family, seed, out)
         print(f"{out}: is trained already")
         return
     check_output(out, overwrite=False)
@@ -146,9 +148,20 @@ def train(family: Family, seed: int, shared: Path, out: Path) -> None:
         model.to("cpu").save_pretrained(folder)
         if data.beside:
             data.beside(folder)
-        record = {"seed": seed, **family.model_dump(), **record}
+        record = _settings(family, seed) | record
         (folder / RECORD).write_text(json.dumps(record, indent=2) + "\n")
     print(f"{out}: {json.dumps(record['dev'])}")
+
+
+def check_trained(family: Family, seed: int, folder: Path) -> None:
+    """Refuse a model that was trained otherwise than a family says now."""
+    asked, made = json.loads(json.dumps(_settings(family, seed))), json.loads((folder / RECORD).read_text("utf-8"))
+    if changed := [key for key, value in asked.items() if made.get(key) != value]:
+        raise InputError(f"{folder}: was trained with another {', '.join(changed)}; remove it to train it anew")
+
+
+def _settings(family: Family, seed: int) -> dict[str, Any]:
+    return {"seed": seed, **family.model_dump()}
 
 
 def _run(model: Any, arguments: Any, data: Data) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from cobasin.data import DataConfig, batches, rows_of
 from cobasin.errors import InputError
 from common.results import write
 from experiment import DataSet, Experiment, Start
-from train import Family, train
+from train import Family, check_trained, train
 from world import World
 
 RECORD = "training.json"
@@ -112,7 +112,9 @@ def _of_family(start: Start, world: World) -> Path:
     if (world.shared / "models" / name / "config.json").exists():
         return world.shared / "models" / name
     folder = world.out / "models" / name
-    if not folder.exists():
+    if folder.exists():
+        check_trained(family, start.seed, folder)
+    else:
         train(family, start.seed, world.shared, folder)
     return folder
 

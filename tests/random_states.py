@@ -1,7 +1,7 @@
 """Random tiny models as tensors by spec name, float64, without building a model."""
 
 import torch
-from transformers import BertConfig, GPT2Config, LlamaConfig, ViTConfig
+from transformers import BertConfig, GPT2Config, LlamaConfig, StableLmConfig, ViTConfig
 
 from cobasin.architectures import declare
 from cobasin.checkpoints.checkpoint import load
@@ -45,6 +45,21 @@ CONFIGS = {
     "llama": ("LlamaForCausalLM", lambda: llama_config()),
     "llama with biases": ("LlamaForCausalLM", lambda: llama_config(attention_bias=True, mlp_bias=True)),
     "llama mqa": ("LlamaForCausalLM", lambda: llama_config(num_key_value_heads=1)),
+    "stablelm": (
+        "StableLmForCausalLM",
+        lambda: StableLmConfig(
+            hidden_size=24,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            num_hidden_layers=2,
+            intermediate_size=10,
+            vocab_size=20,
+            qk_layernorm=True,
+            partial_rotary_factor=0.34,
+            use_parallel_residual=True,
+            tie_word_embeddings=False,
+        ),
+    ),
 }
 
 

@@ -241,3 +241,16 @@ def test_heads_of_pre_training_in_the_file_of_a_bare_deberta(tmp_path):
     assert run("match", source, anchor, "--out", tmp_path / "out").code == 0
     found = tensors_of(tmp_path / "out")
     assert all(torch.equal(found[name], tensor) for name, tensor in unread.items())
+
+
+def test_a_defect_ends_with_a_code_of_its_own(monkeypatch):
+    """With 1, Python's own, verify says that functions differ."""
+
+    def fails(*given, **more):
+        raise ZeroDivisionError("a defect")
+
+    monkeypatch.setattr("cobasin.verification.verify", fails)
+    finished = run("verify", "a", "b")
+    assert finished.code == 70
+    assert finished.err.startswith("Traceback")
+    assert finished.err.endswith("ZeroDivisionError: a defect\n")

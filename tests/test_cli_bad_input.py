@@ -214,7 +214,19 @@ def test_different_vocabularies(folders):
         refused_by_both(source, anchor, f"{anchor / 'tokenizer.json'}: not a tokenizer file")
 
 
-@pytest.mark.parametrize("name", ["vocab.txt", "vocab.json", "merges.txt", "tokenizer.model", "spiece.model"])
+def test_different_vocabularies_in_different_files(folders):
+    source, anchor = folders
+    tokenizer(source, {"a": 0, "b": 1}, added_tokens=[{"id": 2, "content": "x"}])
+    (anchor / "vocab.txt").write_text("a\nb\n")
+    assert run("match", source, anchor, "--out", source.with_name("matched")).code == 0
+    (anchor / "vocab.txt").write_text("b\na\n")
+    refused_by_both(source, anchor, str(source / "tokenizer.json"), str(anchor / "vocab.txt"), "such as 0: 'a' and 'b'")
+
+
+SENTENCE_PIECE = ["tokenizer.model", "spiece.model", "spm.model", "sentencepiece.bpe.model"]
+
+
+@pytest.mark.parametrize("name", ["vocab.txt", "vocab.json", "merges.txt", *SENTENCE_PIECE])
 def test_different_vocabulary_files(folders, name):
     texts = ('{"a": 0, "b": 1}', '{"a": 1, "b": 0}') if name.endswith("json") else ("a\nb\n", "b\na\n")
     for folder, text in zip(folders, texts, strict=True):

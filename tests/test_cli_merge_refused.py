@@ -112,6 +112,11 @@ def test_an_output_that_would_replace_the_recipe(tmp_path, berts):
         elsewhere = recipe(tmp_path / "recipe.yaml", method, berts, **keys)
         line = refused(tmp_path, "merge", elsewhere, "--out", work, "--overwrite")
         assert f"{work}: holds {rows}, which is read" in line
+    data = work / "rows.yaml"
+    data.write_text(f"path: {tmp_path / 'rows.jsonl'}\n")
+    token_rows(tmp_path / "rows.jsonl")
+    line = refused(tmp_path, "merge", *berts, "--heal", 5, "--data", data, "--out", work, "--overwrite")
+    assert f"{work}: holds {data}, which is read" in line
     for where, text in (
         (berts[0], "lies in the input folder"),
         (tmp_path, "holds the input folder"),

@@ -1,13 +1,16 @@
 """Merging from Python and by recipes: every method, matched and not, and the order in which models are given."""
 
 from itertools import permutations
+from pathlib import Path
 
 import pytest
 import torch
 
 from cobasin.checkpoints.checkpoint import load
+from cobasin.checkpoints.writer import save
 from cobasin.errors import InputError
 from cobasin.finding.applying import transform
+from cobasin.finding.match import match
 from cobasin.fusion import arithmetic
 from cobasin.fusion.registry import find
 from cobasin.merging.merge import merge, merge_recipe
@@ -134,6 +137,64 @@ def test_models_in_memory_go_by_their_names():
     with pytest.raises(InputError, match=r"^model 1: bert.encoder.layer.0.attention.self.query.\w+ has NaN"):
         merge([checkpoint(CLASSIFIER, 0, torch.float32), broken])
     assert broken.label != "model 1"  # the caller's own is left as it is
+
+
+def test_names_of_models_in_memory_are_no_folders(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    a, b, c = (checkpoint(CLASSIFIER, seed, torch.float32) for seed in (0, 1, 2))
+    for name, model in (("model 0", b), ("base", a)):
+        save(model, Path(name))
+    found = merge([a, "model 0"], symmetry="none")
+    assert found.recipe.inputs == ["model 0'", "model 0"]
+    assert largest_difference(dict(found.checkpoint), {name: (a[name] + b[name]) / 2 for name in a}) < 1e-6
+    found = merge(["base", b], "task_arithmetic", base=c, symmetry="none", weights=[1, 0])
+    assert found.recipe.base == "base'"
+    assert largest_difference(dict(found.checkpoint), dict(a)) < 1e-5
+
+
+def test_what_is_computed_is_not_taken_for_its_files(tmp_path):
+    """A moved model has the folder of the one it was, and other tensors."""
+    folders = saved(tmp_path, CLASSIFIER, 2)
+    moved = transform(match(folders[1], folders[0]), folders[1])
+    assert not any("same model" in note for note in merge([moved, folders[1]], symmetry="none").notes)
+    assert any("same model" in note for note in merge([load(folders[1]), folders[1]], symmetry="none").notes)
+
+
+def test_a_filter_that_lets_nothing_through_is_noted():
+    models = {name: checkpoint(CLASSIFIER, seed, torch.float32) for seed, name in enumerate("ab")}
+    weight = [{"filter": "self_atn", "value": 0.3}, {"filter": "attention", "value": 0.5}, {"value": 1}]
+    content = {
+        "merge_method": "linear",
+        "models": [{"model": name} for name in models],
+        "parameters": {"weight": weight},
+    }
+    notes = merge_recipe(content, models).notes
+    assert notes == ["filter self_atn is part of no tensor's name, and has no effect"]
+
+
+def test_further_modules_that_differ_are_noted(tmp_path):
+    folders = saved(tmp_path, CLASSIFIER, 2)
+    for folder, text in zip(folders, ("a", "b"), strict=True):
+        (folder / "modules.json").write_text('[{"path": ""}, {"path": "2_Dense"}]')
+        (folder / "2_Dense").mkdir()
+        (folder / "2_Dense/model.safetensors").write_text(text)
+    note = f"2_Dense: not merged, but taken from {folders[0]}; the models differ there"
+    assert merge(folders, symmetry="none").notes == [note]
+    (folders[1] / "2_Dense/model.safetensors").write_text("a")
+    assert merge(folders, symmetry="none").notes == []
+
+
+def test_experts_are_fused_one_by_one_where_nothing_moves_them(monkeypatch):
+    """A stack of them would be several gigabytes of a large mixture."""
+    a, b = (checkpoint("mixtral/MixtralForCausalLM", seed, torch.float32) for seed in (0, 1))
+    expected = {name: (a[name] + b[name]) / 2 for name in a}
+    fused = merge([a, b], symmetry="none").checkpoint
+    stacks, stack = [], torch.stack
+    monkeypatch.setattr(torch, "stack", lambda *given, **more: stacks.append(1) or stack(*given, **more))
+    assert largest_difference(dict(fused), expected) < 1e-6
+    assert not stacks
+    dict(merge([a, b], symmetry="ffn").checkpoint)
+    assert stacks
 
 
 def test_a_base_in_memory_may_be_one_of_the_models():

@@ -11,7 +11,9 @@ import transformers as T
 import cobasin
 from cobasin import architectures
 from cobasin.architectures import declare, load_file, registered
+from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.typed import Typed
+from cobasin.errors import InputError
 from cobasin.proposal import propose
 from cobasin.proposal.checking import check_declaration
 from cobasin.symmetry.gauges import KeyBias
@@ -168,3 +170,14 @@ def test_layers_that_lack_a_tensor(tmp_path):
     source = propose(cobasin.load(state, made.config.to_dict() | {"architectures": ["Starcoder2ForCausalLM"]}))
     assert r'r"layers\.(1)\.self_attn\.q_proj\.bias"' in source
     assert "not every layer has the same tensors" in source
+
+
+@pytest.mark.parametrize("name", ['model.x": "1", "y', "a\nb", 'x"""y', "it's"])
+def test_names_that_would_be_code_are_refused(name, tmp_path):
+    made = starcoder2(0)
+    made.config.architectures = ["Starcoder2ForCausalLM"]
+    with pytest.raises(InputError, match="no draft is made of"):
+        propose(load({**made.state_dict(), name: torch.ones(2)}, made.config))
+    made.config.update({name: 1})
+    with pytest.raises(InputError, match="no draft is made of"):
+        propose(made)

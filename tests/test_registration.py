@@ -1,6 +1,7 @@
 """Architectures that users declare: in a file that they name, in a package of theirs."""
 
 import os
+import shutil
 import subprocess
 import sys
 
@@ -47,6 +48,14 @@ def test_match_and_merge_and_inspect_take_a_spec_file(folders, tmp_path):
     assert {row["space"]: row["group"] for row in spaces}["resid"] == "O(24) fixing 1"
     listed = run("inspect", "--list", "--spec", EXAMPLE, "--json").json["architectures"]
     assert next(row for row in listed if row["family"] == "Starcoder2")["file"] == str(EXAMPLE)
+
+
+def test_an_output_that_would_replace_the_spec_file(folders, tmp_path):
+    (tmp_path / "work").mkdir()
+    spec = shutil.copy(EXAMPLE, tmp_path / "work/own.py")
+    how = "--out", tmp_path / "work", "--overwrite", "--spec", spec
+    for verb, pair in (("match", folders), ("merge", folders), ("compare", folders)):
+        assert f"{tmp_path / 'work'}: holds {spec}, which is read" in refused(tmp_path, verb, *pair, *how)
 
 
 def test_without_the_spec_file_it_is_unknown(folders):

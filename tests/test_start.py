@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+import cobasin
+
 HEAVY = {"torch", "transformers", "numpy", "scipy", "peft", "ot", "matplotlib"}
 
 
@@ -21,3 +23,9 @@ def test_imported(program):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "imported:"
+
+
+@pytest.mark.parametrize("name", cobasin.__all__)
+def test_every_public_name_is_there(name):
+    assert getattr(cobasin, name).__name__ == name
+    assert getattr(cobasin, name).__doc__

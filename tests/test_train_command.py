@@ -173,6 +173,17 @@ def test_a_finished_model_is_left_alone(world, capsys):
     assert snapshot(world) == before
 
 
+def test_a_model_of_other_settings_is_not_taken_for_it(world, capsys):
+    assert run(world, world / "causal.yaml") == 0
+    text = (world / "causal.yaml").read_text()
+    changed = text.replace("max_steps: ", "max_steps: 1")
+    assert changed != text
+    (world / "causal.yaml").write_text(changed)
+    capsys.readouterr()
+    assert run(world, world / "causal.yaml") == 2
+    assert "was trained with another training; remove it to train it anew" in capsys.readouterr().err
+
+
 def test_an_interrupted_run_leaves_nothing_and_can_be_started_again(world, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt

@@ -119,6 +119,26 @@ def test_every_kind_of_model(architecture, config, settings, values):
     assert 0 < verdict.noise_float64 < 1e-6
 
 
+@pytest.mark.parametrize("pad", [40, 4000, -1])
+def test_a_padding_token_that_the_vocabulary_has_not(pad):
+    """Many configs of GPT-2 name the id behind the last one."""
+    model = make("GPT2LMHeadModel", "GPT2Config", GPT2)
+    model.config.pad_token_id = pad
+    assert verify(model, model).same is True
+
+
+def test_what_does_not_run_is_refused(monkeypatch):
+    """A traceback would end with the exit code of another function."""
+    model = bert()
+
+    def fails(model, inputs):
+        raise IndexError("index out of range in self")
+
+    monkeypatch.setattr("cobasin.verification.outputs", fails)
+    with pytest.raises(InputError, match="does not run on made-up inputs in float64: index out of"):
+        verify(model, model)
+
+
 def test_the_dtype_decides_how_much_rounding_is_forgiven():
     model = bert()
     exact, rounded = verify(model, permuted(model)), verify(*(changed(model, torch.bfloat16),) * 2)

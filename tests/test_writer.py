@@ -158,6 +158,19 @@ def test_other_files_are_carried_along(folder, tmp_path):
         assert (tmp_path / "out" / name).read_text() == text
 
 
+def test_weights_of_further_modules_are_carried_along(folder, tmp_path):
+    """Dense layers behind the model are part of what Sentence Transformers compute."""
+    modules = [{"path": ""}, {"path": "1_Pooling"}, {"path": "2_Dense"}, {"path": "../elsewhere"}]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    for name in ("2_Dense/model.safetensors", "onnx/model.safetensors", "../elsewhere/model.safetensors"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(name.encode())
+    save(load(folder), tmp_path / "out")
+    found = {str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    assert found == {"modules.json", "2_Dense/model.safetensors", "config.json", "model.safetensors"}
+    assert (tmp_path / "out/2_Dense/model.safetensors").read_bytes() == b"2_Dense/model.safetensors"
+
+
 def test_how_an_old_model_generates_is_kept(folder, tmp_path):
     """Its config.json says so, and Transformers takes that out of the config."""
     config = json.loads((folder / "config.json").read_text())

@@ -30,7 +30,7 @@ __version__ = "0.1.0"
 _HOME = {
     "Adapter": "adapters.folder",
     "Checkpoint": "checkpoints.checkpoint",
-    "Comparison": "evaluation.compare",
+    "Comparison": "comparing.compare",
     "Element": "symmetry.element",
     "InputError": "errors",
     "LossPath": "evaluation.path",
@@ -43,7 +43,7 @@ _HOME = {
     "TransportedAdapter": "finding.transport",
     "Verdict": "verification",
     "check_declaration": "proposal.checking",
-    "compare": "evaluation.compare",
+    "compare": "comparing.compare",
     "declares": "architectures",
     "evaluate": "evaluation.tasks",
     "fingerprint": "checkpoints.fingerprint",

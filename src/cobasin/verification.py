@@ -17,6 +17,8 @@ from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.running import build, cast_floats, input_sizes, instantiate, outputs, positions, probe
+from cobasin.checkpoints.weight_files import one_line
+from cobasin.errors import InputError
 
 # transformers computes RMSNorm, rotary angles and parts of the softmax in float32 even in a float64 model.
 FLOAT32_PARTS = 5e-6
@@ -64,7 +66,7 @@ def verify(a: Any, b: Any, tolerance: float | None = None, seed: int = 0) -> Ver
 
     Raises:
         InputError: a model that cannot be loaded, a class that transformers does not have, tensors that do not
-            fill it, an input of unknown kind.
+            fill it, an input of unknown kind, a model that does not run on them.
     """
     a, b = load(a), load(b)
     domains = [_domain(c) for c in (a, b)]
@@ -72,7 +74,7 @@ def verify(a: Any, b: Any, tolerance: float | None = None, seed: int = 0) -> Ver
         return Verdict(False, f"the models take different inputs: {domains[0]} against {domains[1]}")
     shorter = min(a, b, key=lambda c: positions(c.config))
     inputs = probe(shorter.config, shorter.architecture, seed)
-    left, right = (outputs(instantiate(c, torch.float64), inputs) for c in (a, b))
+    left, right = (_outputs(c, inputs) for c in (a, b))
     if left.shape != right.shape:
         sizes = f"{left.numel()} against {right.numel()}"
         return Verdict(False, f"the models return different numbers of values for the same inputs: {sizes}")
@@ -98,6 +100,16 @@ def verify(a: Any, b: Any, tolerance: float | None = None, seed: int = 0) -> Ver
         noise_float64=noise,
         tolerance=limit,
     )
+
+
+def _outputs(checkpoint: Checkpoint, inputs: Mapping[str, Tensor]) -> Tensor:
+    """What a model puts out in float64."""
+    model = instantiate(checkpoint, torch.float64)
+    try:
+        return outputs(model, inputs)
+    except (RuntimeError, IndexError, TypeError, ValueError) as error:  # whatever the code of a class raises
+        where = f"{checkpoint.label}: {checkpoint.architecture}"
+        raise InputError(f"{where} does not run on made-up inputs in float64: {one_line(error)}") from error
 
 
 def _judge(relative: float, noise: float | None) -> tuple[bool | None, float, str]:

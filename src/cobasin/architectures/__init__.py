@@ -111,6 +111,11 @@ def declared_in(architecture: str) -> Path | None:
     return None if declared is None or declared.own else Path(declared.declaration.__code__.co_filename).resolve()
 
 
+def files() -> list[Path]:
+    """The files from outside that declare architectures."""
+    return [path for name in registered() if (path := declared_in(name)) is not None]
+
+
 def declare(config: PreTrainedConfig, architecture: str, names: Collection[str] = ()) -> Spec:
     """The type of a model.
 

@@ -56,7 +56,7 @@ class Checkpoint(Tensors):
     `headers` holds every tensor's dtype, shape and shard in file order; `checkpoint[name]` reads (or
     computes) one tensor through `read`, which must be safe to call from several threads. `architecture` is
     the name of the model class that the tensors belong to; `folder` is where the model's other files
-    (tokenizer ...) are.
+    (tokenizer ...) are, and `stored` says whether its tensors are those of the files there.
     """
 
     def __init__(
@@ -67,6 +67,7 @@ class Checkpoint(Tensors):
         headers: dict[str, Header],
         read: Callable[[str], Tensor],
         folder: Path | None = None,
+        stored: bool = False,
     ):
         self.label = label
         self.config = config
@@ -74,6 +75,7 @@ class Checkpoint(Tensors):
         self.headers = headers
         self.read = read
         self.folder = folder
+        self.stored = stored
 
     @property
     def running_dtype(self) -> torch.dtype:
@@ -147,7 +149,7 @@ def _from_folder(folder: Path, label: str) -> Checkpoint:
         from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
         architecture = str(MODEL_MAPPING_NAMES.get(config.model_type, architecture))
-    return Checkpoint(label, config, architecture, headers, read, folder)
+    return Checkpoint(label, config, architecture, headers, read, folder, stored=True)
 
 
 def _from_state_dict(state: Mapping[str, Tensor], config: PreTrainedConfig | Mapping[str, Any] | None) -> Checkpoint:

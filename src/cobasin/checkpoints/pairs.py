@@ -24,7 +24,10 @@ _VOCABULARY_FILES = (
     "merges.txt",
     "tokenizer.model",
     "spiece.model",
+    "spm.model",
+    "sentencepiece.bpe.model",
 )
+_WITH_IDS = ("tokenizer.json", "vocab.txt", "vocab.json")  # they say which token an id is
 
 
 def check_pair(source: Typed, anchor: Typed) -> None:
@@ -109,10 +112,18 @@ def _said_once(value: object) -> object:
 
 
 def _vocabulary_problems(a: Path, b: Path) -> list[str]:
-    name = next((name for name in _VOCABULARY_FILES if (a / name).is_file() and (b / name).is_file()), None)
-    if name is None or (one := _vocabulary(a / name)) == (other := _vocabulary(b / name)):
+    common = next((name for name in _VOCABULARY_FILES if (a / name).is_file() and (b / name).is_file()), None)
+    names = [common] if common else _WITH_IDS
+    first, second = (next((path for name in names if (path := folder / name).is_file()), None) for folder in (a, b))
+    if first is None or second is None:
         return []
-    problem = f"the vocabularies differ ({a / name} and {b / name})"
+    one, other = _vocabulary(first), _vocabulary(second)
+    if not common and isinstance(one, dict) and isinstance(other, dict):
+        # what a tokenizer adds to its vocabulary is not in all kinds of files
+        one, other = ({place: of[place] for place in of if place in one and place in other} for of in (one, other))
+    if one == other:
+        return []
+    problem = f"the vocabularies differ ({first} and {second})"
     if isinstance(one, dict) and isinstance(other, dict):
         place = next(place for place in (*one, *other) if _token(one, place) != _token(other, place))
         tokens = f"{_token(one, place)} and {_token(other, place)}"

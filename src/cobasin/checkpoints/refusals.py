@@ -11,6 +11,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
+from cobasin.architectures import files
 from cobasin.errors import InputError
 from cobasin.paths import expanded
 
@@ -21,7 +22,7 @@ def check_output(out: Path, overwrite: bool, inputs: Iterable[Path | None] = ())
     """Refuse, before any work, an output folder that `save` would refuse after it.
 
     Raises InputError if `out` is a file, holds files without `overwrite`, cannot be written to, or overlaps
-    with one of the folders `inputs` (None: a model without a folder).
+    with one of the folders `inputs` (None: a model without a folder) or a file that declares an architecture.
     """
     target = expanded(out).resolve()
     with output_errors(target):
@@ -39,6 +40,7 @@ def check_output(out: Path, overwrite: bool, inputs: Iterable[Path | None] = ())
             raise InputError(f"{out}: {parent} is a file; choose another folder")
         if not os.access(parent, os.W_OK | os.X_OK):
             raise InputError(f"{out}: {parent} cannot be written to; choose another folder")
+    check_read(out, files())
 
 
 def check_read(out: Path, read: Iterable[str | Path | None], filled: Path | str | None = None) -> None:

@@ -83,7 +83,7 @@ def build(checkpoint: Checkpoint, state: dict[str, Tensor], dtype: torch.dtype) 
                 output_loading_info=True,
                 **options,
             )
-    except (KeyError, ValueError, ImportError) as error:  # an activation or a rotary scaling it does not know
+    except (KeyError, ValueError, ImportError, AssertionError) as error:  # an activation or a padding it does not know
         raise InputError(f"{where} cannot be built by transformers from this config: {one_line(error)}") from error
     except RuntimeError as error:
         if "conversion" not in str(error):
@@ -188,8 +188,8 @@ def _tokens(config: PreTrainedConfig, architecture: str, generator: torch.Genera
     if isinstance(eos, int) and ("decoder_input_ids" in accepted or "CLIP" in architecture):
         # Sequence classification with a decoder, and CLIP, read the position of an end-of-sequence token.
         tokens[torch.arange(2), mask.sum(1) - 1] = eos
-    # Some configs have -1 for "no padding token".
-    tokens[mask == 0] = max(pad or 0, 0)
+    # Some configs have -1 for "no padding token", or one that their vocabulary has not.
+    tokens[mask == 0] = pad if isinstance(pad, int) and 0 <= pad < config.vocab_size else 0
     inputs = {"input_ids": tokens, "attention_mask": mask}
     if not architecture.endswith("ForSequenceClassification"):  # there the decoder reads what the encoder reads
         inputs["decoder_input_ids"] = decoder_tokens

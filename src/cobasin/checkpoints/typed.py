@@ -104,12 +104,13 @@ class Typed(Mapping[str, Tensor]):
 
     def __getitem__(self, name: str) -> Tensor:
         if stack := self.spec.entries[name].stack:
-            return torch.stack([self._read(part) for part in stack])
+            return torch.stack([self.part(part) for part in stack])
         if name not in self.disk_names and name in self.spec.tied:
             name = self.spec.tied[name]
-        return self._read(name)
+        return self.part(name)
 
-    def _read(self, name: str) -> Tensor:
+    def part(self, name: str) -> Tensor:
+        """A tensor of the file, which may be one of those that a stack is made of."""
         tensor = self.checkpoint[self.disk_names[name]]
         if name not in self._checked:
             self._check(name, tensor)
@@ -156,6 +157,7 @@ class Typed(Mapping[str, Tensor]):
         if dtype is not None:
             config = copy.deepcopy(config)
             config.dtype = dtype
+        one_by_one = getattr(state, "part", None)
         # a file asks for the tensors of a stack one by one, mostly in turn with those of two others
         stacked = lru_cache(maxsize=4)(state.__getitem__)
 
@@ -163,7 +165,11 @@ class Typed(Mapping[str, Tensor]):
             if disk not in spec_names:
                 return self.checkpoint[disk]
             name, place = self.spec.file_entries[spec_names[disk]]
-            tensor = (state[name] if place is None else stacked(name)[place].clone()).to(headers[disk].dtype)
+            if place is None:
+                tensor = state[name]
+            else:
+                tensor = one_by_one(spec_names[disk]) if one_by_one else stacked(name)[place].clone()
+            tensor = tensor.to(headers[disk].dtype)
             if not _is_finite(tensor):
                 raise InputError(
                     f"{source.label}: {disk}, transformed, does not fit {tensor.dtype}: its largest values become "

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import pickle
+import re
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -113,6 +114,18 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise InputError(f"{path}: holds a {type(content).__name__}; expected a JSON object")
     return content
+
+
+def module_weights(folder: Path) -> list[Path]:
+    """The weights of what follows the model in a folder of Sentence Transformers, such as dense layers behind it."""
+    try:
+        modules = json.loads((folder / "modules.json").read_text("utf-8"))
+        paths = [one["path"] for one in modules]
+    except (OSError, ValueError, KeyError, TypeError):  # another tool's file, or none
+        return []
+    inside = [folder / path for path in paths if isinstance(path, str) and re.fullmatch(r"[\w-][\w.-]*", path)]
+    files = (one / name for one in inside for name in (SINGLE_FILE, BIN_FILE))
+    return [file for file in files if file.is_file()]
 
 
 def listed(problems: Sequence[str]) -> str:

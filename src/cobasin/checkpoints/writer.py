@@ -15,7 +15,14 @@ import torch
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.output import publishing, unfinished
 from cobasin.checkpoints.sequential import SequentialFile
-from cobasin.checkpoints.weight_files import INDEX_FILE, SAFETENSORS_DTYPES, SINGLE_FILE, Header, read_json
+from cobasin.checkpoints.weight_files import (
+    INDEX_FILE,
+    SAFETENSORS_DTYPES,
+    SINGLE_FILE,
+    Header,
+    module_weights,
+    read_json,
+)
 from cobasin.errors import InputError
 from cobasin.execution.parts import Part
 
@@ -28,7 +35,7 @@ GENERATION_FILE = "generation_config.json"
 _BEHIND = 1 << 20  # bytes: what is smaller is not worth handing to another thread
 
 Progress = Callable[[int], None]
-Content = Callable[[Path], None] | str | None
+Content = Callable[[Path], object] | str | None
 """Of a file beside the weights: what writes it to a path, its text; None where there shall be none."""
 
 
@@ -44,9 +51,10 @@ def save(
 
     Shards and their order are those of `checkpoint.headers`, as safetensors; tensors are read one at a time,
     so memory is bounded by the largest. The tokenizer and the other files of `checkpoint.folder` that are
-    neither weights, a README nor a report are carried along. `files` adds files by name: their text, or a function that
-    writes to the path it is given; None leaves out what would be carried. `progress` is called after every tensor with
-    the number of its bytes.
+    neither weights, a README nor a report are carried along, and so are the weights of further modules (of
+    Sentence Transformers). `files` adds files by name: their text, or a function that writes to the path it is
+    given; None leaves out what would be carried. `progress` is called after every tensor with the number of its
+    bytes.
 
     Everything is written to a sibling of `out` that is renamed at the end; an old `out` is replaced only
     then.
@@ -179,10 +187,11 @@ def _bytes_of(checkpoint: Checkpoint, name: str, header: Header) -> memoryview:
 
 
 def _carry(source: Path, folder: Path) -> None:
+    beside = module_weights(source)
     for path in source.rglob("*"):
         name = path.relative_to(source)
         hidden = any(part.startswith(".") for part in name.parts)
-        weights = path.suffix in _WEIGHT_SUFFIXES or path.name.endswith(".index.json")
+        weights = (path.suffix in _WEIGHT_SUFFIXES or path.name.endswith(".index.json")) and path not in beside
         # README and report describe the source, and the config is written anew.
         described = path.name in ("config.json", "cobasin.json") or path.stem.lower() == "readme"
         own = len(name.parts) == 1 and described
@@ -209,7 +218,7 @@ def _keep_generation(checkpoint: Checkpoint, source: Path, folder: Path) -> None
         _write_file(folder / GENERATION_FILE, json.dumps(settings, indent=2, sort_keys=True) + "\n")
 
 
-def _write_file(path: Path, content: Callable[[Path], None] | str) -> None:
+def _write_file(path: Path, content: Callable[[Path], object] | str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     if isinstance(content, str):
         path.write_text(content, encoding="utf-8", errors="backslashreplace")  # paths may hold what is no UTF-8

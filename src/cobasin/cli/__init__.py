@@ -1,7 +1,7 @@
 """The command line: the verbs, progress on standard error, exit codes.
 
 Exit codes: 0 done (verify: the same function), 1 verify found different functions or inspect --check a wrong
-declaration, 2 bad input or undecided, 130 interrupted.
+declaration, 2 bad input or undecided, 70 a defect of cobasin (with its traceback), 130 interrupted.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import io
 import os
 import signal
 import sys
+import traceback
 
 from cobasin.cli import making, measuring, showing  # noqa: F401 - each adds its commands, in the order of the help
 from cobasin.cli.shared import app
 from cobasin.errors import InputError
 
-INTERRUPTED = 130
+INTERRUPTED, DEFECT = 130, 70
 
 
 def _terminate(*_: object) -> None:
@@ -48,3 +49,6 @@ def main() -> None:
             keeps = bool({"--resume", "--part"} & words) or {"--engine", "ray"} <= words
             print(f"interrupted; {kept if keeps else left}", file=sys.stderr)
         raise
+    except Exception:  # Python would end with 1, which is an answer of verify
+        traceback.print_exc()
+        sys.exit(DEFECT)

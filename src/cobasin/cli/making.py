@@ -285,17 +285,17 @@ def merge(
         "data": data,
     }
     given = {name: value for name, value in options.items() if value not in (None, []) and value is not False}
-    recipe = merging.recipe_of(models, given)
+    recipe, read = merging.recipe_of(models, given), [*models, *([] if data is None else [data])]
     if dry_run:
         declare(spec)
         how = {"resume": resume or engine == "ray", "part": one_part(part, engine, resume)}
-        result(merging.plan_of(recipe, out, overwrite, models, **how), json, tables.plan)
+        result(merging.plan_of(recipe, out, overwrite, read, **how), json, tables.plan)
         return
     if out is None:
         raise InputError("--out is missing: name the folder to write, or ask for the plan with --dry-run")
 
     def work(**how: Any) -> dict:
         declare(spec)
-        return merging.merge_to_folder(recipe, out, overwrite, models, **how)
+        return merging.merge_to_folder(recipe, out, overwrite, read, **how)
 
     in_parts(work, part, engine, address, resume, json, tables.merge_report)

@@ -29,8 +29,15 @@ def propose_order(match: Match, base: Key) -> dict[Key, Value]:
     inside the group (size one where there is no such order), then what else a fibre varies over.
     """
     fibres, inner = match.fibres(base), inner_order(match, base)
-    # orders of their own, such as the neurons of an expert: too large to hold the Grams of all pairs
-    orders = [key for key in fibres if key != inner and isinstance(match.groups[key], Permutation)]
+    # orders of their own, such as the neurons of an expert: too large to hold the Grams of all pairs; those of a head's
+    # own coordinates are bases like others
+    orders = [
+        key
+        for key in fibres
+        if key != inner
+        and isinstance(match.groups[key], Permutation)
+        and match.spec.spaces[str(key[0])].part != "attention"
+    ]
     bases = [key for key in fibres if key != inner and key not in orders]
     pairs = (str(base[0]), str(inner[0])) if inner else (str(base[0]),)
     family = [base, *fibres]

@@ -48,15 +48,26 @@ class Fusion:
         return [name for name in self.spec.file_entries if name not in self.spec.tied]
 
     @property
+    def unmoved(self) -> bool:
+        """Whether the models are as their files have them."""
+        return all(isinstance(state, Typed) for state in self.states)
+
+    @property
+    def idle(self) -> list[str]:
+        """Which filters have no effect."""
+        names = self.recipe.idle_filters([self.on_disk(part) for part in self.parts])
+        return [f"filter {name} is part of no tensor's name, and has no effect" for name in names]
+
+    @property
     def notes(self) -> list[str]:
-        """Which tensors are averaged, because nothing was collected for them."""
+        """`idle`; which tensors are averaged, because nothing was collected for them."""
         collected = {"grams": self.statistics.grams, "fishers": self.statistics.fishers}
         left = [
             sum(self.spec.file_entries[name][0] not in found for name in self.parts)
             for kind, found in collected.items()
             if kind in self.method.inputs
         ]
-        return [f"{count} tensors have no statistics and are averaged" for count in left if count]
+        return self.idle + [f"{count} tensors have no statistics and are averaged" for count in left if count]
 
     @property
     def weights(self) -> list[float] | None:
@@ -104,12 +115,27 @@ class Fusion:
         name = self.spec.tied.get(name, name)
         return self.from_tensors(name, self.statistics.grams.get(name), dtype)
 
+    def part(self, part: str, dtype: torch.dtype | None = None) -> Tensor:
+        """A merged tensor of the file that is one of a stack, of models whose tensors nothing moves; see `tensor`."""
+        name, place = self.spec.file_entries[part]
+        assert place is not None
+        models = [state.part(part) for state in self.states if isinstance(state, Typed)]
+        given = {
+            "tensors": [models[i] for i in self.fused],
+            "base": None if self.base is None else models[self.base],
+            **_within(self._collected(name), place),
+        }
+        return self._fused(part, given, dtype)
+
+    def _collected(self, name: str) -> dict[str, Any]:
+        return {"fishers": self.statistics.fishers.get(name), "grams": self.statistics.grams.get(name)}
+
     def from_tensors(self, name: str, grams: list[InputGram] | None, dtype: torch.dtype | None = None) -> Tensor:
         """One merged tensor, given the Grams of its inputs (None: it has none)."""
         given = {
             "tensors": [self.states[i][name] for i in self.fused],
             "base": None if self.base is None else self.states[self.base][name],
-            "fishers": self.statistics.fishers.get(name),
+            **self._collected(name),
             "grams": grams,
         }
         stack = self.spec.entries[name].stack

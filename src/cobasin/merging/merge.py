@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.typed import Typed
+from cobasin.checkpoints.writer import Content
 from cobasin.data.tokens import tokenizer_files
 from cobasin.errors import InputError
 from cobasin.finding.kept import Kept
@@ -21,7 +24,7 @@ from cobasin.finding.match import Matched, match_all
 from cobasin.fusion.registry import find
 from cobasin.merging.after import Afterwards, worse
 from cobasin.merging.fused import Fusion
-from cobasin.merging.parents import equally_tied, matches, prepare, repeated
+from cobasin.merging.parents import equally_tied, matches, prepare, repeated, unmerged
 from cobasin.merging.statistics import Statistics, batches_of, in_turn, statistics_of
 from cobasin.progress import Progress
 from cobasin.recipe import Recipe
@@ -64,17 +67,15 @@ class Merge:
         return self.checkpoints[0]
 
     @property
-    def tokenizer(self) -> dict[str, Path | None]:
-        """The tokenizer's files by name, where the recipe asks for another one than that of the folder of `checkpoint`.
-
-        None for those of that folder that the other tokenizer has not.
-        """
+    def files(self) -> dict[str, Content]:
+        """For `save`: another tokenizer than that of the folder of `checkpoint`, where the recipe asks for it."""
         model = self.recipe.tokenizer_model
         folder = None if model is None else self.parents[self.names.index(model)].folder
         if folder is None or not (found := tokenizer_files(folder)):
             return {}
         own = [] if self.checkpoint.folder is None else tokenizer_files(self.checkpoint.folder)
-        return {path.name: None for path in own} | {path.name: path for path in found}
+        left: dict[str, Content] = {path.name: None for path in own}
+        return left | {path.name: partial(shutil.copyfile, path) for path in found}
 
     @property
     def elements(self) -> list[Element | None]:
@@ -124,7 +125,10 @@ def merge(
     count = len(models) + (base is not None)
     if count < 2:
         raise InputError(f"a merge needs two models or more, got {count}")
-    names = [str(model) if isinstance(model, (str, Path)) else f"model {i}" for i, model in enumerate(models)]
+    taken = {str(model) for model in (*models, base) if isinstance(model, (str, Path))}
+    names = [
+        str(model) if isinstance(model, (str, Path)) else _unlike(f"model {i}", taken) for i, model in enumerate(models)
+    ]
     loaded = dict(zip(names, models, strict=True))
     parameters = {name.removesuffix("_"): value for name, value in parameters.items()}
     if weights is not None:
@@ -145,7 +149,7 @@ def merge(
         "match": {"symmetry": symmetry, "anchor": _named(names, anchor, "anchor")},
     }
     if base is not None:
-        same = next((name for name, model in loaded.items() if model is base), "base")
+        same = next((name for name, model in loaded.items() if model is base), _unlike("base", taken))
         content["base_model"] = str(base) if isinstance(base, (str, Path)) else same
         loaded[content["base_model"]] = base
     if head is not None:
@@ -182,7 +186,7 @@ def merge_recipe(
     read = batches_of(recipe, typed, fused)
     (owner, *_) = owning = owners(recipe)
     afterwards = Afterwards.of(recipe, names, typed, owner)
-    notes = [*recipe.notes, *repeated(names, typed, recipe.base)]
+    notes = [*recipe.notes, *repeated(names, typed, recipe.base), *unmerged(names, typed, owner)]
     report = progress or (lambda *_: None)
     parents = [model.checkpoint for model in typed]
     matched = _equally_tied(_matched(recipe, names, typed, report, keep))
@@ -266,17 +270,21 @@ def _state(fusion: Fusion, owner: int, own_head: bool, narrow: bool) -> State:
     typed = fusion.typed[owner]
     heads = set(typed.task_heads) if own_head else set()
     dtypes: dict[str, set[torch.dtype]] = {}
-    for part, disk in typed.disk_names.items() if narrow else ():
-        name, _ = typed.spec.file_entries[part]
+    for own, disk in typed.disk_names.items() if narrow else ():
+        name, _ = typed.spec.file_entries[own]
         dtypes.setdefault(name, set()).add(_dtype(fusion.recipe) or typed.checkpoint.headers[disk].dtype)
 
-    def tensor(name: str) -> Tensor:
-        if name in heads:
-            return fusion.states[owner][name]
+    def dtype(name: str) -> torch.dtype | None:
         found = dtypes.get(name, ())
-        return fusion.tensor(name, *found) if len(found) == 1 else fusion.tensor(name)
+        return next(iter(found)) if len(found) == 1 else None
 
-    return Lazy(typed, tensor)
+    def tensor(name: str) -> Tensor:
+        return fusion.states[owner][name] if name in heads else fusion.tensor(name, dtype(name))
+
+    def part(name: str) -> Tensor:
+        return fusion.part(name, dtype(typed.spec.file_entries[name][0]))
+
+    return Lazy(typed, tensor, part if fusion.unmoved else None)
 
 
 def _dtype(recipe: Recipe) -> torch.dtype | None:
@@ -291,6 +299,13 @@ def _equally_tied(matched: Matched) -> Matched:
 
 def _several(value: Any) -> bool:
     return isinstance(value, (list, tuple))
+
+
+def _unlike(name: str, taken: Collection[str]) -> str:
+    """A name for a model in memory, which no other one has."""
+    while name in taken:
+        name += "'"
+    return name
 
 
 def _named(names: Sequence[str], model: str | int, what: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.pairs import check_pair
 from cobasin.checkpoints.typed import Typed
+from cobasin.checkpoints.weight_files import module_weights
 from cobasin.errors import InputError
 from cobasin.matching.choice import Choice
 from cobasin.merging.fused import Fusion
@@ -83,9 +84,25 @@ def repeated(names: Sequence[str], models: Sequence[Typed], base: str | None) ->
     return found
 
 
+def unmerged(names: Sequence[str], models: Sequence[Typed], owner: int) -> list[str]:
+    """A note on further modules of Sentence Transformers, of which the result has those of the ``owner``."""
+    found, own = set[str](), models[owner].checkpoint.folder
+    for model in models:
+        folder = model.checkpoint.folder
+        if own is None or folder is None or folder == own:
+            continue
+        for one, other in ((own, folder), (folder, own)):
+            for file in module_weights(one):
+                name = file.relative_to(one)
+                if not (other / name).is_file() or not filecmp.cmp(file, other / name, shallow=False):
+                    found.add(name.parent.name)
+    listed = ", ".join(sorted(found))
+    return [f"{listed}: not merged, but taken from {names[owner]}; the models differ there"] if found else []
+
+
 def _same_files(a: Checkpoint, b: Checkpoint) -> bool:
     """Whether two models are of the same weight files."""
     shards = [sorted({header.shard for header in one.headers.values()}) for one in (a, b)]
-    if a.folder is None or b.folder is None or shards[0] != shards[1]:
+    if not (a.stored and b.stored and a.folder and b.folder) or shards[0] != shards[1]:
         return False
     return all(filecmp.cmp(a.folder / shard, b.folder / shard, shallow=False) for shard in shards[0])

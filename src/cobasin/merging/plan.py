@@ -63,7 +63,7 @@ def plan(recipe: Recipe, models: Mapping[str, Any]) -> dict[str, Any]:
         "groups": list(groups.values()),
         "statistics": None,
         "after": None,
-        "notes": list(recipe.notes),
+        "notes": [*recipe.notes, *fusion.idle],
     }
     if afterwards is not None:
         asked = afterwards.asked

@@ -33,6 +33,7 @@ KEYS = {
     "label": ("num_labels",),
 }
 POSITIONS = re.compile(r"position|pos_emb|embed_pos|(^|\.)pos(\.|$)|wpe")
+_PLAIN = re.compile(r"[\w.*-]+")
 BUFFERS = re.compile(r"(inv_freq|masked_bias|position_ids|token_type_ids)$")
 
 
@@ -87,6 +88,9 @@ class Draft:
 
     def __init__(self, checkpoint: Checkpoint):
         self.architecture, self.config, self.label = checkpoint.architecture, checkpoint.config, checkpoint.label
+        for name in (*checkpoint.headers, *self.config.to_dict()):  # both become Python text, which is run some day
+            if not _PLAIN.fullmatch(name):
+                raise InputError(f"{self.label}: no draft is made of {name!r}: expected letters, digits, _ . * -")
         self.variables: dict[str, str] = {}
         self.spaces: dict[str, list[str]] = {}
         self.templates: dict[str, str] = {}

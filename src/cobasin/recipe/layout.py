@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -161,6 +161,13 @@ class Layout:
             key: tuple(value(parameter, i) for i in self.fused) if parameter.each else value(parameter, self.fused[0])
             for key, parameter in self.method.parameters.items()
         }
+
+    def idle_filters(self, names: Collection[str]) -> list[str]:
+        """The filters that let no tensor of these on-disk names through."""
+        scopes = [scope for own, shared in self._scopes for scope in (*own, *shared)]
+        settings = [setting for scope in scopes for found in scope.values() for setting in found]
+        idle = [setting.filter for setting in settings if not any(map(setting.applies, names))]
+        return list(dict.fromkeys(filter(None, idle)))
 
     def _place(self, layer: int | None, layers: int, after_layers: bool) -> tuple[int, float]:
         """The part that a tensor belongs to, and its position there, 0 to 1."""

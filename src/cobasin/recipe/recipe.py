@@ -13,7 +13,7 @@ Model folders are relative to the current directory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -174,6 +174,10 @@ class Recipe(Block):
         """Raise InputError unless the slices, if any, are all layers of a model with that many."""
         with self._named():
             self._layout.check_layers(count)
+
+    def idle_filters(self, names: Collection[str]) -> list[str]:
+        """The filters that let no tensor of these on-disk names through."""
+        return self._layout.idle_filters(names)
 
     def parameters_of(self, name: str, layer: int | None, layers: int, after_layers: bool = False) -> dict[str, Any]:
         """The method's parameters for one tensor; where models have their own, a tuple with a value for each input.

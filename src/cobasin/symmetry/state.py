@@ -28,10 +28,16 @@ def wide(tensor: Tensor) -> Tensor:
 
 
 class Lazy(Mapping[str, Tensor]):
-    """Tensors that are computed each time they are asked for."""
+    """Tensors that are computed each time they are asked for.
 
-    def __init__(self, names: Collection[str], compute: Callable[[str], Tensor]):
-        self.names, self.compute = names, compute
+    Attributes:
+        part: computes a tensor of the file that is one of a stack; None where all of the stack has to be computed.
+    """
+
+    def __init__(
+        self, names: Collection[str], compute: Callable[[str], Tensor], part: Callable[[str], Tensor] | None = None
+    ):
+        self.names, self.compute, self.part = names, compute, part
 
     def __getitem__(self, name: str) -> Tensor:
         return self.compute(name)
