@@ -45,6 +45,8 @@ CONFIGS = {
     "llama": ("LlamaForCausalLM", lambda: llama_config()),
     "llama with biases": ("LlamaForCausalLM", lambda: llama_config(attention_bias=True, mlp_bias=True)),
     "llama mqa": ("LlamaForCausalLM", lambda: llama_config(num_key_value_heads=1)),
+}
+BY_NAME = CONFIGS | {
     "stablelm": (
         "StableLmForCausalLM",
         lambda: StableLmConfig(
@@ -80,7 +82,7 @@ def llama_config(**changes):
 
 
 def spec_of(family):
-    architecture, config = CONFIGS[family]
+    architecture, config = BY_NAME[family]
     return declare(config(), architecture)
 
 
