@@ -1,14 +1,11 @@
 """One hash for one model, however it is stored."""
 
 import copy
-import threading
-import time
 
 import pytest
 import torch
 
 import tiny_models
-from cobasin.checkpoints.ahead import hashing
 from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.fingerprint import fingerprint, tensor_hash
 
@@ -57,35 +54,3 @@ def test_the_bytes_of_a_tensor():
     assert tensor_hash(values) == tensor_hash(values.T.contiguous().T)
     assert tensor_hash(values) != tensor_hash(values.T)
     assert tensor_hash(torch.tensor(1.0)) != tensor_hash(torch.tensor(2.0))
-
-
-def test_hashed_ahead(model, tmp_path, monkeypatch):
-    """What a thread hashes meanwhile is the same, and not hashed again; what it cannot hash is no error of its own."""
-    model.save_pretrained(tmp_path / "one", max_shard_size="10KB")
-    (tmp_path / "empty").mkdir()
-    expected = fingerprint(tmp_path / "one")
-    with hashing([str(tmp_path / "one"), str(tmp_path / "empty"), "org/name"]) as ahead:
-        found = load(tmp_path / "one")
-        monkeypatch.setattr("cobasin.checkpoints.fingerprint.tensor_hash", lambda tensor: pytest.fail("hashed again"))
-        assert ahead.fingerprint(found) == expected
-        monkeypatch.undo()
-        assert ahead.fingerprint(load(model)) == expected  # in memory, so hashed now
-        moved = copy.copy(found)
-        moved.stored, moved.read = False, lambda name: found[name] + 1
-        assert ahead.fingerprint(moved) != expected
-
-
-def test_hashing_ends_with_what_it_is_for(model, tmp_path, monkeypatch):
-    model.save_pretrained(tmp_path)
-    seen, begun = [], threading.Event()
-
-    def slowly(tensor):
-        seen.append(tensor)
-        begun.set()
-        time.sleep(0.05)
-        return ""
-
-    monkeypatch.setattr("cobasin.checkpoints.ahead.tensor_hash", slowly)
-    with hashing([str(tmp_path)]):
-        assert begun.wait(10)
-    assert len(seen) < len(load(tmp_path)) / 2

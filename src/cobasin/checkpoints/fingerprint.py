@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -11,14 +10,14 @@ import torch
 from blake3 import blake3
 from torch import Tensor
 
-from cobasin.checkpoints.checkpoint import Checkpoint, load
+from cobasin.checkpoints.checkpoint import load
 from cobasin.execution.jobs import run_jobs
 
 # Keys that say where a config is from, or how it is stored; so do those that begin with an underscore.
 _NO_FUNCTION = {"architectures", "dtype", "torch_dtype", "transformers_version"}
 
 
-def fingerprint(model: Any, hashes: Mapping[str, str] | None = None) -> str:
+def fingerprint(model: Any) -> str:
     """BLAKE3, in hexadecimal, of a model: the same for the same one, however it is split into files.
 
     Of its config, without what does not say what the model computes; of its class; and of the name, dtype, shape
@@ -26,26 +25,19 @@ def fingerprint(model: Any, hashes: Mapping[str, str] | None = None) -> str:
 
     Args:
         model: anything `load` takes; its tensors are read one by one in every thread.
-        hashes: `tensor_hash` of every tensor, where they are known.
     """
-    checkpoint = load(model)
-    hashes = hashes or _hashes(checkpoint)
+    checkpoint, hashes = load(model), {}
+
+    def hash_one(name: str) -> None:
+        hashes[name] = tensor_hash(checkpoint[name])
+
+    run_jobs([partial(hash_one, name) for name in sorted(checkpoint)])
     tensors = [
         [name, str(header.dtype), list(header.shape), hashes[name]]
         for name, header in sorted(checkpoint.headers.items())
     ]
     content = [checkpoint.architecture, _function(checkpoint.config.to_dict()), tensors]
     return blake3(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def _hashes(checkpoint: Checkpoint) -> dict[str, str]:
-    found: dict[str, str] = {}
-
-    def hash_one(name: str) -> None:
-        found[name] = tensor_hash(checkpoint[name])
-
-    run_jobs([partial(hash_one, name) for name in sorted(checkpoint)])
-    return found
 
 
 def tensor_hash(tensor: Tensor) -> str:

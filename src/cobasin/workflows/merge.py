@@ -13,8 +13,8 @@ import yaml
 
 from cobasin import __version__
 from cobasin.checkpoints import card
-from cobasin.checkpoints.ahead import Ahead, hashing
 from cobasin.checkpoints.checkpoint import Checkpoint, load
+from cobasin.checkpoints.fingerprint import fingerprint
 from cobasin.checkpoints.output import FOUND, working
 from cobasin.checkpoints.refusals import check_output, check_read
 from cobasin.checkpoints.sharing import sharing
@@ -175,43 +175,40 @@ def merge_to_folder(
         part: do this part, of so many, of the work; what is left is done by the same call with ``resume`` instead.
     """
     _check_whole(recipe, resume, part)
-    with hashing(recipe.referenced if part is None else ()) as ahead:
-        loaded = {name: load(name) for name in recipe.referenced}
-        folders = [model.folder for model in loaded.values()]
-        read = _check_out(recipe, out, overwrite, arguments, loaded)
-        run: dict[str, Any] | None = None
-        if recipe.after is None:
-            run = {"command": "merge", "cobasin": __version__, "recipe": recipe.text()}
-            run |= inputs_of(loaded, read)
-        if part is not None and run is not None:
-            with sharing(out, overwrite, folders, run, part) as (folder, one):
-                with bars.steps() as progress:
-                    merged = merge_recipe(recipe, loaded, progress, Kept(folder / FOUND, one))
-                shards_with_bar(merged.checkpoint, folder, out, one)
-            return part_report(out, part)
-        with working(out, overwrite, folders, run, resume) as folder:
+    loaded = {name: load(name) for name in recipe.referenced}
+    folders = [model.folder for model in loaded.values()]
+    read = _check_out(recipe, out, overwrite, arguments, loaded)
+    run: dict[str, Any] | None = None
+    if recipe.after is None:
+        run = {"command": "merge", "cobasin": __version__, "recipe": recipe.text()}
+        run |= inputs_of(loaded, read)
+    if part is not None and run is not None:
+        with sharing(out, overwrite, folders, run, part) as (folder, one):
             with bars.steps() as progress:
-                merged = merge_recipe(recipe, loaded, progress, Kept(folder / FOUND))
-            report = _report(merged, out, ahead)
-            files: dict[str, Content] = {
-                f"cobasin-{i}.safetensors": element.save
-                for i, element in enumerate(merged.elements)
-                if element is not None
-            }
-            files |= merged.files
-            if recipe.head == "keep":
-                report["heads"] = dict(zip(_folder_names(recipe.inputs), recipe.inputs, strict=True))
-            files |= {"cobasin.json": json.dumps(report, indent=2), "README.md": card.merged(report)}
-            if recipe.head != "keep":
-                write_with_bar(merged.checkpoint, folder, out, files)
-                return report
-            written = None
-            for name, checkpoint in zip(report["heads"], merged.checkpoints, strict=True):
-                if not (folder / name).exists():
-                    one = checkpoint if written is None else _on_body(checkpoint, written)
-                    save_with_bar(one, folder / name, False, files)
-                written = written or load(folder / name)
-        return report
+                merged = merge_recipe(recipe, loaded, progress, Kept(folder / FOUND, one))
+            shards_with_bar(merged.checkpoint, folder, out, one)
+        return part_report(out, part)
+    with working(out, overwrite, folders, run, resume) as folder:
+        with bars.steps() as progress:
+            merged = merge_recipe(recipe, loaded, progress, Kept(folder / FOUND))
+        report = _report(merged, out)
+        files: dict[str, Content] = {
+            f"cobasin-{i}.safetensors": element.save for i, element in enumerate(merged.elements) if element is not None
+        }
+        files |= merged.files
+        if recipe.head == "keep":
+            report["heads"] = dict(zip(_folder_names(recipe.inputs), recipe.inputs, strict=True))
+        files |= {"cobasin.json": json.dumps(report, indent=2), "README.md": card.merged(report)}
+        if recipe.head != "keep":
+            write_with_bar(merged.checkpoint, folder, out, files)
+            return report
+        written = None
+        for name, checkpoint in zip(report["heads"], merged.checkpoints, strict=True):
+            if not (folder / name).exists():
+                one = checkpoint if written is None else _on_body(checkpoint, written)
+                save_with_bar(one, folder / name, False, files)
+            written = written or load(folder / name)
+    return report
 
 
 def _on_body(checkpoint: Checkpoint, written: Checkpoint) -> Checkpoint:
@@ -258,7 +255,7 @@ def _folder_names(models: list[str]) -> list[str]:
     return names if len({name.lower() for name in names}) == len(names) else [f"{n}-{i}" for i, n in enumerate(names)]
 
 
-def _report(merged: Merge, out: Path, ahead: Ahead) -> dict[str, Any]:
+def _report(merged: Merge, out: Path) -> dict[str, Any]:
     recipe = merged.recipe
     matches = []
     for i, (name, parent, element) in enumerate(zip(merged.names, merged.parents, merged.elements, strict=True)):
@@ -266,7 +263,7 @@ def _report(merged: Merge, out: Path, ahead: Ahead) -> dict[str, Any]:
             matches.append({"source": name, "file": f"cobasin-{i}.safetensors"} | element.report)
             matches[-1] |= evidence_of(element, parent)
     with bars.status("hashing the parents"):
-        hashes = {name: ahead.fingerprint(one) for name, one in zip(merged.names, merged.parents, strict=True)}
+        hashes = {name: fingerprint(parent) for name, parent in zip(merged.names, merged.parents, strict=True)}
     return {
         "cobasin": __version__,
         "method": recipe.merge_method,
