@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import shutil
 from collections.abc import Collection, Mapping, Sequence
@@ -11,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint
@@ -25,12 +23,13 @@ from cobasin.fusion.registry import find
 from cobasin.merging.after import Afterwards, worse
 from cobasin.merging.fused import Fusion
 from cobasin.merging.parents import equally_tied, matches, prepare, repeated, unmerged
+from cobasin.merging.results import merged_state, owners, result
 from cobasin.merging.statistics import Statistics, batches_of, in_turn, statistics_of
 from cobasin.progress import Progress
 from cobasin.recipe import Recipe
 from cobasin.statistics.grams import InputGram
 from cobasin.symmetry.element import Element
-from cobasin.symmetry.state import Lazy, State
+from cobasin.symmetry.state import State
 
 
 @dataclass(frozen=True)
@@ -201,7 +200,7 @@ def merge_recipe(
         fusion.statistics = in_turn(recipe, read, matched, fused, fuse, report)
     notes += fusion.notes
     # what follows a merge needs more digits than its file
-    merged = [_state(fusion, one, own_head=head is not None, narrow=afterwards is None) for one in owning]
+    merged = [merged_state(fusion, one, own_head=head is not None, narrow=afterwards is None) for one in owning]
     after = None
     if afterwards is not None:
         merged[0], after = afterwards.run(fusion, matched, merged[0], report)
@@ -246,51 +245,6 @@ def _coupled(
     for i, state in zip(once, coupled, strict=True):
         states[i] = state
     return states
-
-
-def owners(recipe: Recipe) -> list[int]:
-    """Of every result, the position of the model that gives it its other files, its dtypes, and its task head."""
-    names = recipe.referenced
-    models = recipe.inputs if recipe.head == "keep" else [recipe.head or recipe.base_model or names[0]]
-    return [names.index(name) for name in models]
-
-
-def result(recipe: Recipe, typed: Typed, state: State) -> Checkpoint:
-    """A result in the place of one of its parents: its tensors are taken from ``state`` as they are asked for."""
-    place = copy.copy(typed.checkpoint)
-    place.label = "the merged model"
-    return replace(typed, checkpoint=place).derived(state, _dtype(recipe))
-
-
-def _state(fusion: Fusion, owner: int, own_head: bool, narrow: bool) -> State:
-    """The merged tensors in the place of one of the parents, with that one's task head or the merged one.
-
-    They are in float32 or better; ``narrow`` ones are in the dtype of the result where they are fused slice by slice.
-    """
-    typed = fusion.typed[owner]
-    heads = set(typed.task_heads) if own_head else set()
-    dtypes: dict[str, set[torch.dtype]] = {}
-    for own, disk in typed.disk_names.items() if narrow else ():
-        name, _ = typed.spec.file_entries[own]
-        dtypes.setdefault(name, set()).add(_dtype(fusion.recipe) or typed.checkpoint.headers[disk].dtype)
-
-    def dtype(name: str) -> torch.dtype | None:
-        found = dtypes.get(name, ())
-        return next(iter(found)) if len(found) == 1 else None
-
-    def tensor(name: str) -> Tensor:
-        return fusion.states[owner][name] if name in heads else fusion.tensor(name, dtype(name))
-
-    def part(name: str) -> Tensor:
-        return fusion.part(name, dtype(typed.spec.file_entries[name][0]))
-
-    return Lazy(typed, tensor, part if fusion.unmoved else None)
-
-
-def _dtype(recipe: Recipe) -> torch.dtype | None:
-    """The dtype that all tensors of the result have, where the recipe names one."""
-    name = recipe.out_dtype or recipe.dtype
-    return None if name is None else getattr(torch, name)
 
 
 def _equally_tied(matched: Matched) -> Matched:

@@ -15,8 +15,8 @@ from cobasin.matching.neurons import TABLE
 from cobasin.matching.weights import LARGE
 from cobasin.merging.after import Afterwards
 from cobasin.merging.fused import Fusion
-from cobasin.merging.merge import owners, result
 from cobasin.merging.parents import ends, matches, prepare
+from cobasin.merging.results import owners, result
 from cobasin.merging.statistics import Statistics, batches_of
 from cobasin.recipe import Recipe
 from cobasin.statistics.activations import SAMPLED
