@@ -25,6 +25,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 
 from cobasin.checkpoints.output import publishing
 from cobasin.checkpoints.refusals import check_output
+from cobasin.checkpoints.weight_files import read_json
 from cobasin.errors import InputError
 from cobasin.recipe.document import read_yaml
 from common.results import made
@@ -155,7 +156,7 @@ def train(family: Family, seed: int, shared: Path, out: Path) -> None:
 
 def check_trained(family: Family, seed: int, folder: Path) -> None:
     """Refuse a model that was trained otherwise than a family says now."""
-    asked, made = json.loads(json.dumps(_settings(family, seed))), json.loads((folder / RECORD).read_text("utf-8"))
+    asked, made = json.loads(json.dumps(_settings(family, seed))), read_json(folder / RECORD)
     if changed := [key for key, value in asked.items() if made.get(key) != value]:
         raise InputError(f"{folder}: was trained with another {', '.join(changed)}; remove it to train it anew")
 

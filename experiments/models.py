@@ -112,7 +112,7 @@ def _of_family(start: Start, world: World) -> Path:
     if (world.shared / "models" / name / "config.json").exists():
         return world.shared / "models" / name
     folder = world.out / "models" / name
-    if folder.exists():
+    if (folder / RECORD).exists():
         check_trained(family, start.seed, folder)
     else:
         train(family, start.seed, world.shared, folder)

@@ -58,6 +58,15 @@ def test_memory_is_that_of_what_is_moved(tmp_path):
     assert three["fusing"] == 5 * 4 * largest
 
 
+def test_experts_are_held_one_by_one_where_nothing_moves_them(tmp_path):
+    folders = saved(tmp_path, "mixtral/MixtralForCausalLM", 2)
+    tensors = tensors_of(folders[0])
+    expert = max(tensor.numel() for name, tensor in tensors.items() if "experts" in name)
+    plain, ffn = (plan(tmp_path, *folders, "--match", symmetry)["memory"] for symmetry in ("none", "ffn"))
+    assert plain == {"fusing": 2 * 4 * max(tensor.numel() for tensor in tensors.values())}
+    assert ffn["fusing"] >= 4 * 4 * expert * 2
+
+
 def test_the_numbers_of_another_dtype_and_of_several_heads(tmp_path):
     folders = saved(tmp_path, CLASSIFIER, 2)
     model(CLASSIFIER, 2, torch.float32).half().save_pretrained(folders[1])

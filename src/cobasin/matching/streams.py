@@ -63,9 +63,9 @@ class Streams:
 
     def update(self, key: Key) -> bool:
         """Take one exact step with a stream; says whether it has moved."""
-        match, old = self.match, self.match.values[key]
+        match = self.match
         value = on_cpu(match.groups[key].project(self._gram(key), joint=not match.choice.paper))
-        return match.step({key: value}) and not same(value, old)
+        return not same(value, match.values[key]) and match.step({key: value})
 
     def _ends(self, key: Key, ends: Collection[str]) -> list[Site]:
         """Where a stream meets only what is fixed or is among ``ends``."""

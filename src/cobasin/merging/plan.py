@@ -97,7 +97,12 @@ def _memory(recipe: Recipe, typed: list[Typed]) -> dict[str, int]:
     """Bytes by phase."""
     spec, models = typed[0].spec, len(recipe.inputs)
     sizes = {name: math.prod(entry.layout.shape) for name, entry in spec.entries.items() if name not in spec.tied}
-    largest, whole = max(sizes.values()) * FLOAT32, sum(sizes.values()) * FLOAT32
+    # of models that nothing moves the tensors of a stack are fused one by one
+    unmoved = recipe.match.symmetry == "none"
+    fused_at_once = [
+        size // len(stack) if unmoved and (stack := spec.entries[name].stack) else size for name, size in sizes.items()
+    ]
+    largest, whole = max(fused_at_once) * FLOAT32, sum(sizes.values()) * FLOAT32
     # what is computed and what is being written; of what is not computed in slices also the tensors of all models
     sliced = recipe.method.elementwise or "dtype" in recipe.method.inputs
     memory = {"fusing": (2 + len(typed) * (not sliced)) * largest}
