@@ -130,6 +130,14 @@ def test_distances_are_those_of_the_tensors():
     squared = sum(float((first[name] - second[name]).double().square().sum()) for name in ffn)
     assert found.spaces["ffn"]["before"] == pytest.approx(squared**0.5, rel=1e-6)
     assert found.spaces["ffn"]["after"] < found.spaces["ffn"]["before"]
+    layers = found.spaces["ffn"]["layers"]
+    assert list(layers) == ["layer 0", "layer 1"]
+    for i, row in enumerate(layers.values()):
+        own = [name for name in ffn if f"layer.{i}." in name]
+        squared = sum(float((first[name] - second[name]).double().square().sum()) for name in own)
+        assert row["before"] == pytest.approx(squared**0.5, rel=1e-6)
+        assert len(row["agreement"]) == len(row["chance"]) == 101
+    assert found.spaces["resid"]["layers"] == {}
 
 
 def test_heads_of_different_labels_are_not_compared():

@@ -240,6 +240,12 @@ def test_classifiers_that_cannot_tell_padding_and_different_labels_are_refused()
     assert api.match(*map(load, ends), method="activations", samples=8).report["method"] == "activations"
 
 
+@pytest.mark.parametrize(("samples", "compared"), [(None, 256), (8, 8), (300, 300)])
+def test_as_many_inputs_are_compared_as_are_asked_for(samples, compared):
+    report = api.match(*unrelated(VIT), method="activations", samples=samples).report
+    assert f"by activations on {compared} inputs that were made up" in report["notes"][-1]
+
+
 def test_a_recipe():
     """What it says of matching is what `match` is given."""
     ends = dict(zip("ab", unrelated(VIT), strict=True))

@@ -102,6 +102,34 @@ def test_the_midpoint_is_the_merged_model(tmp_path, undrawn, case, match):
     assert paths["raw"]["midpoint"]["loss"] != pytest.approx(paths["matched"]["midpoint"]["loss"], rel=1e-3)
 
 
+def test_a_match_that_was_found_before(tmp_path, undrawn):
+    a, b, c = folders(tmp_path, *(model(TIED, seed, torch.float32) for seed in range(3)))
+    data = texts(tmp_path)
+    assert run("match", b, a, "--out", tmp_path / "matched").code == 0  # the heads are untied
+    options = ("--data", data, "--points", 3, "--out", tmp_path / "out", "--overwrite")
+    found = run("path", a, b, *options, "--json").json
+    for element in (tmp_path / "matched", tmp_path / "matched" / "cobasin.safetensors"):
+        again = run("path", a, b, *options, "--element", element, "--json").json
+        assert again["paths"] == found["paths"]
+    element = ("--element", tmp_path / "matched")
+    line = refused(tmp_path, "path", a, b, *options[:-2], tmp_path / "x", *element, "--match", "paper", unread=False)
+    assert "symmetry paper: the element was found with its own" in line
+    line = refused(tmp_path, "path", a, c, *options[:-2], tmp_path / "x", *element, unread=False)
+    assert "the element was not found between" in line
+    line = refused(tmp_path, "path", a, b, *options[:-2], tmp_path / "x", *element, "--plane", c)
+    assert "all models are matched by weights for it; leave --element out" in line
+    line = refused(tmp_path, "path", a, b, *options[:4], "--out", tmp_path / "matched", "--overwrite", *element)
+    assert "--out" not in line and str(tmp_path / "matched") in line
+
+
+def test_a_line_of_what_was_learned_says_so(pair, undrawn, tmp_path):
+    a, b, data = pair
+    learn = ("--method", "activations", "--data", data, "--out", tmp_path / "matched")
+    assert run("match", b, a, *learn).code == 0
+    shown = run("path", a, b, "--data", data, "--points", 3, "--element", tmp_path / "matched", "--out", tmp_path / "o")
+    assert "matched (full, activations)" in shown.out
+
+
 def test_names_that_a_picture_takes_for_formulas(pair, tmp_path):
     a, b, data = pair
     ends = a.rename(a.with_name("run$x_1_2")), b.rename(b.with_name("run$y"))

@@ -54,8 +54,8 @@ def match(
     samples: Annotated[
         int | None,
         typer.Option(
-            help="Inputs that are used, at most; by default 1024, or 128 made-up texts; to learn, all of --data. "
-            "Activations are compared on some 256 of them."
+            help="Inputs that are used, at most; by default 256 for activations, and to learn all of --data, or 1024 "
+            "that are made up; of texts that are made up always 128."
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the inputs, and of what is random in learning.")] = 0,

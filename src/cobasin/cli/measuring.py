@@ -86,7 +86,14 @@ def path(
         ),
     ],
     out: Out,
-    match: Annotated[str, typer.Option(help="How B is matched to A: " + SYMMETRY)] = "full",
+    match: Annotated[str, typer.Option(help="How B is matched to A, by weights: " + SYMMETRY)] = "full",
+    element: Annotated[
+        str | None,
+        typer.Option(
+            help="A folder that cobasin match B A has written, or its element file: draws that match (by activations, "
+            "learned, ...) in place of one by weights."
+        ),
+    ] = None,
     points: Annotated[int, typer.Option(help="Points on the line; odd, so that the midpoint is one.")] = 25,
     plane: Annotated[
         str | None, typer.Option(metavar="C", help="Draw the plane through A, matched B and matched C, too.")
@@ -106,10 +113,12 @@ def path(
     Writes the picture (path.png), a page that needs nothing beside it (path.html), and the numbers (path.json).
 
     Example: cobasin path ./model-a ./model-b --data test.jsonl --out ./line
+
+    Example: cobasin path ./model-a ./model-b --element ./b-matched --data test.jsonl --out ./line
     """
     from cobasin.presenting import measures
     from cobasin.workflows.path import Request, path_to_folder
 
     declare(spec)
-    request = Request(data, split, match, points, plane, grid, samples, batch_size, seed, device)
+    request = Request(data, split, match, element, points, plane, grid, samples, batch_size, seed, device)
     result(path_to_folder(a, b, out, request, overwrite), json, measures.path_report)

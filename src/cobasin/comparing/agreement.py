@@ -53,12 +53,16 @@ def difference(pairs: Iterable[tuple[Tensor, Tensor]]) -> Difference:
     return Difference(squared, size)
 
 
+def place_of(index: Mapping[str, int]) -> str:
+    """The layer of a tensor or an element with these index values, in words."""
+    return next((f"{space} {i}".replace("_", " ") for space, i in index.items() if is_layer(space)), OUTSIDE)
+
+
 def by_layer(match: Match) -> dict[str, Difference]:
     """The models as they are matched so far, layer by layer, and what is outside of all layers."""
     found: dict[str, Difference] = {}
     for name in match.tensors:
-        index = match.spec.entries[name].index
-        place = next((f"{space} {i}".replace("_", " ") for space, i in index.items() if is_layer(space)), OUTSIDE)
+        place = place_of(match.spec.entries[name].index)
         squared, size = difference([(match.moved(name), match.anchor[name])])
         old = found.get(place, Difference(0.0, 0.0))
         found[place] = Difference(old.squared + squared, old.size + size)
@@ -88,18 +92,18 @@ def kept(match: Match, keys: Iterable[Key]) -> float | None:
     return stay / count if count else None
 
 
-def spectrum(match: Match, keys: Iterable[Key]) -> list[float]:
+def spectrum(cosines: Iterable[Tensor]) -> list[float]:
+    """Of the `cosines` of some keys, `POINTS` evenly spaced ones, largest first; zeros where the models use none."""
+    found = torch.cat(list(cosines))
+    return np.quantile(found.numpy() if len(found) else np.zeros(1), np.linspace(1, 0, POINTS)).tolist()
+
+
+def cosines(match: Match, key: Key) -> Tensor:
     """Cosines between the coordinates of two matched models, over all tensors that they run through.
 
     A coordinate is a neuron, or a head; under an orthogonal group, whose coordinates mean nothing, it is a singular
-    direction of the cross-Gram. Of all coordinates of all keys that the models use, `POINTS` evenly spaced ones,
-    largest first; zeros where they use none.
+    direction of the cross-Gram. Those that a model does not use are left out.
     """
-    cosines = torch.cat([_cosines(match, key) for key in keys])
-    return np.quantile(cosines.numpy() if len(cosines) else np.zeros(1), np.linspace(1, 0, POINTS)).tolist()
-
-
-def _cosines(match: Match, key: Key) -> Tensor:
     orthogonal = "matrix" in match.values[key]
     grams: list[Tensor | float] = [0.0, 0.0, 0.0]  # a with b, a with itself, b with itself
     for a, b in _sides(match, key):

@@ -25,7 +25,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -33,12 +33,24 @@ import torch
 
 from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.typed import Typed
-from cobasin.comparing.agreement import OUTSIDE, Difference, by_layer, difference, kept, shuffled, spectrum, total
+from cobasin.comparing.agreement import (
+    OUTSIDE,
+    Difference,
+    by_layer,
+    cosines,
+    difference,
+    kept,
+    place_of,
+    shuffled,
+    spectrum,
+    total,
+)
 from cobasin.finding.common_form import CommonForm
 from cobasin.matching.state import Match
 from cobasin.matching.weights import ascend
 from cobasin.merging.parents import equally_tied
 from cobasin.progress import Progress, rounds
+from cobasin.symmetry.spec import Key
 from cobasin.verification import VERIFIED_PARAMETERS, Verdict, verify
 
 HALF = 0.5  # of the coordinates; of the way from chance to equality
@@ -66,7 +78,8 @@ class Comparison:
         spaces: for every space that is matched, the Euclidean distance of the tensors it runs through, ``before`` and
             ``after``; the share of its coordinates that is ``kept`` (None: they have no order); and the spectrum of
             the ``agreement``: cosines between matched coordinates (neurons, heads; under an orthogonal group
-            singular directions of the cross-Gram), 101 from the largest to the smallest. The same by ``chance``.
+            singular directions of the cross-Gram), 101 from the largest to the smallest. The same by ``chance``; and
+            all of it for every one of the ``layers``, where it lies in layers.
         kept, shared: the figures behind the verdict; None where it did not need them.
         verification: of the outputs, where the weights alone could not tell.
         notes: what a reader should know.
@@ -185,20 +198,30 @@ def _shared(matched: dict[str, Difference], chance: dict[str, Difference]) -> fl
     return statistics.median((matched[place].agreement - f) / (1 - f) for place, f in floors.items() if f < 1)
 
 
-def _spaces(matches: dict[str, Match]) -> dict[str, dict[str, Any]]:
-    keys: dict[str, list] = {}
-    for key in matches["after"].groups:
-        keys.setdefault(str(key[0]), []).append(key)
+def _spaces(matches: Mapping[str, Match]) -> dict[str, dict[str, Any]]:
+    """What `Comparison` says of every space: of all of it, and layer by layer."""
+    after = matches["after"]
+    keys: dict[str, dict[str, list[Key]]] = {}
+    for key in after.groups:
+        keys.setdefault(str(key[0]), {}).setdefault(place_of(after.spec.index(key)), []).append(key)
     found = {}
-    for space, own in keys.items():
-        tensors = matches["after"].tensors_of(own)
-        distance = {
-            stage: math.sqrt(sum(matches[stage].distances[name] for name in tensors)) for stage in ("before", "after")
+    for space, places in keys.items():
+        every = [key for own in places.values() for key in own]
+        agreement = {
+            name: {key: cosines(matches[stage], key) for key in every} if stage in matches else None
+            for name, stage in (("agreement", "after"), ("chance", "chance"))
         }
-        found[space] = {
-            **distance,
-            "kept": kept(matches["after"], own),
-            "agreement": spectrum(matches["after"], own),
-            "chance": spectrum(matches["chance"], own) if "chance" in matches else None,
-        }
+        layers = {place: _of_keys(matches, own, agreement) for place, own in places.items() if place != OUTSIDE}
+        found[space] = _of_keys(matches, every, agreement) | {"layers": layers}
     return found
+
+
+def _of_keys(
+    matches: Mapping[str, Match], keys: Sequence[Key], agreement: Mapping[str, dict[Key, torch.Tensor] | None]
+) -> dict[str, Any]:
+    tensors = matches["after"].tensors_of(keys)
+    return {
+        **{stage: math.sqrt(sum(matches[stage].distances[name] for name in tensors)) for stage in ("before", "after")},
+        "kept": kept(matches["after"], keys),
+        **{name: None if own is None else spectrum(own[key] for key in keys) for name, own in agreement.items()},
+    }

@@ -146,12 +146,12 @@ def _halo() -> AbstractPathEffect:
 
 
 def plot_comparison(comparison: Comparison, out: Path, title: str) -> None:
-    """Draw the distance of every layer and the spectra of the agreement; the suffix of `out` is the format."""
+    """Draw the distance of every layer, and the agreement by layer and in all; the suffix of `out` is the format."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(13, 5.2), layout="constrained")
+    figure = Figure(figsize=(17, 5.2), layout="constrained")
     figure.suptitle(title, fontsize=14, parse_math=False)
-    left, right = figure.subplots(1, 2)
+    left, middle, right = figure.subplots(1, 3)
     places = list(comparison.layers)
     stages = {"before": "not matched", "chance": "matched, by chance", "after": "matched"}
     for colour, (stage, label) in zip((COLOURS[0], "#888888", COLOURS[1]), stages.items(), strict=True):
@@ -159,25 +159,36 @@ def plot_comparison(comparison: Comparison, out: Path, title: str) -> None:
         if None not in values:
             left.plot(values, range(len(places)), "o-", color=colour, linewidth=2, markersize=5, label=label)
     shown = range(0, len(places), -(-len(places) // TICKS))
-    left.set_yticks(shown, [places[i] for i in shown])
-    left.invert_yaxis()
+    for axes in (left, middle):
+        axes.set_yticks(shown, [places[i] for i in shown])
+        axes.set_ylim(len(places) - 0.5, -0.5)
     left.set_xlim(0, max(1.05, left.get_xlim()[1]))
     left.axvline(1, color="black", linewidth=0.8, linestyle=":")
     left.set_title("distance of the layers", fontsize=13, loc="left")
     left.set_xlabel("relative distance (0: equal, 1: unrelated)", fontsize=12)
     for i, (space, found) in enumerate(comparison.spaces.items()):
+        own = [place for place in places if place in found["layers"]]
+        if own:
+            medians = [float(np.median(found["layers"][place]["agreement"])) for place in own]
+            middle.plot(
+                medians, [places.index(place) for place in own], "o-", color=_colour(i), linewidth=2, label=space
+            )
         share = np.linspace(0, 100, len(found["agreement"]))
         right.plot(share, found["agreement"], color=_colour(i), linewidth=2, label=space)
         if found["chance"] is not None:
             right.plot(share, found["chance"], color=_colour(i), linewidth=1.4, linestyle=":")
     if comparison.shared is not None:
         right.plot([], [], color="black", linewidth=1.4, linestyle=":", label="by chance")
+    middle.set_xlim(min(0.0, middle.get_xlim()[0]), 1.03)
+    middle.set_title("agreement by layer", fontsize=13, loc="left")
+    middle.set_xlabel("median cosine of matched coordinates", fontsize=12)
     right.set_ylim(min(0.0, right.get_ylim()[0]), 1.03)
     right.set_title("agreement of matched coordinates, largest first", fontsize=13, loc="left")
     right.set_xlabel("% of the coordinates of a space", fontsize=12)
     right.set_ylabel("cosine", fontsize=12)
-    for axes in (left, right):
-        axes.legend(fontsize=11, frameon=False)
+    for axes in (left, middle, right):
+        if axes.lines:
+            axes.legend(fontsize=11, frameon=False)
         axes.grid(alpha=0.25)
         axes.tick_params(labelsize=11)
         axes.spines[["top", "right"]].set_visible(False)

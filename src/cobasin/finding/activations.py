@@ -18,7 +18,7 @@ from cobasin.symmetry.canonical import stored
 from cobasin.symmetry.form import Form
 from cobasin.symmetry.state import State
 
-COMPARED = 256  # inputs, at most
+COMPARED = 256  # inputs, where no other number is asked for
 
 
 class Runnable:

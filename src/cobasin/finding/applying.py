@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
 from cobasin.symmetry.element import Element
-from cobasin.symmetry.state import Lazy
+from cobasin.symmetry.state import Lazy, squared_distance
+
+SAME = 1e-3  # of the distance of two models: how far an element may miss the one that it leads to
 
 # what two specs must have in common, so that an element of one acts on the other
 _TYPE = ("architecture", "version", "sizes", "spaces", "templates", "absent", "norms", "scales", "biases", "plus_one")
@@ -72,3 +75,30 @@ def typed_for(element: Element, model: Any) -> Typed:
             label = typed.checkpoint.label
             raise InputError(f"{label} is not of the type that the element acts on: the {field} of the two differ")
     return typed
+
+
+def found_between(element: Element, source: Typed, target: Typed, symmetry: str = "full") -> tuple[Typed, Typed]:
+    """The two models that an element was found between, as it acts on them.
+
+    Args:
+        element: what brings ``source`` to ``target``, from `match`.
+        source, target: the two.
+        symmetry: what was asked for beside the element; it has its own.
+
+    Raises:
+        InputError: where it was found between others, or elsewhere.
+    """
+    if symmetry != "full":
+        raise InputError(f"symmetry {symmetry}: the element was found with its own; give one of the two")
+    if not element.report:
+        raise InputError("the element has no report of how it was found; give one that cobasin match has written")
+    source, target = typed_for(element, source.checkpoint), typed_for(element, target.checkpoint)
+    moved, names = element.apply(source), [name for name in target if name not in target.spec.tied]
+    left = math.sqrt(sum(squared_distance(moved[name], target[name]) for name in names))
+    before, after = (element.report[f"distance_{when}"] for when in ("before", "after"))
+    if abs(left - after) > SAME * max(before, after):
+        raise InputError(
+            f"the element was not found between {source.checkpoint.label} and {target.checkpoint.label}: it leaves "
+            f"them {left:.6g} apart, where its report says {after:.6g}"
+        )
+    return source, target

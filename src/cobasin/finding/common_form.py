@@ -299,7 +299,8 @@ def compared_inputs(search: Prepared, batches: Data) -> Iterator[Mapping[str, Te
 
 
 def _compared_batches(search: Prepared) -> int:
-    return -(-COMPARED // search.inputs.size)
+    asked = search.search.samples if search.search.method == "activations" else None
+    return -(-(asked or COMPARED) // search.inputs.size)
 
 
 def _of_pair(kept: Kept | None, source: int, anchor: int) -> Kept | None:

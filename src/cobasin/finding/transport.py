@@ -20,13 +20,11 @@ from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.pairs import check_pair
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
-from cobasin.finding.applying import typed_for
+from cobasin.finding.applying import found_between, typed_for
 from cobasin.finding.match import match
 from cobasin.progress import Progress
 from cobasin.symmetry.element import Element
-from cobasin.symmetry.state import Lazy, squared_distance, wide
-
-SAME = 1e-3  # of the distance of two bases: how far an element may miss the one that it leads to
+from cobasin.symmetry.state import Lazy, wide
 
 
 @dataclass(frozen=True)
@@ -131,19 +129,7 @@ def _bases(
     if element is None:
         element = match(source.checkpoint, target.checkpoint, symmetry, progress=progress)
         return element, typed_for(element, source.checkpoint), typed_for(element, target.checkpoint)
-    if symmetry != "full":
-        raise InputError(f"symmetry {symmetry}: the element was found with its own; give one of the two")
-    if not element.report:
-        raise InputError("the element has no report of how it was found; give one that cobasin match has written")
-    source, target = typed_for(element, source.checkpoint), typed_for(element, target.checkpoint)
-    moved, names = element.apply(source), [name for name in target if name not in target.spec.tied]
-    left = math.sqrt(sum(squared_distance(moved[name], target[name]) for name in names))
-    before, after = (element.report[f"distance_{when}"] for when in ("before", "after"))
-    if abs(left - after) > SAME * max(before, after):
-        raise InputError(
-            f"the element was not found between {source.checkpoint.label} and {target.checkpoint.label}: it leaves "
-            f"them {left:.6g} apart, where its report says {after:.6g}"
-        )
+    source, target = found_between(element, source, target, symmetry)
     return element, source, target
 
 

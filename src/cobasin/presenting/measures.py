@@ -17,10 +17,9 @@ def path_report(report: dict) -> None:
     for name, end in (("A", 0), ("B", -1)):
         output.print(f"{name}: loss {_number(raw['loss'][end])}, {metric} {_number(raw['metric'][end])}")
     table = Table("", "barrier of the loss", "loss at the midpoint", f"{metric} at the midpoint")
-    for kind, path in report["paths"].items():
+    for path in report["paths"].values():
         middle = path["midpoint"]
-        name = "not matched" if kind == "raw" else f"matched ({report['symmetry']})"
-        table.add_row(name, *map(_number, (path["barrier"], middle["loss"], middle["metric"])))
+        table.add_row(path["label"], *map(_number, (path["barrier"], middle["loss"], middle["metric"])))
     output.print(table, soft_wrap=False)
     if plane := report["plane"]:
         lowest = min((loss for row in plane["loss"] for loss in row if loss is not None), default=None)
@@ -43,9 +42,13 @@ def compare_report(report: dict) -> None:
         f"relative distance (0: equal, 1: unrelated): of the files {_number(relative['files'])}, in canonical form "
         f"{_number(relative['before'])}, matched ({report['symmetry']}) {_number(relative['after'])}"
     )
-    table = Table("layer", "not matched", "matched", *["by chance"] * chance, title="relative distance")
+    spaces = {name: row["layers"] for name, row in report["spaces"].items() if row["layers"]}
+    title = "relative distance, and the median cosine of coordinates when matched"
+    table = Table("layer", "not matched", "matched", *["by chance"] * chance, *spaces, title=title)
     for place in list(report["layers"])[:SHOWN]:
-        table.add_row(place, *(_number(value) for value in report["layers"][place].values() if value is not None))
+        distances = [_number(value) for value in report["layers"][place].values() if value is not None]
+        cosines = [_number(median(own[place]["agreement"])) if place in own else "" for own in spaces.values()]
+        table.add_row(place, *distances, *cosines)
     output.print(table, soft_wrap=False)
     if (more := len(report["layers"]) - SHOWN) > 0:
         output.print(f"and {more} more layers (--json has them all)")

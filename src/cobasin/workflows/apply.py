@@ -28,6 +28,7 @@ from cobasin.verification import VERIFIED_PARAMETERS, verify
 from cobasin.workflows.shared import (
     ELEMENT_FILE,
     checked,
+    element_at,
     evidence_of,
     match_files,
     products_kept,
@@ -39,7 +40,7 @@ from cobasin.workflows.shared import (
 def apply_to_folder(element_path: str, model: str, out: Path, base: str | None, overwrite: bool) -> dict:
     """Move a model, or an adapter with its base, by a saved element; returns the report."""
     path = expanded(element_path)
-    element, folder = _element_at(path), path if path.is_dir() else None
+    element, folder = element_at(path), path if path.is_dir() else None
     report: dict = {"cobasin": __version__, "element": element_path, "model": model, "out": str(out), "notes": []}
     if is_adapter(model):
         adapter = load_adapter(model)
@@ -81,7 +82,7 @@ def transport_to_folder(
     folders = [model.folder for model in (old, target, source)]
     check_output(out, overwrite, [*folders, path if path and path.is_dir() else None])
     check_read(out, [path])
-    element = None if path is None else _element_at(path)
+    element = None if path is None else element_at(path)
     report = {"cobasin": __version__, "base": base, "tuned": tuned, "new": new, "element": element_path}
     report |= {"out": str(out), "scale": scale}
     if isinstance(source, Checkpoint):
@@ -108,11 +109,6 @@ def _of_bases(element: Element, adapter: bool) -> dict[str, Any]:
     """What a report says of the match of two bases, which are not averaged, and of which an adapter changes nothing."""
     without = {AVERAGED, UNTIED} if adapter else {AVERAGED}
     return {**element.report, "notes": [note for note in element.report["notes"] if note not in without]}
-
-
-def _element_at(path: Path) -> Element:
-    """That of a matched model's folder, or in a file."""
-    return Element.load(path / ELEMENT_FILE if path.is_dir() else path)
 
 
 def _move_adapter(element: Element, adapter: Adapter, base: str | None, path: Path) -> tuple[Adapter, dict]:

@@ -23,21 +23,22 @@ from cobasin.evaluation.path import LossPath, check_points, loss_path
 from cobasin.evaluation.plane import LossPlane, check_grid, loss_plane
 from cobasin.evaluation.plots import plot_paths, plot_plane
 from cobasin.evaluation.tasks import METRICS, check_metric, evaluate, labels_of
+from cobasin.finding.applying import found_between
 from cobasin.finding.match import Matched, match_all
 from cobasin.matching.choice import Choice
 from cobasin.merging.parents import equally_tied
+from cobasin.paths import expanded
 from cobasin.presenting import progress as bars
 from cobasin.progress import Progress
 from cobasin.recipe.data_file import data_config
 from cobasin.statistics.collect import device_of
+from cobasin.workflows.shared import element_at
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
 Evaluate = Callable[["PreTrainedModel"], tuple[float, float]]
-
-LABELS = {"raw": "not matched", "matched": "matched ({})"}
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class Request:
     data: str
     split: str | None = None
     match: str = "full"
+    element: str | None = None
     points: int = 25
     plane: str | None = None
     grid: int = 15
@@ -61,15 +63,19 @@ def path_to_folder(a: str, b: str, out: Path, request: Request, overwrite: bool 
 
     Raises:
         InputError: for models that cannot be matched or have different labels, data that does not fit them, and
-            numbers out of range, all before a tensor is read.
+            numbers out of range, all before a tensor is read; for an element that was found between others.
     """
     check_points(request.points)
     check_grid(request.grid)
     Choice.parse(request.match)
+    if request.element is not None and request.plane is not None:
+        raise InputError(f"--plane {request.plane}: all models are matched by weights for it; leave --element out")
     models = equally_tied([Typed.of(load(name)) for name in (a, b, request.plane) if name is not None])
-    check_output(out, overwrite, [model.checkpoint.folder for model in models])
+    path = None if request.element is None else expanded(request.element)
+    folders = [model.checkpoint.folder for model in models]
+    check_output(out, overwrite, [*folders, path if path and path.is_dir() else None])
     data = data_config(request.data, request.split)
-    check_read(out, [request.data, data.path])
+    check_read(out, [request.data, data.path, path])
     for other in models[1:]:
         check_pair(models[0], other)
         if other.labels != models[0].labels:
@@ -82,9 +88,12 @@ def path_to_folder(a: str, b: str, out: Path, request: Request, overwrite: bool 
     rows = batches(first, data, samples=request.samples, batch_size=request.batch_size, seed=request.seed)
     rows = rows.by_length()
     labels_of(next(iter(rows)))  # better now than after the matching
-    with bars.steps(f"matching {b} to {a}") as progress:
-        matched = match_all(models, request.match, anchor=0, progress=progress)
+    matched = _matched(models, request, path, f"matching {b} to {a}")
     ends = {"raw": _ends(Matched(models, [None] * len(models), 0, {})), "matched": _ends(matched)}
+    reports = [element.report for element in matched.elements if element is not None]
+    symmetry, method = reports[0]["symmetry"], reports[0].get("method", "weights")
+    by = symmetry if method == "weights" else f"{symmetry}, {method}"
+    labels = {"raw": "not matched", "matched": f"matched ({by})"}
     loaded = list(rows)  # read and encoded once, not for every point
     with bars.steps() as show:
         plane = None
@@ -96,7 +105,7 @@ def path_to_folder(a: str, b: str, out: Path, request: Request, overwrite: bool 
             kind: loss_path(
                 pair[0],
                 pair[1],
-                _measure(loaded, task, show, f"line, {_label(kind, request)}", request.points),
+                _measure(loaded, task, show, f"line, {labels[kind]}", request.points),
                 request.points,
                 device,
             )
@@ -107,17 +116,28 @@ def path_to_folder(a: str, b: str, out: Path, request: Request, overwrite: bool 
         "a": a,
         "b": b,
         "c": request.plane,
-        "symmetry": request.match,
+        "symmetry": symmetry,
+        "method": method,
         "out": str(out),
         "data": {"path": data.path, "rows": rows.rows, "digest": rows.digest, "seed": request.seed},
         "task": task,
         "metric": METRICS[task],
-        "matches": [element.report for element in matched.elements if element is not None],
-        "paths": {kind: path.to_dict() for kind, path in paths.items()},
+        "matches": reports,
+        "paths": {kind: {"label": labels[kind], **line.to_dict()} for kind, line in paths.items()},
         "plane": plane and plane.to_dict(),
     }
-    _write(report, {_label(kind, request): path for kind, path in paths.items()}, plane, out, overwrite)
+    _write(report, {labels[kind]: line for kind, line in paths.items()}, plane, out, overwrite)
     return report
+
+
+def _matched(models: list[Typed], request: Request, path: Path | None, doing: str) -> Matched:
+    """All models in the basis of the first: by weights, or by an element that was found before."""
+    if path is None:
+        with bars.steps(doing) as progress:
+            return match_all(models, request.match, anchor=0, progress=progress)
+    element = element_at(path)
+    source, anchor = found_between(element, models[1], models[0], request.match)
+    return Matched([anchor, source], [None, element], 0, {})
 
 
 def _ends(matched: Matched) -> list[Checkpoint]:
@@ -137,10 +157,6 @@ def _measure(rows: Sequence[Batch], task: str, show: Progress, doing: str, total
         return score.loss, score.metric
 
     return measured
-
-
-def _label(kind: str, request: Request) -> str:
-    return LABELS[kind].format(request.match)
 
 
 def _write(report: dict, paths: dict[str, LossPath], plane: LossPlane | None, out: Path, overwrite: bool) -> None:
@@ -163,26 +179,20 @@ def _short(name: str) -> str:
 def _sentences(report: dict) -> list[str]:
     data = report["data"]
     return [
-        f"{report['b']} was matched to {report['a']} (symmetry {report['symmetry']}). At every point the weights are "
+        f"{report['b']} was {report['paths']['matched']['label']} to {report['a']}. At every point the weights are "
         f"averaged, and the average is evaluated on {data['rows']} rows of {data['path']}.",
         "The barrier is the most by which the loss lies above the straight line between the losses of the ends.",
     ]
 
 
 def _tables(report: dict) -> list[Table]:
-    kinds, metric = {kind: LABELS[kind].format(report["symmetry"]) for kind in report["paths"]}, report["metric"]
-    paths = report["paths"]
+    paths, metric = report["paths"], report["metric"]
     summary = [
-        (
-            kinds[kind],
-            path["barrier"],
-            path["midpoint"]["loss"],
-            path["midpoint"]["metric"],
-        )
-        for kind, path in paths.items()
+        (path["label"], path["barrier"], path["midpoint"]["loss"], path["midpoint"]["metric"])
+        for path in paths.values()
     ]
-    columns = [f"{quantity}, {label}" for label in kinds.values() for quantity in ("loss", metric)]
-    values = [paths[kind][quantity] for kind in kinds for quantity in ("loss", "metric")]
+    columns = [f"{quantity}, {path['label']}" for path in paths.values() for quantity in ("loss", metric)]
+    values = [path[quantity] for path in paths.values() for quantity in ("loss", "metric")]
     return [
         Table("Barrier and midpoint", ["", "barrier", "loss at the midpoint", f"{metric} at the midpoint"], summary),
         Table(

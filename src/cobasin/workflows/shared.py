@@ -36,6 +36,11 @@ def inputs_of(models: Mapping[str, Checkpoint], files: Iterable[str | Path]) -> 
     return folders | {f"file {path}": stamp(path) for path in there}
 
 
+def element_at(path: Path) -> Element:
+    """That of a matched model's folder, or in a file."""
+    return Element.load(path / ELEMENT_FILE if path.is_dir() else path)
+
+
 def match_files(element: Element, report: dict, text: str) -> dict:
     """The files that go with a matched model."""
     return {ELEMENT_FILE: element.save, **report_files(report, text)}
