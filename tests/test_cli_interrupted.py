@@ -122,6 +122,15 @@ def test_shards_that_are_removed_while_they_are_used(tmp_path, verb, monkeypatch
     assert str(shards[0]) in line
 
 
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_a_reader_that_leaves(form):
+    """The exit code is that of the work: 1 would be an answer of verify."""
+    command = [sys.executable, "-c", PLAIN, "methods", *form]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        assert (process.wait(), process.stderr.read()) == (0, b"")
+
+
 def test_streams_of_a_process(tmp_path):
     """A process of its own has the log of transformers on its standard error, too."""
     source, anchor = pair(tmp_path, "gpt2/GPT2LMHeadModel")

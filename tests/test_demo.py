@@ -29,3 +29,13 @@ def test_all_ways_are_written_and_shown(tmp_path, monkeypatch, capsys):
     assert "CHANGED" not in shown
     with pytest.raises(InputError, match="is not empty"):
         demo.run(tmp_path / "out")
+
+
+def test_nothing_is_left_of_one_that_is_interrupted(tmp_path, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(demo, "_match_and_merge", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        demo.run(tmp_path / "out", epochs=1)
+    assert list(tmp_path.iterdir()) == []

@@ -286,6 +286,14 @@ def test_switches_of_mergekit_that_save_memory_have_no_effect():
     assert recipe(TIES % ("", "")).notes == []
 
 
+def test_what_mergekits_task_vectors_share_has_no_effect_where_nothing_is_dropped():
+    made = recipe(TIES.replace("ties", "task_arithmetic") % ("density: 0.5", "rescale: true"))
+    assert sorted(made.notes) == ["density has no effect", "rescale has no effect"]
+    assert recipe(TIES % ("", "rescale: false")).notes == ["rescale has no effect"]
+    with pytest.raises(InputError, match="rescale: ties has no such parameter"):
+        recipe(TIES % ("", "rescale: true"))
+
+
 def test_every_method_can_be_asked_for():
     for name in registry.methods():
         known = find(name)

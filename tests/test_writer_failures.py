@@ -14,9 +14,10 @@ from safetensors.torch import save_file
 from transformers import BertForMaskedLM
 
 from cobasin.checkpoints.checkpoint import load
-from cobasin.checkpoints.output import stamp, working
+from cobasin.checkpoints.output import RUN, stamp, working
 from cobasin.checkpoints.refusals import check_output
-from cobasin.checkpoints.writer import save
+from cobasin.checkpoints.sequential import SequentialFile
+from cobasin.checkpoints.writer import save, write_shards
 from cobasin.errors import InputError
 from model_folders import assert_bitwise, changed, names, save_refusal
 
@@ -119,6 +120,40 @@ def test_a_folder_that_cannot_be_listed(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "rglob", vanish)
     with pytest.raises(InputError, match="cannot be read: No such file"):
         stamp(tmp_path)
+
+
+def test_what_a_run_has_not_finished_beside_its_data_is_none_of_it(tmp_path):
+    (tmp_path / "data.jsonl").write_text("{}")
+    before = stamp(tmp_path)
+    for name in (".out.partial-12", ".out.parts"):
+        (tmp_path / name / "sub").mkdir(parents=True)
+        (tmp_path / name / "sub" / "x").write_text("x")
+    assert stamp(tmp_path) == before
+    (tmp_path / "more.jsonl").write_text("{}")
+    assert stamp(tmp_path) != before
+
+
+@pytest.mark.parametrize("failing", ["write", "finish"])
+def test_no_part_of_a_file_is_left_for_a_run_that_goes_on(folder, tmp_path, monkeypatch, failing):
+    """Its room may be what is missing."""
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(SequentialFile, failing, full)
+    with pytest.raises(OSError, match="No space left"):
+        write_shards(load(folder), tmp_path, lambda _: None)
+    assert names(tmp_path) == ["bert"]
+
+
+def test_what_a_killed_process_was_writing_is_removed_when_its_run_goes_on(tmp_path):
+    left = tmp_path / ".out.partial-999999999"
+    left.mkdir()
+    (left / RUN).write_text("{}")
+    for name in ("model.safetensors.0123456789ab.unfinished", "model.safetensors"):
+        (left / name).write_text("x")
+    with working(tmp_path / "out", False, run={}, resume=True) as partial:
+        assert names(partial) == [RUN, "model.safetensors"]
 
 
 def test_a_model_of_the_hub_is_the_same_on_every_machine(tmp_path):
@@ -291,6 +326,17 @@ def test_output_through_a_link_to_the_source(folder, tmp_path):
     assert "lies in the input folder" in save_refusal(load(folder), tmp_path / "link" / "out")
 
 
+def test_output_that_the_source_links_to(folder, tmp_path):
+    """The source would be what is written."""
+    (tmp_path / "old").mkdir()
+    (folder / "model.safetensors").rename(tmp_path / "old" / "model.safetensors")
+    (folder / "model.safetensors").symlink_to(tmp_path / "old" / "model.safetensors")
+    message = save_refusal(load(folder), tmp_path / "old", overwrite=True)
+    assert f"holds the input {folder / 'model.safetensors'}; choose another folder" in message
+    assert names(tmp_path / "old") == ["model.safetensors"]
+    save(load(folder), tmp_path / "new")
+
+
 def test_check_output(folder, tmp_path):
     check_output(tmp_path / "new", False)
     check_output(tmp_path / "new", False, [None, folder])
@@ -302,6 +348,7 @@ def test_check_output(folder, tmp_path):
         (folder / "config.json", True, [], "is a file"),
         (folder / "config.json" / "x", True, [], "config.json is a file"),
         (tmp_path / ("x" * 300), True, [], "cannot be written: File name too long"),
+        (Path("/"), True, [], "is a mount point, which no finished folder can replace"),
     ]:
         with pytest.raises(InputError, match=text):
             check_output(out, overwrite, inputs)

@@ -21,7 +21,7 @@ from torch.nn.functional import cross_entropy, pad
 
 from cobasin.checkpoints import writer
 from cobasin.checkpoints.checkpoint import load
-from cobasin.checkpoints.refusals import check_output
+from cobasin.checkpoints.output import publishing
 from cobasin.checkpoints.running import instantiate
 from cobasin.errors import InputError
 from cobasin.evaluation.path import LossPath, loss_path
@@ -30,7 +30,7 @@ from cobasin.execution.jobs import torch_threads
 from cobasin.finding.applying import transform
 from cobasin.finding.match import match
 from cobasin.merging.merge import merge
-from cobasin.paths import expanded
+from cobasin.presenting.tables import output
 from cobasin.symmetry.state import squared_distance
 from cobasin.verification import Verdict, verify
 
@@ -101,13 +101,17 @@ def run(out: Path, *, epochs: int = EPOCHS, points: int = 25, overwrite: bool = 
 
     Written are the models (`model-0`, the anchor, and `model-1`), the matched models (`matched-paper`,
     `matched-full`, `matched-learned`), the averages (`merged-none`, `merged-paper` and so on), `path.png`
-    and `demo.json`, whose content is returned.  Progress goes to stderr.
+    and `demo.json`, whose content is returned; the folder is there once all of it is. Progress goes to stderr.
 
     Raises:
         InputError: scikit-learn is not installed, or `out` cannot be used.
     """
-    out = expanded(out)
-    check_output(out, overwrite)
+    with publishing(out, overwrite, None) as folder:
+        result = _run(folder, epochs, points)
+    return result
+
+
+def _run(out: Path, epochs: int, points: int) -> dict[str, Any]:
     digits = load_digits()
     started = time.perf_counter()
     # The models are tiny: a second thread would only wait for the first, and results would depend on the machine.
@@ -115,10 +119,10 @@ def run(out: Path, *, epochs: int = EPOCHS, points: int = 25, overwrite: bool = 
         parents = []
         for seed in (0, 1):
             model = train(digits, seed, epochs, lambda seed=seed: show(f"training model {seed}"))
-            writer.save(load(model), out / f"model-{seed}", overwrite=overwrite)
+            writer.save(load(model), out / f"model-{seed}")
             loss, accuracy = evaluate(model, digits)
             parents.append({"accuracy": accuracy, "loss": loss})
-        outcomes = {way: _match_and_merge(out, way, digits, points, overwrite, show) for way in NAMES}
+        outcomes = {way: _match_and_merge(out, way, digits, points, show) for way in NAMES}
     paths = {NAMES[way]: outcome.path for way, outcome in outcomes.items()}
     plot_paths(paths, out / "path.png", "From model 0 to model 1 in a straight line", "test accuracy")
     result = {
@@ -192,7 +196,7 @@ def evaluate(model: PreTrainedModel, digits: Digits) -> tuple[float, float]:
     return cross_entropy(logits, digits.test_labels).item(), correct.double().mean().item()
 
 
-def _match_and_merge(out: Path, way: str, digits: Digits, points: int, overwrite: bool, show: Show) -> Outcome:
+def _match_and_merge(out: Path, way: str, digits: Digits, points: int, show: Show) -> Outcome:
     anchor, source = (load(out / f"model-{seed}") for seed in (0, 1))
     matched, report, verdict = source, None, None
     if way in OPTIONS:
@@ -203,12 +207,12 @@ def _match_and_merge(out: Path, way: str, digits: Digits, points: int, overwrite
             progress=lambda doing, *_: show(f"{NAMES[way]}, {doing}", 0),
         )
         folder = out / f"matched-{way}"
-        writer.save(transform(element, source), folder, overwrite=overwrite)
+        writer.save(transform(element, source), folder)
         # From here on the file is used, so that what is measured is what a reader would load.
         matched, report = load(folder), element.report
         verdict = verify(source, matched)
     average = merge([anchor, matched], symmetry="none").checkpoint
-    writer.save(average, out / f"merged-{way}", overwrite=overwrite)
+    writer.save(average, out / f"merged-{way}")
     merged = instantiate(load(out / f"merged-{way}"), torch.float32)
     loss, accuracy = evaluate(merged, digits)
 
@@ -253,7 +257,7 @@ def show(result: dict[str, Any]) -> None:
             f"{outcome['distance']:.2f}",
             _sentence(outcome["verify"]),
         )
-    Console().print(table)
+    output.print(table, soft_wrap=False)
 
 
 def _sentence(verdict: dict[str, Any] | None) -> str:

@@ -7,6 +7,11 @@ from pathlib import Path
 from cobasin.errors import InputError
 
 
+def short(name: str | Path) -> str:
+    """The last part of a path, or of a model's id."""
+    return Path(name).name or str(name)
+
+
 def expanded(path: str | Path) -> Path:
     """A path with the ``~`` or ``~user`` that it begins with resolved.
 

@@ -110,6 +110,32 @@ def test_conll_2003_of_four_columns_and_ontonotes_with_the_domain_last(tmp_path)
     assert list(found) == [{"tokens": ["Paris", ","], "tags": ["B-GPE", "O"]}, {"tokens": ["Yes"], "tags": ["O"]}]
 
 
+BRACKETS = """#begin document (bc/x_0000); part 000
+bc/x 0 0 Mary NNP (TOP* - - - A (PERSON* (12
+bc/x 0 1 Ann NNP * - - - A *) 12)
+bc/x 0 2 saw VBD * see 01 - A * (V*) -
+bc/x 0 3 Rome NNP * - - - A (GPE) -
+
+bc/x 0 0 Well UH (TOP*) - - - B * (ARG0*) (V*) -
+#end document
+"""
+
+
+def test_conll_2012_with_tags_in_brackets_and_columns_of_any_number(tmp_path):
+    text = BRACKETS.replace("A (PERSON* (12", "A (PERSON* * (12").replace("*) 12)", "*) * 12)")
+    text = text.replace("(GPE) -", "(GPE) * -")
+    path = write(tmp_path / "x.v4_gold_conll", text)
+    found = rows(path, format="conll", columns={"tokens": 3, "tags": 10})
+    assert list(found) == [
+        {"tokens": ["Mary", "Ann", "saw", "Rome"], "tags": ["B-PERSON", "I-PERSON", "O", "B-GPE"]},
+        {"tokens": ["Well"], "tags": ["O"]},
+    ]
+    assert "line 7 has 14 columns, expected 13" in refusal(rows, path, format="conll", columns={"tokens": 3})
+    short = write(tmp_path / "short", BRACKETS)
+    line = refusal(rows, short, format="conll", columns={"tokens": 3, "tags": 10})
+    assert "line 4 has 13 columns, expected 12" in line
+
+
 def test_csv_without_a_header_has_columns_by_place(tmp_path):
     path = write(tmp_path / "cola.tsv", 'gj04\t1\t\tOur friends won\'t "buy" this.\ngj04\t0\t*\tThey drank the pub.\n')
     found = rows(path, columns={"text": 3, "label": 1})
@@ -119,6 +145,7 @@ def test_csv_without_a_header_has_columns_by_place(tmp_path):
     ]
     assert found.where(0) == f"{path}: line 1"
     assert "no column 4 (there are: 0, 1, 2, 3)" in refusal(lambda: rows(path, columns={"text": 4})[0])
+    assert list(rows(path, columns={"text": 3, "label": None})) == [{"text": row["text"]} for row in found]
     assert list(rows(path, columns={"text": 3}, where={1: 0, 2: "*"})) == [{"text": "They drank the pub."}]
     assert "no column 4 (there are: 0, 1, 2, 3)" in refusal(rows, path, columns={"text": 3}, where={4: "x"})
 
@@ -306,6 +333,9 @@ def test_without_datasets_or_network(monkeypatch):
         ("a.csv", 'text\n"x\n', {}, "line 2 cannot be read as CSV"),
         ("a.csv", b"text\n\xff\n", {}, "line 2 is not text in UTF-8"),
         ("a.jsonl", b'{"text": "\xff"}\n', {}, "line 1 is not text in UTF-8"),
+        ("a.jsonl", "[" * 100_000, {}, "line 1: is not JSON: maximum recursion depth exceeded"),
+        ("a.jsonl", "9" * 5000, {}, "line 1: is not JSON: Exceeds the limit"),
+        ("a.json", "[" * 100_000, {}, "a.json: is not JSON: maximum recursion depth exceeded"),
         ("a.json", '{"text": "x"}', {}, "expected a JSON list"),
         ("a.json", '{"text": "x"}\n{"text": "y"}', {}, "say 'format: jsonl'"),
         ("a.json", "[1]", {}, "a.json[0]: is 1; expected a mapping"),

@@ -84,6 +84,25 @@ def test_pictures_in_memory_are_converted_too(tmp_path):
     assert torch.equal(one, other)
 
 
+def test_a_picture_is_turned_as_the_camera_was_held(tmp_path):
+    (tmp_path / "1").mkdir()
+    picture, turned = Image.fromarray(PIXELS[0, :8, :8]), Image.Exif()
+    turned[0x0112] = 6  # a quarter to the right
+    picture.save(tmp_path / "1" / "x.png", exif=turned)
+    data = DataConfig(path=str(tmp_path), mean=[0], std=[1])
+    expected = np.rot90(PIXELS[0, :8, :8], -1).transpose(2, 0, 1) / 255
+    assert np.allclose(first(vit(), data).inputs["pixel_values"][0], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.int32, np.float32])
+def test_a_picture_of_more_than_8_bits_is_refused(tmp_path, dtype):
+    (tmp_path / "1").mkdir()
+    picture = Image.fromarray(PIXELS[0, :8, :8, 0].astype(dtype))
+    picture.save(tmp_path / "1" / "x.tiff")
+    line = refusal(first, vit(), DataConfig(path=str(tmp_path), mean=[0], std=[1]))
+    assert line.startswith(f"{tmp_path / '1' / 'x.tiff'}: the image has more than 8 bits a pixel (mode ")
+
+
 def test_an_unreadable_picture_is_named_when_it_is_reached(tmp_path):
     for number in range(2):
         (tmp_path / str(number)).mkdir()

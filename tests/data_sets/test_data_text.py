@@ -307,6 +307,20 @@ def test_a_text_without_tokens_is_named(byte_level, tmp_path):
     assert message == "rows[1]: a text without tokens; leave it out"
 
 
+@pytest.mark.parametrize(
+    ("head", "rows", "what"),
+    [
+        ("ForSequenceClassification", [{"text": "cut \ud83d"}], "text"),
+        ("ForSequenceClassification", [{"text": "a", "text_b": "cut \ud83d"}], "text_b"),
+        ("ForTokenClassification", [{"tokens": ["a", "cut\ud83d"]}], r"token 'cut\ud83d'"),
+        ("ForMaskedLM", [{"text": "cut \ud83d"}], "text"),
+    ],
+)
+def test_half_of_a_character_is_named(head, rows, what):
+    message = refusal(first, bert(head), rows)
+    assert message == f"rows[0]: {what} has half of a character ('\\ud83d'); repair it, or leave it out"
+
+
 def test_a_tokenizer_that_cannot_tell_words(tmp_path):
     T.ByT5Tokenizer().save_pretrained(tmp_path)
     message = "does not tell which token is of which word or block"

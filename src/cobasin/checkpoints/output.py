@@ -77,14 +77,14 @@ def working(
         with output_errors(out):
             if kept is not None:
                 kept.rename(partial)
+                _clear(partial)
             else:
                 partial.mkdir()
                 if run is not None:
                     write_run(partial / RUN, run)
         yield partial
         with output_errors(out):
-            for path in partial.rglob(f"*{_UNFINISHED}"):
-                path.unlink(missing_ok=True)
+            _clear(partial)
             _sync(partial)
             # what is killed from here on has no RUN, and is not gone on from: parts of FOUND would mislead
             (partial / RUN).unlink(missing_ok=True)
@@ -109,6 +109,12 @@ def unfinished(path: Path) -> Path:
     return path.with_name(f"{path.name}.{uuid4().hex[:12]}{_UNFINISHED}")
 
 
+def _clear(folder: Path) -> None:
+    """Remove the files that killed processes were writing."""
+    for path in folder.rglob(f"*{_UNFINISHED}"):
+        path.unlink(missing_ok=True)
+
+
 def stamp(path: Path) -> list[list[Any]]:
     """What tells a file, or the files of a folder, from others without reading them: names, sizes, times of change.
 
@@ -120,7 +126,8 @@ def stamp(path: Path) -> list[list[Any]]:
         return [[path.name]]
     try:
         files = sorted(path.rglob("*")) if path.is_dir() else [path]
-        stats = [(file, file.stat()) for file in files if file.is_file()]
+        # a run may write beside its data: what it has not finished is none of them
+        stats = [(file, file.stat()) for file in files if file.is_file() and out_of(file) == file]
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     return [[file.relative_to(path).as_posix(), found.st_size, found.st_mtime_ns] for file, found in stats]

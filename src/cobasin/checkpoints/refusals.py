@@ -21,18 +21,24 @@ _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 def check_output(out: Path, overwrite: bool, inputs: Iterable[Path | None] = ()) -> None:
     """Refuse, before any work, an output folder that `save` would refuse after it.
 
-    Raises InputError if `out` is a file, holds files without `overwrite`, cannot be written to, or overlaps
-    with one of the folders `inputs` (None: a model without a folder) or a file that declares an architecture.
+    Raises InputError if `out` is a file or a mount point, holds files without `overwrite`, cannot be written to, or
+    overlaps with one of the folders `inputs` (None: a model without a folder), with a file that one of these links
+    to, or with one that declares an architecture.
     """
     target = expanded(out).resolve()
     with output_errors(target):
         if target.exists() and not target.is_dir():
             raise InputError(f"{out}: is a file; give a folder for the output")
+        if target.is_mount():
+            raise InputError(f"{out}: is a mount point, which no finished folder can replace; choose a folder in it")
         for source in (path.resolve() for path in inputs if path is not None):
             if target == source or source in target.parents:
                 raise InputError(f"{out}: lies in the input folder {source}; choose a folder outside of it")
-            if target in source.parents:
-                raise InputError(f"{out}: holds the input folder {source}; choose another folder")
+            linked = next(
+                (path for path in source.rglob("*") if path.is_symlink() and target in path.resolve().parents), None
+            )
+            if target in source.parents or linked:
+                raise InputError(f"{out}: holds the input {linked or f'folder {source}'}; choose another folder")
         if target.is_dir() and not overwrite and any(target.iterdir()):
             raise InputError(f"{out}: is not empty; choose another folder, or replace it with --overwrite")
         parent = next((path for path in target.parents if path.exists()), target)

@@ -71,6 +71,11 @@ class SequentialFile:
         """What is not `finish`ed is lost."""
         self._file.close()
 
+    def discard(self) -> None:
+        """Close and remove it: a run that is resumed needs its room."""
+        self.close()
+        self.path.unlink(missing_ok=True)
+
 
 def _opened(path: str, flags: int) -> int:
     try:

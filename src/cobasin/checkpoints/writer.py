@@ -7,7 +7,6 @@ import json
 import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor, wait
-from contextlib import closing
 from pathlib import Path
 
 import torch
@@ -165,15 +164,19 @@ def _write_shard(
             progress(behind.result())
     except BaseException:
         wait([] if behind is None else [behind])
-        file.close()
+        file.discard()
         raise
     return file
 
 
 def _finish(file: SequentialFile, path: Path) -> None:
     """A shard has its name once all of it is on the disk."""
-    with closing(file):
+    try:
         file.finish()
+    except BaseException:
+        file.discard()
+        raise
+    file.close()
     file.path.replace(path)
 
 

@@ -49,6 +49,12 @@ def main() -> None:
             keeps = bool({"--resume", "--part"} & words) or {"--engine", "ray"} <= words
             print(f"interrupted; {kept if keeps else left}", file=sys.stderr)
         raise
+    except OSError as error:  # of a file that nothing else has told of: where one may not look, a name that is too long
+        if error.filename is None:
+            traceback.print_exc()
+            sys.exit(DEFECT)
+        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
+        sys.exit(2)
     except Exception:  # Python would end with 1, which is an answer of verify
         traceback.print_exc()
         sys.exit(DEFECT)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json as jsonlib
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
@@ -116,8 +118,12 @@ def in_parts(
 
 
 def result(report: dict, json: bool, show: Show) -> None:
-    """Print a report, as JSON or by ``show``."""
-    if json:
-        print(jsonlib.dumps(report, allow_nan=False))
-    else:
-        show(report)
+    """Print a report, as JSON or by ``show``; the exit code stays that of the work where nobody reads to the end."""
+    try:
+        if json:
+            print(jsonlib.dumps(report, allow_nan=False))
+        else:
+            show(report)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from cobasin.data.examples import token_ids
-from cobasin.data.rows import MemoryRows, Rows, shown
+from cobasin.data.rows import MemoryRows, Rows, check_text, shown
 from cobasin.errors import InputError
 
 
@@ -61,6 +61,7 @@ def blocks_of(documents: Rows, tokenizer: Any, vocabulary: int, length: int, sam
 def _cut_text(text: Any, where: str, length: int, tokenizer: Any) -> list[list[int]]:
     if not isinstance(text, str):
         raise InputError(f"{where}: text is {shown(text)}; expected a string")
+    check_text(text, where, "text")
     if not text.strip():
         return []
     return tokenizer(text, truncation=True, max_length=length, return_overflowing_tokens=True)["input_ids"]

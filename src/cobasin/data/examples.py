@@ -10,7 +10,8 @@ import numpy as np
 
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.data.config import DataConfig, Role
-from cobasin.data.rows import Rows, shown
+from cobasin.data.pictures import IMAGE_MODES, pixels_of
+from cobasin.data.rows import Rows, check_text, shown
 from cobasin.data.tasks import Labels, Task, score
 from cobasin.errors import InputError
 
@@ -25,7 +26,6 @@ _TARGET: dict[Task, Role] = {
     "multilabel": "labels",
     "tokens": "tags",
 }
-IMAGE_MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # by number of channels
 IGNORED = -100  # what the losses of transformers leave out
 
 
@@ -106,7 +106,7 @@ class Examples:
         if isinstance(value, (Path, bytes)):
             return value
         if hasattr(value, "convert") and self.channels in IMAGE_MODES:  # of Pillow, perhaps with a palette
-            value = value.convert(IMAGE_MODES[self.channels])
+            value = pixels_of(value, self.channels, where)
         image = np.asarray(value) if hasattr(value, "__array_interface__") or hasattr(value, "__array__") else None
         if image is None or image.ndim not in (2, 3) or not (image.dtype == np.uint8 or image.dtype.kind == "f"):
             kind = shown(value) if image is None else f"{image.dtype} of shape {list(image.shape)}"
@@ -199,10 +199,13 @@ def _array(value: Any) -> np.ndarray:
 def _text(value: Any, where: str, role: str) -> str:
     if not isinstance(value, str):
         raise InputError(f"{where}: {role} is {shown(value)}; expected a string")
+    check_text(value, where, role)
     return str(value)
 
 
 def _tokens(value: Any, where: str) -> list[str]:
     if not _is_list(value) or not len(value) or not all(isinstance(token, str) for token in value):
         raise InputError(f"{where}: tokens are {shown(value)}; expected a list of strings")
+    for token in value:
+        check_text(token, where, f"token {shown(token)}")
     return [str(token) for token in value]

@@ -15,7 +15,8 @@ from torch import Tensor
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.weight_files import one_line
 from cobasin.data.config import DataConfig
-from cobasin.data.examples import IMAGE_MODES, Example
+from cobasin.data.examples import Example
+from cobasin.data.pictures import IMAGE_MODES, pixels_of
 from cobasin.errors import InputError
 
 PREPROCESSOR = "preprocessor_config.json"
@@ -99,15 +100,13 @@ class ImageInputs:
         """The pixels of a file [height, width, channels]."""
         from PIL import Image
 
-        mode = IMAGE_MODES.get(self.channels)
-        if mode is None:
+        if self.channels not in IMAGE_MODES:
             raise InputError(f"{where}: image files have 1, 3 or 4 channels, the model reads {self.channels}")
         try:
             with Image.open(io.BytesIO(image) if isinstance(image, bytes) else image) as opened:
-                array = np.array(opened.convert(mode))
+                return pixels_of(opened, self.channels, where)
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
             raise InputError(f"{where}: the image cannot be read: {one_line(error)}") from error
-        return array.reshape(*array.shape[:2], self.channels)
 
 
 def _processor(folder: Path) -> Any:

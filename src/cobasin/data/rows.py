@@ -159,6 +159,19 @@ def feed(sha: Any, value: Any) -> None:
         feed(sha, part)
 
 
+def check_text(text: str, where: str, what: str) -> None:
+    """Refuse what no tokenizer takes: half of a character, which JSON can hold where something was cut.
+
+    Raises:
+        InputError: names the half.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = text[error.start]
+        raise InputError(f"{where}: {what} has half of a character ({half!r}); repair it, or leave it out") from None
+
+
 def shown(value: Any) -> str:
     """A value in a message."""
     text = repr(value)

@@ -36,6 +36,7 @@ _ENDINGS: dict[str, Task] = {
     "ForConditionalGeneration": "seq2seq_lm",
 }
 LABELS_LISTED = 30
+DIGITS = 9  # of an index
 
 
 def task_of(checkpoint: Checkpoint) -> Task:
@@ -106,12 +107,12 @@ class Labels:
         if isinstance(label, str):
             if label in self.ids:
                 return self.ids[label]
-            if label.isdecimal():  # of a text file
+            if label.isdecimal() and len(label) <= DIGITS:  # of a text file
                 label = int(label)
         if isinstance(label, (int, np.integer)) and 0 <= label < self.count:
             return int(label)
         names = ", ".join(list(self.ids)[:LABELS_LISTED]) + (", ..." if len(self.ids) > LABELS_LISTED else "")
-        said = shown(value) if label == value else f"{shown(value)}, renamed {shown(label)},"
+        said = shown(value) if str(label) == str(value) else f"{shown(value)}, renamed {shown(label)},"
         raise InputError(
             f"{where}: label {said} is none of the model's ({names}) and no index below {self.count}; say "
             "under 'labels' which one it is, or, where no labels are needed, leave them out (columns: {label: null})"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from abc import abstractmethod
 from array import array
 from collections.abc import Iterator, Mapping
@@ -11,10 +12,13 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from cobasin.checkpoints.weight_files import one_line
 from cobasin.data.rows import Columns, MemoryRows, Rows, shown
 from cobasin.errors import InputError
 
 Span = tuple[int, int, int]
+
+_BRACKETED = re.compile(r"\([^()*]+(\*|\))|\*\)?")
 
 
 class FileRows(Rows):
@@ -68,19 +72,25 @@ class JsonlRows(FileRows):
     def parse(self, text: str, where: str) -> Mapping[Any, Any]:  # noqa: D102
         try:
             record = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise InputError(f"{where}: is not JSON: {error.msg} at character {error.colno}") from None
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{where}: is not JSON: {_reason(error)}") from None
         if not isinstance(record, dict):
             raise InputError(f"{where}: is {shown(record)}; expected a JSON object")
         return record
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg} at character {error.colno}"
+    return one_line(error)  # too deep, a number too long
 
 
 def json_rows(path: Path, columns: Columns) -> Rows:
     """A list of objects in one JSON file, read at once."""
     try:
         records = json.loads(path.read_bytes())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: is not JSON: {error}; of an object a line, say 'format: jsonl'") from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: is not JSON: {one_line(error)}; of an object a line, say 'format: jsonl'") from None
     if not isinstance(records, list):
         raise InputError(f"{path}: is {shown(records)}; expected a JSON list of objects")
     return MemoryRows(records, str(path), columns)
@@ -98,7 +108,8 @@ class CsvRows(FileRows):
             self.dialect = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
         file.seek(0)
         self.header: list[Any] = []
-        places = bool(self.columns) and all(isinstance(column, int) for column in self.columns.values())
+        named = [column for column in self.columns.values() if column is not None]  # what has none is left out
+        places = bool(named) and all(isinstance(column, int) for column in named)
         start, end, line = 0, 0, 0
 
         def lines() -> Iterator[str]:
@@ -140,7 +151,8 @@ class ConllRows(FileRows):
 
     Lines of ``-DOCSTART-`` are left out, and so are comments: lines that start with ``#`` and do not have the
     columns of a token. Columns are called by their places; tokens are in the first and tags in the last one,
-    where there are two or more.
+    where there are two or more. Where the places of both are given, sentences may have different numbers of columns,
+    as those of CoNLL-2012 have. Tags in brackets, as in its files, are brought to those of IOB2.
     """
 
     def __init__(self, path: Path, columns: Columns):
@@ -157,14 +169,15 @@ class ConllRows(FileRows):
         self.tab = "\t" in token
         self.width = len(self._fields(token))
         file.seek(0)
-        offset, start, first = 0, 0, 0
+        offset, start, first, width = 0, 0, 0, self.width
+        placed = all(isinstance(c := self.columns.get(role), int) and c >= 0 for role in ("tokens", "tags"))
         for number, content in enumerate(file, start=1):
             line = self.decode(content, number)
             if self._is_token(line):
-                if len(self._fields(line)) != self.width:
-                    raise InputError(
-                        f"{self.path}: line {number} has {len(self._fields(line))} columns, expected {self.width}"
-                    )
+                found = len(self._fields(line))
+                width = found if placed and not first else width
+                if found != width:
+                    raise InputError(f"{self.path}: line {number} has {found} columns, expected {width}")
                 start, first = (start, first) if first else (offset, number)
             elif first and (not line.strip() or line.startswith("-DOCSTART-")):
                 yield start, offset, first
@@ -183,7 +196,22 @@ class ConllRows(FileRows):
 
     def parse(self, text: str, where: str) -> Mapping[Any, Any]:  # noqa: D102
         tokens = [self._fields(line) for line in text.split("\n") if self._is_token(line)]
-        return {place: list(column) for place, column in enumerate(zip(*tokens, strict=True))}
+        columns: dict[Any, list[str]] = {place: list(column) for place, column in enumerate(zip(*tokens, strict=True))}
+        place = self.columns["tags"]
+        if place in columns and all(_BRACKETED.fullmatch(tag) for tag in columns[place]):
+            columns[place] = _without_brackets(columns[place])
+        return columns
+
+
+def _without_brackets(tags: list[str]) -> list[str]:
+    """``(PER*``, ``*)``, ``(LOC)``, ``*`` as ``B-PER``, ``I-PER``, ``B-LOC``, ``O``."""
+    made, kind = [], None
+    for tag in tags:
+        opened = tag.startswith("(")
+        kind = tag.strip("(*)") if opened else kind
+        made.append("O" if kind is None else f"{'B' if opened else 'I'}-{kind}")
+        kind = None if tag.endswith(")") else kind
+    return made
 
 
 class TextRows(FileRows):

@@ -6,9 +6,18 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
+
+class Output(Console):
+    """A console that does not end the program where its reader has left."""
+
+    def on_broken_pipe(self) -> None:
+        """Leave it to the caller."""
+        raise BrokenPipeError
+
+
 # Paths may hold what rich takes for markup or emoji. Neither they nor tables are to be broken in a pipe, where rich
 # knows no width.
-output = Console(
+output = Output(
     markup=False, emoji=False, highlight=False, soft_wrap=True, width=None if Console().is_terminal else 200
 )
 

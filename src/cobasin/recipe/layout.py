@@ -12,7 +12,14 @@ from cobasin.recipe.blocks import LAYER_BY_LAYER, Module
 from cobasin.recipe.parts import Given, parts_of
 from cobasin.recipe.settings import Scope, read_settings, resolve
 
-WITHOUT_EFFECT = ("int8_mask",)  # saves mergekit memory
+
+def without_effect(method: str, name: str, value: Any) -> bool:
+    """What mergekit's recipes may say and its method does nothing with, or what saves it memory."""
+    if name == "int8_mask":
+        return True
+    if method == "task_arithmetic":  # as all of mergekit's methods of task vectors, but it drops no entries
+        return name in ("density", "rescale")
+    return method == "ties" and name == "rescale" and value is False
 
 
 class Layout:
@@ -101,7 +108,7 @@ class Layout:
         """The parameters that one place of the recipe names."""
         method, scope = self.method, {}
         for name, value in given.items():
-            if name not in method.parameters and name in WITHOUT_EFFECT:
+            if name not in method.parameters and without_effect(method.name, name, value):
                 if (note := f"{name} has no effect") not in self.notes:
                     self.notes.append(note)
                 continue

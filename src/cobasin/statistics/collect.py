@@ -114,8 +114,10 @@ def device_of(name: str) -> torch.device:
 
         name = str(PartialState().device)
     try:
-        return torch.empty(0, device=name).device
-    except (RuntimeError, AssertionError) as error:
+        device = torch.empty(0, device=name).device
+        torch.ones(1, device=device).item()  # there are devices of nothing but shapes
+        return device
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise InputError(f"device {name!r} cannot be used here ({one_line(error)}); take cpu, or auto") from error
 
 

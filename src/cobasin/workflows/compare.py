@@ -12,6 +12,7 @@ from cobasin.checkpoints.output import publishing
 from cobasin.checkpoints.refusals import check_output
 from cobasin.comparing.compare import compare
 from cobasin.evaluation.plots import plot_comparison
+from cobasin.paths import short
 from cobasin.presenting import progress as bars
 
 
@@ -30,7 +31,7 @@ def compare_models(a: str, b: str, symmetry: str, out: Path | None, overwrite: b
     if out is not None:
         report["out"] = str(out)
         with publishing(out, overwrite, None) as folder:
-            names = [Path(name).name or name for name in (a, b)]
-            plot_comparison(comparison, folder / "compare.png", f"{' and '.join(names)}: {comparison.verdict}")
+            title = f"{short(a)} and {short(b)}: {comparison.verdict}"
+            plot_comparison(comparison, folder / "compare.png", title)
             (folder / "compare.json").write_text(json.dumps(report, indent=2, allow_nan=False) + "\n", "utf-8")
     return report

@@ -27,7 +27,7 @@ from cobasin.finding.applying import found_between
 from cobasin.finding.match import Matched, match_all
 from cobasin.matching.choice import Choice
 from cobasin.merging.parents import equally_tied
-from cobasin.paths import expanded
+from cobasin.paths import expanded, short
 from cobasin.presenting import progress as bars
 from cobasin.progress import Progress
 from cobasin.recipe.data_file import data_config
@@ -160,7 +160,7 @@ def _measure(rows: Sequence[Batch], task: str, show: Progress, doing: str, total
 
 
 def _write(report: dict, paths: dict[str, LossPath], plane: LossPlane | None, out: Path, overwrite: bool) -> None:
-    names = [_short(report[key]) for key in ("a", "b", "c") if report[key] is not None]
+    names = [short(report[key]) for key in ("a", "b", "c") if report[key] is not None]
     title = f"From {names[0]} to {names[1]} in a straight line"
     with publishing(out, overwrite, None) as folder:
         plot_paths(paths, folder / "path.png", title, report["metric"])
@@ -170,10 +170,6 @@ def _write(report: dict, paths: dict[str, LossPath], plane: LossPlane | None, ou
             pictures.append((folder / "plane.png", f"The plane through {', '.join(names)}"))
         (folder / "path.html").write_text(page(title, _sentences(report), pictures, _tables(report)), "utf-8")
         (folder / "path.json").write_text(json.dumps(report, indent=2, allow_nan=False) + "\n", "utf-8")
-
-
-def _short(name: str) -> str:
-    return Path(name).name or name
 
 
 def _sentences(report: dict) -> list[str]:
@@ -197,7 +193,7 @@ def _tables(report: dict) -> list[Table]:
         Table("Barrier and midpoint", ["", "barrier", "loss at the midpoint", f"{metric} at the midpoint"], summary),
         Table(
             "Along the line",
-            [f"share of {_short(report['b'])}", *columns],
+            [f"share of {short(report['b'])}", *columns],
             list(zip(paths["raw"]["alphas"], *values, strict=True)),
         ),
     ]
