@@ -2,6 +2,7 @@
 
 import shutil
 
+import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
@@ -68,6 +69,19 @@ def test_matching_two_adapters_keeps_their_products(tmp_path):
     before, after = products(a), products(moved)
     assert all((before[name] - after[name]).norm() < 1e-9 * before[name].norm() for name in before)
     assert max(float((moved[name] - a[name]).abs().max()) for name in a) > 0.05
+
+
+@pytest.mark.parametrize("missing", ["A", "B"])
+def test_half_a_module_is_refused(tmp_path, missing):
+    source = base(tmp_path, BERT)
+    a, b = (lora(source, f"lora-{seed}", seed, target_modules=["query"]) for seed in (1, 2))
+    for folder in (a, b):
+        tensors = load_file(folder / WEIGHTS_FILE)
+        tensors.pop(min(name for name in tensors if f"lora_{missing}" in name))
+        save_file(tensors, folder / WEIGHTS_FILE)
+    line = refused(tmp_path, "match", a, b, "--out", tmp_path / "out")
+    assert f"{a}: the lora_{missing} of base_model.model." in line
+    assert "layer.0.attention.self.query is missing or no matrix" in line
 
 
 def test_adapters_that_do_not_fit_together(tmp_path):

@@ -211,6 +211,7 @@ def test_one_value_in_two_spellings(tmp_path, case, key, values):
     [
         ("stablelm-12b/StableLmForCausalLM", {"rope_parameters": NO_ROPE}, "qk_layernorm = true without a rotary"),
         ("llama-gqa/LlamaForCausalLM", {"per_layer_config": {"0": {"intermediate_size": 8}}}, "is not that of a Llama"),
+        ("vit/ViTForImageClassification", {"image_size": [8]}, "the config has a size of [8]; expected one number"),
     ],
 )
 def test_configs_that_no_declaration_covers(tmp_path, case, keys, text):

@@ -100,6 +100,28 @@ def test_joint_activations_keep_inner_products_and_skip_padding():
         assert torch.allclose(kept.mT @ kept, centred.mT @ centred, rtol=1e-8, atol=1e-8) is same
 
 
+def test_a_model_runs_on_few_rows_at_a_time_and_never_on_one():
+    models = [model(VIT, seed) for seed in (0, 1)]
+    typed = Typed.of(load(models[0]))
+    maps = [linear_maps(holders_of(one, typed)) for one in models]
+    seen = []
+    models[0].register_forward_pre_hook(lambda _, __, given: seen.append(len(given["pixel_values"])), with_kwargs=True)
+    inputs = synthetic_inputs(models, 33)
+    whole = joint_activations(models, maps, [inputs])
+    assert seen == [11, 11, 11]
+    parts = joint_activations(models, maps, [{"pixel_values": x} for x in inputs["pixel_values"].split(16)[:2]])
+    assert whole.keys() == parts.keys()
+    assert seen[3:] == [16, 16]
+
+
+def test_layers_that_say_less_than_others_of_their_kind():
+    """The first of two groups of layers of an ALBERT runs twice as often as the second."""
+    options = {"num_hidden_groups": 2, "num_hidden_layers": 3}
+    ends = [load(near(model("albert/AlbertModel", seed), 0.0, **options)) for seed in (0, 1)]
+    element = api.match(*ends, method="activations", samples=2)
+    assert verify(ends[0], transform(element, ends[0], torch.float64)).same
+
+
 @pytest.mark.parametrize("method", ["activations", "learned"])
 @pytest.mark.parametrize("case", CASES)
 def test_the_function_is_kept_and_what_was_found_depends_on_inputs_alone(case, method):

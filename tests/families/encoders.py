@@ -46,11 +46,11 @@ FAMILIES = {
         T.ElectraConfig,
         {**SMALL, "embedding_size": 10, "tie_word_embeddings": False},
     ),
-    "electra-wide-relu": (
+    "electra-wide-leaky-relu": (
         "Electra",
         ("ForPreTraining", "ForMaskedLM"),
         T.ElectraConfig,
-        {**SMALL, "embedding_size": 24, "hidden_act": "relu"},
+        {**SMALL, "embedding_size": 24, "hidden_act": "leaky_relu"},
     ),
     "albert": ("Albert", ANSWERING_HEADS, T.AlbertConfig, _ALBERT),
     "albert-groups-untied": (

@@ -5,9 +5,9 @@ import itertools
 import pytest
 import torch
 
-from cobasin.matching import weights
+from cobasin.matching import order, weights
 from cobasin.matching.choice import Choice
-from cobasin.matching.order import propose_order
+from cobasin.matching.order import pairs_size, propose_order
 from cobasin.matching.state import Match
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import Form
@@ -49,6 +49,32 @@ def test_one_proposal_finds_order_and_bases(family, noise):
                 assert gap.abs().max() < 1e-6
     if not noise:
         assert match.total < 1e-20
+
+
+@pytest.mark.parametrize("family", BASES)
+def test_grams_that_are_not_held_are_made_again(family, monkeypatch):
+    form, source, anchor, _ = pair(family, 3, 0.1)
+    proposals = []
+    for shared in (0, 4):
+        monkeypatch.setattr(order, "SHARED", shared)
+        match = Match.of(form, Choice.parse("heads,attention,scale"), source, anchor)
+        proposals.append(propose_order(match, (BASES[family], 0)))
+    first, second = proposals
+    assert first.keys() == second.keys()
+    assert all(x.equal(second[key][part]) for key, value in first.items() for part, x in value.items())
+
+
+def test_the_size_of_grams_of_all_pairs():
+    """Of 2 KV groups of 3 heads each: every head with every other, in every basis; and no more layers at a time."""
+    form, source, anchor, _ = pair("llama", 3)
+    spec = form.spec
+    kv, rep, width = (spec.sizes[name] for name in ("kv", "rep", "vo"))
+    assert pairs_size(spec, "vo") == 4 * 8 * (kv * rep) ** 2 * width**2
+    assert pairs_size(spec, "resid") == 4 * 8 * spec.sizes["resid"] ** 2
+    match = Match.of(form, Choice.parse("full"), source, anchor)
+    family = [key for key in match.groups if key[0] in ("kv", "rep", "vo")]
+    assert weights._table(match, family) == pairs_size(spec, "vo")
+    assert weights._table(match, [key for key in family if key[0] == "vo"]) == 4 * width**2
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2"])

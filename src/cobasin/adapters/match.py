@@ -94,10 +94,15 @@ def products(adapter: Adapter) -> dict[str, Tensor]:
 
 
 def rank_spec(adapter: Adapter) -> Spec:
-    """The type of an adapter whose base stands still: only its ranks are free."""
+    """The type of an adapter whose base stands still: only its ranks are free.
+
+    Raises:
+        InputError: a module has one factor only.
+    """
     spaces: dict[str, Space] = {}
     templates: dict[str, str] = {}
     ranks: dict[str, str] = {}
+    factors: dict[str, set[str]] = {}
     for name, header in adapter.headers.items():
         axes = [f"fixed_{size}" for size in header.shape]
         spaces |= {axis: Space(size) for axis, size in zip(axes, header.shape, strict=True)}
@@ -106,7 +111,12 @@ def rank_spec(adapter: Adapter) -> Spec:
             place, mark = (0, "") if found[2][-1] == "A" else (1, "'")
             axes[place] = rank + mark
             spaces[rank] = Space(header.shape[place], RANK, part="rank")
+            factors.setdefault(found[1], set()).add(found[2][-1])
         templates[name] = " ".join(axes)
+    if half := sorted(module for module, own in factors.items() if len(own) < 2):
+        (there,) = factors[half[0]]
+        missing = "B" if there == "A" else "A"
+        raise InputError(f"{adapter.label}: the lora_{missing} of {half[0]} is missing or no matrix")
     return Spec(LORA, spaces, templates)
 
 

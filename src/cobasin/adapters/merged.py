@@ -29,7 +29,7 @@ def merged(base: Typed, adapter: Adapter, dtype: torch.dtype | None = None) -> C
     weights = {layer.weight: layer for layer in typed.layers}
     biases = {f"{one.module}.bias": one for one in typed.layers if one.bias in typed.disk and typed[one.bias].any()}
     if missing := biases.keys() - base.spec.entries.keys():
-        raise InputError(f"{adapter.label} has a bias for {missing.pop()}, which the base does not have")
+        raise InputError(f"{adapter.label} has a bias for {min(missing)}, which the base does not have")
 
     def read(name: str) -> Tensor:
         tensor = (typed if name in typed.whole else base)[name].double()

@@ -87,12 +87,12 @@ def _templates(request: Request) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _norms(request: Request, templates: dict[str, str], tied: bool) -> tuple[Norm, ...]:
-    """The norms that fold, each into the one linear layer that reads it."""
-    readers = {f"{OWN}_norm": f"{OWN}.Wqkv", f"{MLP}_norm": f"{MLP}.Wi"}
-    if request.head != "Model":
-        readers["final_norm"] = "head.dense"
-        if not tied:
-            readers["head.norm"] = "decoder" if request.head == "ForMaskedLM" else "classifier"
+    """The norms that fold, each into the one linear layer that reads it; none of a model whose output is the stream."""
+    if request.head == "Model":
+        return ()
+    readers = {f"{OWN}_norm": f"{OWN}.Wqkv", f"{MLP}_norm": f"{MLP}.Wi", "final_norm": "head.dense"}
+    if not tied:
+        readers["head.norm"] = "decoder" if request.head == "ForMaskedLM" else "classifier"
     found = []
     for norm, reader in readers.items():
         weight, bias = f"{norm}.weight", f"{norm}.bias" if request.config.norm_bias else None

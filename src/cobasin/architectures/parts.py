@@ -35,7 +35,8 @@ def layer_norm(name: str, space: str = "resid") -> dict[str, str]:
 
 def neurons(activation: str) -> Permutation:
     """The group of hidden neurons behind an elementwise activation; the layer after them reads ``ffn'``."""
-    return {"relu": Permutation(scaled=True), "tanh": SignedPermutation}.get(activation, Permutation())
+    scaled = Permutation(scaled=True)
+    return {"relu": scaled, "leaky_relu": scaled, "tanh": SignedPermutation}.get(activation, Permutation())
 
 
 def attention(heads: int, width: int, layers: tuple[str, ...] = LAYER) -> dict[str, Space]:

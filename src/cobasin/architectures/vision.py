@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from cobasin.architectures import Request, declares
 from cobasin.architectures.parts import LAYER, attention, labels, layer_norm, linear, neurons
+from cobasin.errors import InputError
 from cobasin.symmetry.gauges import FreeGauge, KeyBias, LayerScale, Norm, SoftmaxShift, ValueBias
 from cobasin.symmetry.groups import Orthogonal, Permutation
 from cobasin.symmetry.spec import Space, Spec
@@ -52,9 +53,16 @@ def free_stream(size: int) -> Space:
 
 
 def sides(size: int | list[int] | tuple[int, int]) -> tuple[int, int]:
-    """Height and width, which a config may say as one number."""
-    height, width = (size, size) if isinstance(size, int) else size
-    return height, width
+    """Height and width, which a config may say as one number.
+
+    Raises:
+        InputError: it says three, or one in a list.
+    """
+    if isinstance(size, int):
+        return size, size
+    if len(size) != 2:
+        raise InputError(f"the config has a size of {list(size)}; expected one number, or height and width")
+    return size[0], size[1]
 
 
 def grid(config) -> tuple[int, int]:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 
 from torch import Tensor
+from torch.nn.functional import pad
 
 from cobasin.matching.state import Match
 from cobasin.symmetry.dual import dual
@@ -47,6 +49,7 @@ def with_activations(match: Match, found: Mapping[str, Activations]) -> Match:
     template_of = {name: template for template in spec.templates for name, _ in spec.expand(template)}
     types, spaces = dict(spec.templates), dict(spec.spaces)
     states: tuple[dict[str, Tensor], ...] = ({}, {})
+    typed: dict[str, tuple[str, list[str]]] = {}
     for name, one in found.items():
         weight, side = name.rsplit(":", 1)
         nodes = parse(spec.templates[template_of[weight]])
@@ -57,9 +60,14 @@ def with_activations(match: Match, found: Mapping[str, Activations]) -> Match:
         for state, x in zip(states, one.pair, strict=True):
             state[name] = x * (SHARE * size / (norms[0] * norms[1])) ** 0.5
         node = dual(nodes[one.axis]) if one.reads else nodes[one.axis]
-        rows = len(one.pair[0])
-        spaces[f"row{rows}"] = Space(rows)
-        types[f"{template_of[weight]}:{side}"] = f"row{rows} {unparse((node,))}"
+        typed.setdefault(f"{template_of[weight]}:{side}", (unparse((node,)), []))[1].append(name)
+    for number, (template, (node, names)) in enumerate(typed.items()):
+        # a template has one type: rows of zeros, which change no inner product, where some say less than others
+        rows = max(len(states[0][name]) for name in names)
+        spaces[f"row{number}"] = Space(rows)
+        types[template] = f"row{number} {node}"
+        for state, name in product(states, names):
+            state[name] = pad(state[name], (0, 0, 0, rows - len(state[name])))
     more = replace(spec, spaces=spaces, templates=types)
     absent = tuple(  # of a layer whose activations say nothing
         name.replace(".", r"\.")

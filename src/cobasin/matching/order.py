@@ -8,8 +8,9 @@ best assignment of their neurons.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 
 import torch
 from torch import Tensor
@@ -19,7 +20,20 @@ from cobasin.matching.experts import Experts
 from cobasin.matching.state import Match, on_cpu
 from cobasin.symmetry.groups import Gram, Permutation, Value
 from cobasin.symmetry.groups.assignment import assign, assign_lazily
-from cobasin.symmetry.spec import Key, Site
+from cobasin.symmetry.spec import Key, Site, Spec
+
+SHARED = 4  # bases: more are not of one layer, whose Grams of pairs are held until the order is found
+HELD = 4  # tables at a time: a Gram, and what its solver makes of it
+
+
+def pairs_size(spec: Spec, space: str) -> int:
+    """Bytes that the Gram of a basis needs, and its solver, for all pairs of the heads (or of the groups' heads)."""
+    over = spec.batch_axes(space)
+    orders = {one for one in over if spec.spaces[one].part == "heads"}
+    orders |= {one for one, own in spec.spaces.items() if own.part == "heads" and orders & set(spec.batch_axes(one))}
+    pairs = math.prod(spec.sizes[one] for one in orders) ** 2
+    rest = math.prod(spec.sizes[one] for one in over if one not in orders)
+    return HELD * 8 * pairs * rest * spec.sizes[space] ** 2
 
 
 def propose_order(match: Match, base: Key) -> dict[Key, Value]:
@@ -41,9 +55,9 @@ def propose_order(match: Match, base: Key) -> dict[Key, Value]:
     bases = [key for key in fibres if key != inner and key not in orders]
     pairs = (str(base[0]), str(inner[0])) if inner else (str(base[0]),)
     family = [base, *fibres]
-    of_heads, shared = {}, {}
-    for key in bases:
-        of_heads[key], shared[key] = _by_heads(match, key, inner, family, pairs)
+    by_heads = partial(_by_heads, match, inner=inner, family=family, pairs=pairs)
+    if len(bases) <= SHARED:
+        by_heads = cache(by_heads)
     # places that know the order but have no free basis: a position bias per head, or all where bases are left alone
     plain = [site for site in match.sites(base) if not _carries(match, site, [*bases, *orders])]
     within, terms = None, []
@@ -51,15 +65,21 @@ def propose_order(match: Match, base: Key) -> dict[Key, Value]:
         sites = [site for site in match.sites(inner) if not _carries(match, site, bases)]
         inside = [match.gram(inner, family, (str(base[0]),), sites).total()] if sites else []
         share = 1 / match.spec.sizes[str(inner[0])]  # of what all heads of a group have in common, a part for each
-        each = {key: gram.plus(shared[key].map(*[lambda x: share * x] * 2)) for key, gram in of_heads.items()}
-        within = assign(_total([*_supports(match, each, leading=4), *inside]))  # [P, Q, S]: source of every target
+
+        def each(key: Key) -> Gram:
+            own, shared = by_heads(key)
+            return own.plus(shared.map(*[lambda x: share * x] * 2))
+
+        found = [_support(match, key, each(key), leading=4) for key in bases]
+        within = assign(_total([*found, *inside]))  # [P, Q, S]: source of every target
         terms = [_matched_heads(within)[0](term) for term in inside]
         plain = [site for site in plain if not _carries(match, site, [inner])]
-    grams = {
-        key: gram.map(*_matched_heads(within)).plus(shared[key].map(*_matched_heads(None)))
-        for key, gram in of_heads.items()
-    }
-    terms += _supports(match, grams, leading=2)
+
+    def matched(key: Key) -> Gram:
+        own, shared = by_heads(key)
+        return own.map(*_matched_heads(within)).plus(shared.map(*_matched_heads(None)))
+
+    terms += [_support(match, key, matched(key), leading=2) for key in bases]
     if plain:
         terms.append(match.gram(base, family, sites=plain).total())
     experts = {key: Experts(Compared(match, key, family)) for key in orders}
@@ -67,8 +87,8 @@ def propose_order(match: Match, base: Key) -> dict[Key, Value]:
     back = perm.argsort()  # elements act before the order changes, so they are listed in the source's order
     chosen = torch.arange(len(perm), device="cpu")
     proposal: dict[Key, Value] = {base: {"perm": perm}}
-    for key, gram in grams.items():
-        picked = gram.map(*[lambda x: x.expand(len(perm), len(perm), *x.shape[2:])[perm, chosen]] * 2)
+    for key in bases:
+        picked = matched(key).map(*[lambda x: x.expand(len(perm), len(perm), *x.shape[2:])[perm, chosen]] * 2)
         proposal[key] = _listed(on_cpu(match.groups[key].project(picked, not match.choice.paper)), back)
     for key, own in experts.items():
         proposal[key] = _listed(on_cpu(own.best((p, q) for q, p in enumerate(perm.tolist()))), back)
@@ -121,10 +141,10 @@ def _listed(value: Value, order: Tensor) -> Value:
     return {part: x.index_select(0, order) for part, x in value.items()}
 
 
-def _supports(match: Match, grams: dict[Key, Gram], leading: int) -> list[Tensor]:
-    """For every key: value of the best element for every pair, summed over what else it varies over."""
-    supports = [match.groups[key].support(gram) for key, gram in grams.items()]
-    return [support.flatten(leading).sum(-1) if support.ndim > leading else support for support in supports]
+def _support(match: Match, key: Key, gram: Gram, leading: int) -> Tensor:
+    """The value of the best element for every pair, summed over what else it varies over."""
+    support = match.groups[key].support(gram)
+    return support.flatten(leading).sum(-1) if support.ndim > leading else support
 
 
 def _total(terms: list[Tensor]) -> Tensor:
@@ -135,7 +155,9 @@ def _matched_heads(within: Tensor | None):
     """Reduce ``[P, Q, R, S, ...]`` to ``[P, Q, ...]``: the sum over matched heads; norms sum over all heads."""
 
     def cross(x: Tensor) -> Tensor:
-        if x.shape[2] == 1 or within is None:
+        if x.shape[2:4] == (1, 1):
+            return x[:, :, 0, 0]
+        if within is None:
             return x.sum((2, 3))
         index = within.to(x.device).reshape(*within.shape[:2], 1, -1, *[1] * (x.ndim - 4))
         return x.gather(2, index.expand(*within.shape[:2], 1, *x.shape[3:])).sum((2, 3))

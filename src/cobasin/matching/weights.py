@@ -20,7 +20,7 @@ from cobasin.execution.outcomes import Keep, owns
 from cobasin.matching.compared import Compared
 from cobasin.matching.experts import Experts
 from cobasin.matching.neurons import Neurons, terms
-from cobasin.matching.order import inner_order, propose_order
+from cobasin.matching.order import inner_order, pairs_size, propose_order
 from cobasin.matching.state import Match, on_cpu
 from cobasin.matching.streams import Streams
 from cobasin.matching.units import Units
@@ -194,8 +194,14 @@ def _entries(match: Match, family: list[Key]) -> int:
 
 
 def _table(match: Match, family: list[Key]) -> int:
-    """Bytes of the largest table of pairs that matching these keys needs."""
-    return max(4 * match.spec.sizes[str(key[0])] ** 2 for key in family)
+    """Bytes of the largest table of pairs that matching these keys needs: of neurons, or of all heads."""
+    spec, ordered = match.spec, {fibre for base in family for fibre in match.fibres(base)}
+    return max(
+        pairs_size(spec, str(key[0]))
+        if key in ordered and spec.spaces[str(key[0])].part == "attention"
+        else 4 * spec.sizes[str(key[0])] ** 2
+        for key in family
+    )
 
 
 def _from_bfloat16(match: Match, family: list[Key]) -> bool:

@@ -12,6 +12,7 @@ from cobasin.finding.common_form import UNTIED, check_free, possible_forms
 from cobasin.finding.search import Search
 from cobasin.matching.choice import Choice
 from cobasin.matching.neurons import TABLE
+from cobasin.matching.order import HELD, pairs_size
 from cobasin.matching.weights import LARGE
 from cobasin.merging.after import Afterwards
 from cobasin.merging.fused import Fusion
@@ -131,6 +132,7 @@ def _matching(recipe: Recipe, spec: Spec, sizes: Mapping[str, int]) -> tuple[int
     """Bytes of what is held to find elements, by all workers, and of the largest tensor that is moved, in float32."""
     choice = Choice.parse(recipe.match.symmetry, recipe.match.layers)
     keys = [key for key in spec.sites if choice.frees(spec, key)]
+    ordered = any(spec.spaces[str(key[0])].part == "heads" for key in keys)
     held, largest = 0, 0
     for space in {str(key[0]) for key in keys}:
         free = [key for key in keys if key[0] == space]
@@ -139,7 +141,8 @@ def _matching(recipe: Recipe, spec: Spec, sizes: Mapping[str, int]) -> tuple[int
         if spec.spaces[space].part == "ffn":  # what every pair gains, made in parts of tables
             tables = n**2 * FLOAT64 + PARTS * min(TABLE, n**2 * FLOAT32)
             workers = 1 if n**2 * FLOAT32 > LARGE else workers
-        else:  # the Grams of all pairs of heads, and the factors that a solver makes
-            tables = 4 * (math.prod(spec.batch(space)) * n) ** 2 * FLOAT64
+        else:  # Grams, those of all pairs of heads where their order is free, and what a solver makes of them
+            tables = pairs_size(spec, space) if ordered else HELD * FLOAT64 * math.prod(spec.batch(space)) * n**2
+            workers = 1 if ordered and tables > LARGE else workers
         held, largest = max(held, workers * (tables + 3 * moved)), max(largest, moved)
     return held, largest

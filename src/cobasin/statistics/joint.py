@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from cobasin.statistics.modules import reading, writing
-from cobasin.statistics.rows import Rows
+from cobasin.statistics.rows import Rows, row_count
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-_FULL = 4  # times as many rows as columns: time to make it short
+_FULL = 2  # times as many rows as columns: time to make it short
+_ROWS = 16  # that a model runs on: what all its maps read and write is held
 
 
 @torch.no_grad()
@@ -26,7 +27,7 @@ def joint_activations(
     """The inputs (``name:in``) and outputs (``name:out``) of the linear maps of two models, centred over tokens.
 
     Inner products within and between the two are all that is kept of them: of d columns in each as many rows as there
-    are tokens, but at most 2d.
+    are tokens, but at most 2d (on the way 4d).
 
     Args:
         models: two of one architecture.
@@ -38,7 +39,7 @@ def joint_activations(
     """
     shared = [name for name in maps[0] if name in maps[1]]
     found: dict[str, Tensor] = {}
-    for batch in batches:
+    for batch in _pieces(batches):
         a, b = (
             _run(model, {name: own[name] for name in shared}, batch) for model, own in zip(models, maps, strict=True)
         )
@@ -51,6 +52,14 @@ def joint_activations(
     # The first column is of ones: without what lies along it the others are centred.
     short = {name: _short(found[name])[1:, 1:] for name in sorted(found)}
     return {name: (rows[:, : rows.shape[1] // 2], rows[:, rows.shape[1] // 2 :]) for name, rows in short.items()}
+
+
+def _pieces(batches: Iterable[Mapping[str, Tensor]]) -> Iterator[dict[str, Tensor]]:
+    """The same rows in pieces of `_ROWS` at most, none of a single row that was not alone."""
+    for batch in batches:
+        count = -(-row_count(batch) // _ROWS)
+        parts = zip(*(x.tensor_split(count) for x in batch.values()), strict=True)
+        yield from (dict(zip(batch, part, strict=True)) for part in parts)
 
 
 def _short(rows: Tensor) -> Tensor:
