@@ -1,7 +1,7 @@
 """Measured results as Markdown, and into the page docs/paper.md: python experiments/tables.py.
 
 The page has a block for every item, between ``<!-- measured: ITEM -->`` and ``<!-- end -->``: the tables of
-``docs/measured/ITEM.json``, as ``experiments/run.py`` writes it.
+``docs/measured/ITEM.json``, as ``experiments/run.py`` writes it; and one for the `summary` of all.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from common import pages  # noqa: E402
 from common.pages import table as _table  # noqa: E402
 
 STEPS = 3
+SURE = 2  # standard errors
 DOCS = ROOT / "docs"
+ONE_START = "one start"  # of fine-tunes that matching finds as they are
 Rows = Sequence[Mapping[str, Any]]
 
 
@@ -89,6 +91,32 @@ def _scores(rows: Rows, what: str, value: Callable[[Mapping[str, Any]], float], 
     return lines
 
 
+def summary(measured: Path) -> str:
+    """What full adds to the paper's symmetry, wherever models have starts of their own, and how often that is sure."""
+    body, sure = [], dict.fromkeys(("ahead", "ahead in loss", "behind", "behind in loss"), 0)
+    for file in sorted(measured.glob("*.json")):
+        item = json.loads(file.read_text("utf-8"))
+        both = [row for row in item["rows"] if row.get("matching") in ("paper", "full") and "way" in row]
+        own = [row for row in both if row["models"] != ONE_START and row.get("split") != "dev"]
+        for models, size, metric, way in dict.fromkeys(
+            (row["models"], len(row["group"]), row["metric_name"], row["way"]) for row in own
+        ):
+            rows = [row for row in _where(own, models=models, metric_name=metric, way=way) if len(row["group"]) == size]
+            if {row["matching"] for row in rows} != {"paper", "full"}:
+                continue
+            points = _gains(rows, "paper", "full", lambda row: 100 * row["metric"])
+            loss = _gains(rows, "paper", "full", lambda row: row["loss"])
+            for kind, better, worse in (("", points, [-x for x in points]), (" in loss", [-x for x in loss], loss)):
+                sure[f"ahead{kind}"] += mean(better) > SURE * _error(better)
+                sure[f"behind{kind}"] += mean(worse) > SURE * _error(worse)
+            what = f"{models}, {size} at once" if size > 2 else models
+            body.append([item["item"], what, metric, way, _shown(points, "{:.2f}"), _shown(loss, "{:.3f}")])
+    lines = _table(["", "models", "metric", "method", "full - paper, points", "in loss"], body)
+    counts = ", ".join(f"{count} {kind}" for kind, count in sure.items())
+    lines.append(f"Of {len(body)} rows by more than {SURE} standard errors: {counts}.")
+    return "\n".join(lines) + "\n"
+
+
 def paths(rows: Rows) -> list[str]:
     """The barrier, and what is in the middle; means over all lines."""
     body = []
@@ -152,13 +180,24 @@ def _spread(rows: Rows, value: Callable[[Mapping[str, Any]], float], form: str) 
 
 def _gain(rows: Rows, before: str, after: str, value: Callable[[Mapping[str, Any]], float], form: str) -> str:
     """The mean difference of the same merge, its standard error, and how often it is above zero."""
+    gains = _gains(rows, before, after, value)
+    return f"{_shown(gains, form)} ({sum(gain > 0 for gain in gains)} of {len(gains)} up)" if gains else ""
+
+
+def _gains(rows: Rows, before: str, after: str, value: Callable[[Mapping[str, Any]], float]) -> list[float]:
+    """The difference between two matchings of every merge."""
     ends = [{_merge(row): value(row) for row in _where(rows, matching=name)} for name in (before, after)]
-    gains = [ends[1][key] - ends[0][key] for key in ends[0] if key in ends[1]]
-    if not gains:
-        return ""
-    error = f" ± {form.format(stdev(gains) / math.sqrt(len(gains)))}" if len(gains) > 1 else ""
-    up = sum(gain > 0 for gain in gains)
-    return f"{form.replace(':', ':+').format(mean(gains))}{error} ({up} of {len(gains)} up)"
+    return [ends[1][key] - ends[0][key] for key in ends[0] if key in ends[1]]
+
+
+def _shown(gains: Sequence[float], form: str) -> str:
+    error = f" ± {form.format(_error(gains))}" if len(gains) > 1 else ""
+    return form.replace(":", ":+").format(mean(gains)) + error
+
+
+def _error(gains: Sequence[float]) -> float:
+    """The standard error of a mean, as if merges were independent."""
+    return stdev(gains) / math.sqrt(len(gains)) if len(gains) > 1 else math.inf
 
 
 def _merge(row: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -199,6 +238,8 @@ def filled(page: str, measured: Path) -> str:
     """A page with the tables of all items that were measured."""
 
     def tables(item: str) -> str:
+        if item == "summary":
+            return summary(measured)
         file = measured / f"{item}.json"
         missing = f"Not measured yet: `python experiments/run.py {item}`.\n"
         return markdown(json.loads(file.read_text("utf-8"))) if file.exists() else missing

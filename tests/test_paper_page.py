@@ -24,7 +24,7 @@ def test_the_tables_are_what_was_measured():
 
 def test_every_item_has_a_block_and_every_block_an_item():
     blocks = [item for _, item, _, _ in pages.BLOCK.findall(PAGE)]
-    assert sorted(blocks) == experiment.items()
+    assert sorted(blocks) == sorted([*experiment.items(), "summary"])
     assert {path.stem for path in MEASURED.glob("*.json")} <= set(blocks)
 
 
@@ -46,7 +46,7 @@ def test_the_examples_are_data_sets(tmp_path):
     found = {}
     for block in re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE):
         found |= yaml.safe_load(block)
-    assert len(found) == 6
+    assert len(found) == 7
     for name, content in found.items():
         data = experiment.DataSet.model_validate(content)
         assert "{" not in data.config("test", there).path, name
@@ -96,6 +96,24 @@ def test_a_table_has_means_and_what_they_are_worth(found):
     assert '`python experiments/run.py tiny --setting "a start each"`; ' in tables.markdown(
         found | {"setting": "a start each"}
     )
+
+
+def test_the_summary_counts_what_is_sure(found, tmp_path):
+    for one in found["rows"]:
+        if one.get("matching") == "none":
+            one["matching"] = "paper"
+    one_start = [one | {"models": "one start"} for one in found["rows"]]
+    (tmp_path / "tiny.json").write_text(json.dumps(found | {"rows": found["rows"] + one_start}))
+    text = tables.summary(tmp_path)
+    assert text.count("| tiny |") == 1
+    assert "| tiny | one | macro F1 | Simple | +5.00 ± 5.00 | -0.050 ± 0.050 |" in text
+    assert text.endswith(
+        "Of 1 rows by more than 2 standard errors: 0 ahead, 0 ahead in loss, 0 behind, 0 behind in loss.\n"
+    )
+    found["rows"][0]["metric"] = 0.15  # of the paper's
+    found["rows"][3]["metric"] = 0.35
+    (tmp_path / "tiny.json").write_text(json.dumps(found))
+    assert "standard errors: 1 ahead, 0 ahead in loss" in tables.summary(tmp_path)
 
 
 def test_a_page_is_filled(found, tmp_path):
