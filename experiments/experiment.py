@@ -91,8 +91,8 @@ class Experiment(Part):
         task, labels, metric: of all data sets. Without ``labels``, those of the models.
         data: data sets by name.
         use: only these of them.
-        models: by the name of a setting, where its end models start from: the k-th data set's from the k-th start,
-            and from the first again where there are fewer.
+        models: by the name of a setting, where its end models start from: all from its only start, or the k-th data
+            set's from the k-th.
         training: how end models are fine-tuned, one on every data set that is not unseen (arguments of
             ``transformers.TrainingArguments``); without it the starts are the end models.
         rows: of every split at most.
@@ -137,6 +137,12 @@ class Experiment(Part):
                 raise ValueError(f"no data set {name!r}{nearest(name, self.data)}")
         if self.unseen and self.heads != "merge":
             raise ValueError("data that is unseen is nobody's own: it needs heads: merge")
+        learned = [name for name in self.use or self.data if name not in self.unseen]
+        for name, starts in self.models.items():
+            if self.training is not None and 1 < len(starts) < len(learned):
+                raise ValueError(
+                    f"models: {name}: {len(starts)} starts for {len(learned)} data sets; give each its own, or one for all"
+                )
         for name, method in self.methods.items():
             try:
                 find(method.get("merge_method", ""))

@@ -119,6 +119,7 @@ def test_more_models_on_data_that_none_has_seen(place, tmp_path, capsys):
         task="tokens",
         labels=["O", "B-PER", "I-PER"],
         data=data,
+        models={"own starts": [{"path": f"{place}/start-{seed}"} for seed in (0, 1, 0)]},
         unseen=["new"],
         groups="growing",
         heads="merge",
@@ -243,6 +244,10 @@ def test_the_files_are_experiments(item, small):
         ({"methods": {"Simple": {"merge_method": "liner"}}}, "methods: Simple: merge method 'liner' is unknown"),
         ({"matchings": {"x": "fll"}}, "matchings: x: symmetry 'fll': 'fll' is unknown"),
         ({"unseen": ["happy"]}, "data that is unseen is nobody's own: it needs heads: merge"),
+        (
+            {"data": dict.fromkeys("abc", {"read": {"path": "x.jsonl"}})},
+            "models: own starts: 2 starts for 3 data sets; give each its own, or one for all",
+        ),
         ({"models": {"x": [{"seed": 1}]}}, "expected path, family or config, exactly one of them"),
         ({"labels": []}, "labels are missing, which a multilabel head needs"),
         ({"training": {"learning_rat": 1}}, "training: "),
