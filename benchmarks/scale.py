@@ -49,7 +49,7 @@ EXPERTS = {"1.1b": Geometry(64, 32, 24, 4, 4, 1000, 250), "tiny": Geometry(16, 8
 EXPERTS["7b"] = EXPERTS["1.1b"]
 COBASIN = [sys.executable, "-c", "from cobasin.cli import main; main()"]
 METHODS = ("average", "slerp", "ties", "dare_linear")
-SWEEPS = ("layers", "workers")
+SWEEPS = ("layers", "workers", "tensors")
 CASES = (*METHODS, "match-related", "match-unrelated", "experts", *SWEEPS, "start")
 RANDOM = {"dare_linear"}
 FIGURES = {"wall_s": "{:.2f}", "cpu_s": "{:.2f}", "anonymous_mb": "{:,.0f}"}
@@ -146,14 +146,17 @@ def _last_places(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def sweep(options: argparse.Namespace, what: str) -> list[dict[str, Any]]:
-    """Averaging and matching against the number of layers, or of workers."""
-    rows, whole = [], SIZES[options.size]
-    counts = sorted({max(1, whole.layers * i // 4) for i in (1, 2, 3, 4)}) if what == "layers" else [1, 2]
+    """Averaging and matching against the number of layers, or of workers; averaging of small tensors against theirs."""
+    rows, whole = [], (EXPERTS if what == "tensors" else SIZES)[options.size]
+    field = {"layers": "layers", "tensors": "experts"}.get(what)
+    counts = sorted({max(1, getattr(whole, field) * i // 4) for i in (1, 2, 3, 4)}) if field else [1, 2]
     for count in counts:
-        sizes = asdict(whole) | ({"layers": count} if what == "layers" else {})
-        bench = Bench(options, Geometry(**sizes), options.folder / f"{options.size}-{sizes['layers']}-layers")
+        sizes = asdict(whole) | ({field: count} if field else {})
+        name = f"{count}-experts" if what == "tensors" else f"{sizes['layers']}-layers"
+        bench = Bench(options, Geometry(**sizes), options.folder / f"{options.size}-{name}")
         models = bench.models("anchor", "related")
-        for case in ("average", "match-related"):
+        number = sum(1 for _ in bench.geometry.shapes()) if what == "tensors" else count
+        for case in ("average", "match-related") if what != "tensors" else ("average",):
             path = bench.folder / f"{case}.yaml"
             match = {"match": {"symmetry": "ffn,attention"}} if case.startswith("match") else {}
             path.write_text(yaml.safe_dump(recipe(case, models) | match))
@@ -163,8 +166,8 @@ def sweep(options: argparse.Namespace, what: str) -> list[dict[str, Any]]:
                 command = [sys.executable, "-c", limited, *command[3:]]
             threads = {"OMP_NUM_THREADS": str(count)} if what == "workers" else {}
             figures = [bench.process(command, **threads) for _ in range(options.runs)]
-            rows.append({what: count, "case": case, **_medians(figures)})
-        if what == "layers" and count != whole.layers:
+            rows.append({what: number, "case": case, **_medians(figures)})
+        if field and count != getattr(whole, field):
             shutil.rmtree(bench.folder)
     return rows
 

@@ -104,6 +104,9 @@ def test_a_tiny_run(tmp_path):
     ]
     assert {name: found[name] for name in cases} == cases
     assert (tmp_path / "scale-tiny-layers.png").exists()
+    scale.main(["--size", "tiny", "--runs", "1", "--only", "tensors", "--folder", str(tmp_path)])
+    rows = json.loads((tmp_path / "scale-tiny.json").read_text())["tensors"]["rows"]
+    assert [(row["tensors"], row["case"]) for row in rows] == [(n, "average") for n in (23, 29, 35, 47)]
 
 
 def test_unknown_cases_are_refused(capsys):
