@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import sentencepiece
 import torch
 import transformers as T
 from data_models import SMALL, bert, jsonl, named, refusal
@@ -319,6 +320,28 @@ def test_a_text_without_tokens_is_named(byte_level, tmp_path):
 def test_half_of_a_character_is_named(head, rows, what):
     message = refusal(first, bert(head), rows)
     assert message == f"rows[0]: {what} has half of a character ('\\ud83d'); repair it, or leave it out"
+
+
+def test_a_tokenizer_of_sentencepiece_alone(tmp_path):
+    """As DeBERTa-v3's folders have it, without tokenizer.json."""
+    special = {"pad": "[PAD]", "bos": "[CLS]", "eos": "[SEP]", "unk": "[UNK]"}
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["the quick brown fox jumps over the lazy dog", "hello there, fox"] * 20),
+        model_prefix=str(tmp_path / "spm"),
+        vocab_size=60,
+        hard_vocab_limit=False,
+        minloglevel=2,
+        user_defined_symbols=["[MASK]"],
+        **{f"{name}_piece": piece for name, piece in special.items()},
+        **{f"{name}_id": number for number, name in enumerate(special)},
+    )
+    config = T.DebertaV2Config(**SMALL, vocab_size=80, num_labels=2)
+    model = load(T.DebertaV2ForSequenceClassification(config))
+    config.save_pretrained(tmp_path)
+    model.folder = tmp_path
+    ids = first(model, [{"text": "lazy fox"}, {"text": "hello"}]).inputs["input_ids"]
+    assert ids[:, 0].tolist() == [1, 1]
+    assert 2 < int((ids[0] != 0).sum()) < 12
 
 
 def test_a_tokenizer_that_cannot_tell_words(tmp_path):
