@@ -245,7 +245,7 @@ def test_the_files_are_experiments(item, small):
         ({"matchings": {"x": "fll"}}, "matchings: x: symmetry 'fll': 'fll' is unknown"),
         ({"unseen": ["happy"]}, "data that is unseen is nobody's own: it needs heads: merge"),
         (
-            {"data": dict.fromkeys("abc", {"read": {"path": "x.jsonl"}})},
+            {"data": {name: {"read": {"path": "x.jsonl"}} for name in "abc"}},
             "models: own starts: 2 starts for 3 data sets; give each its own, or one for all",
         ),
         ({"models": {"x": [{"seed": 1}]}}, "expected path, family or config, exactly one of them"),
