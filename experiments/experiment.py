@@ -137,11 +137,11 @@ class Experiment(Part):
                 raise ValueError(f"no data set {name!r}{nearest(name, self.data)}")
         if self.unseen and self.heads != "merge":
             raise ValueError("data that is unseen is nobody's own: it needs heads: merge")
-        learned = [name for name in self.use or self.data if name not in self.unseen]
+        learned = len([name for name in self.use or self.data if name not in self.unseen])
         for name, starts in self.models.items():
-            if self.training is not None and 1 < len(starts) < len(learned):
+            if self.training is not None and 1 < len(starts) < learned:
                 raise ValueError(
-                    f"models: {name}: {len(starts)} starts for {len(learned)} data sets; give each its own, or one for all"
+                    f"models: {name}: {len(starts)} starts for {learned} data sets; give each its own, or one for all"
                 )
         for name, method in self.methods.items():
             try:
