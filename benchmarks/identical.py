@@ -28,7 +28,7 @@ from cobasin.merging.merge import merge
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import form_of
 from common.families import Family, Task
-from common.results import write
+from common.results import made, write
 from common.showing import Table, parser
 
 FAMILY = "llama-shakespeare"
@@ -106,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             found["merged"][name] = {
                 symmetry: {"loss": loss(one), "change": change(model, one)} for symmetry, one in both.items()
             }
-    found |= {"name": folders[0].name, "data": task.data}
+    found |= {"name": folders[0].name, "data": task.data, **made()}
     table(found).show()
     write(asked.out / "identical.json", found)
 

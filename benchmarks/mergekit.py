@@ -34,7 +34,7 @@ from transformers import (
 from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.writer import save
 from cobasin.merging.merge import merge_recipe
-from common.results import write
+from common.results import made, write
 from common.showing import Table
 
 RECIPES = Path(__file__).parents[1] / "examples" / "recipes"
@@ -156,7 +156,7 @@ def main() -> None:
         rows = [compare(recipe.absolute(), folder, mergekit) for recipe in recipes]
         os.chdir(out.anchor)
     table(rows).show()
-    write(out, rows)
+    write(out, {"rows": rows, **made()})
 
 
 if __name__ == "__main__":

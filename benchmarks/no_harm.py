@@ -29,7 +29,7 @@ from cobasin.comparing.agreement import kept
 from cobasin.data import Batch, batches
 from cobasin.merging.merge import Merge, merge_recipe
 from cobasin.symmetry.state import squared_distance
-from common.results import Results, write
+from common.results import Results, made, write
 from common.showing import Table, announce, parser, spread
 from common.tuning import fine_tune
 
@@ -266,7 +266,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     cost = asked.seeds * (len(TASKS) * MINUTES["train"] + len(WAYS) * MINUTES["merge"])
     announce(cost, f"{asked.seeds} seeds; models and results that are there are not made again")
     found = run(asked.shared, asked.out, asked.seeds, asked.dev)
-    write(asked.out / "no_harm.json", found)
+    write(asked.out / "no_harm.json", {**found, **made()})
     table(found).show()
 
 

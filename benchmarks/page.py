@@ -34,6 +34,16 @@ NAMES = ("docs/one-basin", "docs/adapters", "docs/fusion", "docs/scale", "docs/r
 PAGES = [ROOT / f"{name}.md" for name in NAMES]
 MEASURED = ROOT / "benchmarks" / "measured"
 SMALL = ROOT / "benchmarks" / "training" / "small"
+COMMANDS = {
+    "full-size": "full_size",
+    "identical": "identical",
+    "measured-no_harm": "no_harm",
+    "measured": "one_basin, ladder, three, equal_cost",
+    "mergekit": "mergekit",
+    "no_harm": "no_harm",
+    "scale": "scale",
+    "transport": "transport",
+}
 TITLES = {
     "cifar10-vit": "ViT, CIFAR-10",
     "gpt2-shakespeare": "GPT-2",
@@ -130,6 +140,27 @@ def at_full_size(name: str, pair: str) -> Table:
     return full_size.table(name, pair, steps)
 
 
+def provenance() -> Table:
+    """By which commands, when, and with which versions all of it was measured."""
+    body = []
+    for file in sorted(MEASURED.glob("*.json")):
+        found = _read(file.stem)
+        rows = [{**row, **row.get("of", {})} for row in (found if isinstance(found, list) else _parts(found))]
+        days = sorted({row.get("date") or row["committed"] for row in rows})
+        versions = [", ".join(f"{name} {version}" for name, version in row.get("versions", {}).items()) for row in rows]
+        told = ", ".join(dict.fromkeys(one for one in versions if one))
+        if without := versions.count(""):
+            told += f"{'; ' if told else ''}not noted of {without}"
+        command = next(command for start, command in COMMANDS.items() if file.stem.startswith(start))
+        body.append([f"`{file.name}`", command, str(len(rows)), " to ".join(dict.fromkeys((days[0], days[-1]))), told])
+    return Table("file", ["benchmarks", "entries", "measured", "versions"], body, "")
+
+
+def _parts(found: Mapping[str, Any]) -> list[Any]:
+    """The cases of a file; where it is one result, that."""
+    return [found] if {"date", "committed"} & found.keys() else list(found.values())
+
+
 TABLES: Mapping[str, Callable[..., Table]] = {
     "ways": ways,
     "data-free": data_free,
@@ -143,7 +174,8 @@ TABLES: Mapping[str, Callable[..., Table]] = {
     "plan": planned,
     "full-size": at_full_size,
     "identical": lambda: identical.table(_read("identical")),
-    "mergekit": lambda: mergekit.table(_read("mergekit")),
+    "mergekit": lambda: mergekit.table(_read("mergekit")["rows"]),
+    "provenance": provenance,
 }
 
 
