@@ -152,7 +152,9 @@ def sweep(options: argparse.Namespace, what: str) -> list[dict[str, Any]]:
     counts = sorted({max(1, getattr(whole, field) * i // 4) for i in (1, 2, 3, 4)}) if field else [1, 2]
     for count in counts:
         sizes = asdict(whole) | ({field: count} if field else {})
-        name = f"{count}-experts" if what == "tensors" else f"{sizes['layers']}-layers"
+        name = f"{sizes['layers']}-layers"
+        if what == "tensors":
+            name = "experts" if count == whole.experts else f"{count}-experts"
         bench = Bench(options, Geometry(**sizes), options.folder / f"{options.size}-{name}")
         models = bench.models("anchor", "related")
         number = sum(1 for _ in bench.geometry.shapes()) if what == "tensors" else count
@@ -260,7 +262,7 @@ def _rounds(found: Mapping[str, Sequence[Figures]]) -> dict[str, list[dict[str, 
 
 
 def draw(rows: Sequence[Mapping[str, Any]], what: str, path: Path) -> None:
-    """Wall time and memory of averaging and matching, against the number of layers or workers."""
+    """Wall time and memory of averaging and matching, against the number of layers, workers or tensors."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 4.2), layout="constrained")

@@ -15,6 +15,8 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from scipy.stats import t
+
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
@@ -22,7 +24,7 @@ from common import pages  # noqa: E402
 from common.pages import table as _table  # noqa: E402
 
 STEPS = 3
-SURE = 2  # standard errors
+CHANCE = 0.05  # of a difference that is called sure
 DOCS = ROOT / "docs"
 ONE_START = "one start"  # of fine-tunes that matching finds as they are
 Rows = Sequence[Mapping[str, Any]]
@@ -106,14 +108,15 @@ def summary(measured: Path) -> str:
                 continue
             points = _gains(rows, "paper", "full", lambda row: 100 * row["metric"])
             loss = _gains(rows, "paper", "full", lambda row: row["loss"])
-            for kind, better, worse in (("", points, [-x for x in points]), (" in loss", [-x for x in loss], loss)):
-                sure[f"ahead{kind}"] += mean(better) > SURE * _error(better)
-                sure[f"behind{kind}"] += mean(worse) > SURE * _error(worse)
+            for kind, better in (("", points), (" in loss", [-x for x in loss])):
+                sure[f"ahead{kind}"] += mean(better) > _bound(better)
+                sure[f"behind{kind}"] += -mean(better) > _bound(better)
             what = f"{models}, {size} at once" if size > 2 else models
-            body.append([item["item"], what, metric, way, _shown(points, "{:.2f}"), _shown(loss, "{:.3f}")])
-    lines = _table(["", "models", "metric", "method", "full - paper, points", "in loss"], body)
+            shown = _shown(points, "{:.2f}"), _shown(loss, "{:.3f}")
+            body.append([item["item"], what, metric, way, str(len(points)), *shown])
+    lines = _table(["", "models", "metric", "method", "merges", "full - paper, points", "in loss"], body)
     counts = ", ".join(f"{count} {kind}" for kind, count in sure.items())
-    lines.append(f"Of {len(body)} rows by more than {SURE} standard errors: {counts}.")
+    lines.append(f"Of {len(body)} rows by more than what chance gives once in {1 / CHANCE:.0f}: {counts}.")
     return "\n".join(lines) + "\n"
 
 
@@ -193,6 +196,11 @@ def _gains(rows: Rows, before: str, after: str, value: Callable[[Mapping[str, An
 def _shown(gains: Sequence[float], form: str) -> str:
     error = f" ± {form.format(_error(gains))}" if len(gains) > 1 else ""
     return form.replace(":", ":+").format(mean(gains)) + error
+
+
+def _bound(gains: Sequence[float]) -> float:
+    """What a mean differs from zero by chance, as if merges were independent: of Student's t, two-sided."""
+    return float(t.ppf(1 - CHANCE / 2, len(gains) - 1)) * _error(gains) if len(gains) > 1 else math.inf
 
 
 def _error(gains: Sequence[float]) -> float:

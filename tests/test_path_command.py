@@ -262,7 +262,7 @@ def test_a_loss_that_is_not_finite_is_said(pair, tmp_path, monkeypatch):
         (("--seed", 1 << 63), "a seed from 0 to 2^63 - 1"),
         (("--device", "toaster"), "device 'toaster' cannot be used here"),
         (("--device", "meta"), "device 'meta' cannot be used here"),
-        (("--data", "x" * 300), "error: " + "x" * 300 + ": File name too long"),
+        (("--data", "x" * 300), "error: " + "x" * 300 + ": cannot be looked at: File name too long"),
         (("--split", "test"), "is one file, without a split 'test'"),
         (("--data", "nowhere.jsonl"), "nowhere.jsonl: no such file or folder"),
         (("--data", "nowhere.yaml"), "nowhere.yaml: cannot be read"),

@@ -131,6 +131,8 @@ def test_what_a_run_has_not_finished_beside_its_data_is_none_of_it(tmp_path):
     assert stamp(tmp_path) == before
     (tmp_path / "more.jsonl").write_text("{}")
     assert stamp(tmp_path) != before
+    inside = tmp_path / ".out.parts" / "sub"
+    assert [name for name, *_ in stamp(inside)] == ["x"]
 
 
 @pytest.mark.parametrize("failing", ["write", "finish"])
@@ -334,7 +336,22 @@ def test_output_that_the_source_links_to(folder, tmp_path):
     message = save_refusal(load(folder), tmp_path / "old", overwrite=True)
     assert f"holds the input {folder / 'model.safetensors'}; choose another folder" in message
     assert names(tmp_path / "old") == ["model.safetensors"]
-    save(load(folder), tmp_path / "new")
+    (folder / "loop").symlink_to("loop")
+    (folder / "nowhere").symlink_to("nothing/there")
+    check_output(tmp_path / "new", False, [folder])
+
+
+@pytest.mark.parametrize("steps", ["blobs/x", "old"])
+def test_output_that_the_source_links_through(folder, tmp_path, steps):
+    """A link to a link in it, and a link to all of it."""
+    for name in ("blobs", "old"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "blobs" / "x").write_text("x")
+    (tmp_path / "old" / "x").symlink_to(tmp_path / "blobs" / "x")
+    (folder / "linked").symlink_to(tmp_path / "old" / "x" if steps == "blobs/x" else tmp_path / "old")
+    with pytest.raises(InputError, match=f"holds the input {folder / 'linked'}"):
+        check_output(tmp_path / "old", True, [folder])
+    check_output(tmp_path / "other", True, [folder])
 
 
 def test_check_output(folder, tmp_path):

@@ -21,7 +21,7 @@ from torch.nn.functional import cross_entropy, pad
 
 from cobasin.checkpoints import writer
 from cobasin.checkpoints.checkpoint import load
-from cobasin.checkpoints.output import publishing
+from cobasin.checkpoints.output import working
 from cobasin.checkpoints.running import instantiate
 from cobasin.errors import InputError
 from cobasin.evaluation.path import LossPath, loss_path
@@ -106,7 +106,7 @@ def run(out: Path, *, epochs: int = EPOCHS, points: int = 25, overwrite: bool = 
     Raises:
         InputError: scikit-learn is not installed, or `out` cannot be used.
     """
-    with publishing(out, overwrite, None) as folder:
+    with working(out, overwrite) as folder:
         result = _run(folder, epochs, points)
     return result
 

@@ -131,6 +131,11 @@ def test_conll_2012_with_tags_in_brackets_and_columns_of_any_number(tmp_path):
         {"tokens": ["Well"], "tags": ["O"]},
     ]
     assert "line 7 has 14 columns, expected 13" in refusal(rows, path, format="conll", columns={"tokens": 3})
+    older = write(tmp_path / "older", "1 Rome (GPE*)\n2 # *\n\n1 x * more\n")
+    found = rows(older, format="conll", columns={"tokens": 1, "tags": 2})
+    assert list(found) == [{"tokens": ["Rome", "#"], "tags": ["B-GPE", "O"]}, {"tokens": ["x"], "tags": ["O"]}]
+    first = write(tmp_path / "first", "x O\n\n# O more\n")  # where tokens are first, this may be one
+    assert len(rows(first, format="conll", columns={"tokens": 0, "tags": 1})) == 1
     short = write(tmp_path / "short", BRACKETS)
     line = refusal(rows, short, format="conll", columns={"tokens": 3, "tags": 10})
     assert "line 4 has 13 columns, expected 12" in line

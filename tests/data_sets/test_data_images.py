@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import struct
+
 import numpy as np
 import pytest
 import torch
 import transformers as T
 from data_models import SMALL, refusal, vit
-from PIL import Image
+from PIL import Image, ImageOps
 from test_data_text import first, forward
 
 import tiny_models
@@ -84,14 +86,33 @@ def test_pictures_in_memory_are_converted_too(tmp_path):
     assert torch.equal(one, other)
 
 
-def test_a_picture_is_turned_as_the_camera_was_held(tmp_path):
+@pytest.mark.parametrize("orientation", range(10))
+def test_a_picture_is_turned_as_the_camera_was_held(tmp_path, orientation):
     (tmp_path / "1").mkdir()
-    picture, turned = Image.fromarray(PIXELS[0, :8, :8]), Image.Exif()
-    turned[0x0112] = 6  # a quarter to the right
-    picture.save(tmp_path / "1" / "x.png", exif=turned)
-    data = DataConfig(path=str(tmp_path), mean=[0], std=[1])
-    expected = np.rot90(PIXELS[0, :8, :8], -1).transpose(2, 0, 1) / 255
-    assert np.allclose(first(vit(), data).inputs["pixel_values"][0], expected, atol=1e-6)
+    picture, exif = Image.fromarray(PIXELS[0, :8, :8]), Image.Exif()
+    exif[0x0112] = orientation
+    picture.save(tmp_path / "1" / "x.png", exif=exif)
+    found = first(vit(), DataConfig(path=str(tmp_path), mean=[0], std=[1])).inputs["pixel_values"][0]
+    expected = np.asarray(ImageOps.exif_transpose(Image.open(tmp_path / "1" / "x.png")))
+    assert np.allclose(found, expected.transpose(2, 0, 1) / 255, atol=1e-6)
+    assert np.array_equal(expected, PIXELS[0, :8, :8]) == (orientation in (0, 1, 9))
+    memory = Image.open(tmp_path / "1" / "x.png")
+    T.ViTImageProcessorPil(size={"height": 8, "width": 8}, image_mean=[0] * 3, image_std=[1] * 3).save_pretrained(
+        tmp_path
+    )
+    assert torch.allclose(first(vit(tmp_path), [{"image": memory}]).inputs["pixel_values"][0], found, atol=1e-6)
+
+
+def test_a_picture_whose_tags_are_damaged_is_taken_as_it_lies(monkeypatch, tmp_path):
+    (tmp_path / "1").mkdir()
+    Image.fromarray(PIXELS[0, :8, :8]).save(tmp_path / "1" / "x.png")
+
+    def damaged(_):
+        raise struct.error("unpack requires a buffer of 4 bytes")
+
+    monkeypatch.setattr(Image.Image, "getexif", damaged)
+    found = first(vit(), DataConfig(path=str(tmp_path), mean=[0], std=[1])).inputs["pixel_values"][0]
+    assert np.allclose(found, PIXELS[0, :8, :8].transpose(2, 0, 1) / 255, atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [np.uint16, np.int32, np.float32])
@@ -100,7 +121,7 @@ def test_a_picture_of_more_than_8_bits_is_refused(tmp_path, dtype):
     picture = Image.fromarray(PIXELS[0, :8, :8, 0].astype(dtype))
     picture.save(tmp_path / "1" / "x.tiff")
     line = refusal(first, vit(), DataConfig(path=str(tmp_path), mean=[0], std=[1]))
-    assert line.startswith(f"{tmp_path / '1' / 'x.tiff'}: the image has more than 8 bits a pixel (mode ")
+    assert line.startswith(f"{tmp_path / '1' / 'x.tiff'}: the image has more than 8 bits a channel (mode ")
 
 
 def test_an_unreadable_picture_is_named_when_it_is_reached(tmp_path):

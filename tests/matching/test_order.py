@@ -54,27 +54,47 @@ def test_one_proposal_finds_order_and_bases(family, noise):
 @pytest.mark.parametrize("family", BASES)
 def test_grams_that_are_not_held_are_made_again(family, monkeypatch):
     form, source, anchor, _ = pair(family, 3, 0.1)
-    proposals = []
+    proposals, counts, made = [], [], order._by_heads
+    monkeypatch.setattr(order, "_by_heads", lambda *given, **more: counts.append(0) or made(*given, **more))
     for shared in (0, 4):
         monkeypatch.setattr(order, "SHARED", shared)
+        monkeypatch.setattr(order, "LARGE", 0)
         match = Match.of(form, Choice.parse("heads,attention,scale"), source, anchor)
-        proposals.append(propose_order(match, (BASES[family], 0)))
-    first, second = proposals
+        counts.clear()
+        proposals.append((propose_order(match, (BASES[family], 0)), len(counts)))
+    (first, often), (second, once) = proposals
+    assert often >= 2 * once > 0
     assert first.keys() == second.keys()
     assert all(x.equal(second[key][part]) for key, value in first.items() for part, x in value.items())
 
 
-def test_the_size_of_grams_of_all_pairs():
-    """Of 2 KV groups of 3 heads each: every head with every other, in every basis; and no more layers at a time."""
-    form, source, anchor, _ = pair("llama", 3)
-    spec = form.spec
-    kv, rep, width = (spec.sizes[name] for name in ("kv", "rep", "vo"))
-    assert pairs_size(spec, "vo") == 4 * 8 * (kv * rep) ** 2 * width**2
-    assert pairs_size(spec, "resid") == 4 * 8 * spec.sizes["resid"] ** 2
+@pytest.mark.parametrize(("family", "space"), [("llama", "vo"), ("bert", "vo"), ("gpt2", "qk")])
+def test_the_size_of_grams_of_all_pairs(family, space):
+    """It is that of the Gram that is made, and of three tables beside it."""
+    form, source, anchor, _ = pair(family, 3)
     match = Match.of(form, Choice.parse("full"), source, anchor)
-    family = [key for key in match.groups if key[0] in ("kv", "rep", "vo")]
-    assert weights._table(match, family) == pairs_size(spec, "vo")
-    assert weights._table(match, [key for key in family if key[0] == "vo"]) == 4 * width**2
+    key, base = (space, 0), (BASES[family], 0)
+    inner = order.inner_order(match, base)
+    pairs = (str(base[0]), *([str(inner[0])] if inner else []))
+    grams = order._by_heads(match, key, inner, [base, *match.fibres(base)], pairs)
+    tables = [table for gram in grams for table in gram.cross.values()]
+    assert {charge for gram in grams for charge in gram.cross} == {1, -1}
+    each = max(table.numel() for table in tables) * 8
+    assert pairs_size(form.spec, [space]) == (2 + order.SOLVER) * each
+
+
+def test_layers_whose_grams_are_large_are_matched_one_by_one(monkeypatch):
+    form, source, anchor, _ = pair("llama", 3)
+    match = Match.of(form, Choice.parse("heads,attention,scale"), source, anchor)
+    families, alone = weights._families(match, []), []
+    monkeypatch.setattr(weights, "SMALL", 0)
+    monkeypatch.setattr(weights, "run_jobs", lambda jobs, one_by_one, **_: alone.append(one_by_one))
+    size = pairs_size(form.spec, ["vo", "pair"])
+    assert {weights._table(match, family) for family in families} == {size}
+    for large in (size, size - 1):
+        monkeypatch.setattr(weights, "LARGE", large)
+        weights._round(weights.Units(match, None), weights.Streams(match), families, True, "x")
+    assert alone == [False, True]
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2"])

@@ -127,10 +127,11 @@ def stamp(path: Path) -> list[list[Any]]:
     try:
         files = sorted(path.rglob("*")) if path.is_dir() else [path]
         # a run may write beside its data: what it has not finished is none of them
-        stats = [(file, file.stat()) for file in files if file.is_file() and out_of(file) == file]
+        named = [(file, file.relative_to(path)) for file in files]
+        stats = [(name.as_posix(), file.stat()) for file, name in named if file.is_file() and out_of(name) == name]
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
-    return [[file.relative_to(path).as_posix(), found.st_size, found.st_mtime_ns] for file, found in stats]
+    return [[name, found.st_size, found.st_mtime_ns] for name, found in stats]
 
 
 def refuse_other(

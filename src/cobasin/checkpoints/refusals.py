@@ -34,11 +34,10 @@ def check_output(out: Path, overwrite: bool, inputs: Iterable[Path | None] = ())
         for source in (path.resolve() for path in inputs if path is not None):
             if target == source or source in target.parents:
                 raise InputError(f"{out}: lies in the input folder {source}; choose a folder outside of it")
-            linked = next(
-                (path for path in source.rglob("*") if path.is_symlink() and target in path.resolve().parents), None
-            )
-            if target in source.parents or linked:
-                raise InputError(f"{out}: holds the input {linked or f'folder {source}'}; choose another folder")
+            if target in source.parents:
+                raise InputError(f"{out}: holds the input folder {source}; choose another folder")
+            if target.is_dir() and (linked := next(_links(source, target), None)):
+                raise InputError(f"{out}: holds the input {linked}; choose another folder")
         if target.is_dir() and not overwrite and any(target.iterdir()):
             raise InputError(f"{out}: is not empty; choose another folder, or replace it with --overwrite")
         parent = next((path for path in target.parents if path.exists()), target)
@@ -47,6 +46,15 @@ def check_output(out: Path, overwrite: bool, inputs: Iterable[Path | None] = ())
         if not os.access(parent, os.W_OK | os.X_OK):
             raise InputError(f"{out}: {parent} cannot be written to; choose another folder")
     check_read(out, files())
+
+
+def _links(source: Path, target: Path) -> Iterator[Path]:
+    """The links in a folder that lead to another one, or through it."""
+    for link in (path for path in source.rglob("*") if path.is_symlink()):
+        step = link.parent / link.readlink()
+        for place in (Path(os.path.realpath(step.parent)) / step.name, Path(os.path.realpath(link))):
+            if target in (place, *place.parents):
+                yield link
 
 
 def check_read(out: Path, read: Iterable[str | Path | None], filled: Path | str | None = None) -> None:

@@ -7,6 +7,7 @@ declaration, 2 bad input or undecided, 70 a defect of cobasin (with its tracebac
 from __future__ import annotations
 
 import atexit
+import errno
 import gc
 import io
 import os
@@ -19,6 +20,7 @@ from cobasin.cli.shared import app
 from cobasin.errors import InputError
 
 INTERRUPTED, DEFECT = 130, 70
+PATHS = {errno.EACCES, errno.ENAMETOOLONG, errno.ELOOP}  # what no file system shows, whatever is asked of it
 
 
 def _terminate(*_: object) -> None:
@@ -49,12 +51,9 @@ def main() -> None:
             keeps = bool({"--resume", "--part"} & words) or {"--engine", "ray"} <= words
             print(f"interrupted; {kept if keeps else left}", file=sys.stderr)
         raise
-    except OSError as error:  # of a file that nothing else has told of: where one may not look, a name that is too long
-        if error.filename is None:
-            traceback.print_exc()
-            sys.exit(DEFECT)
-        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
-        sys.exit(2)
-    except Exception:  # Python would end with 1, which is an answer of verify
+    except Exception as error:  # Python would end with 1, which is an answer of verify
+        if isinstance(error, OSError) and error.errno in PATHS and error.filename is not None:
+            print(f"error: {error.filename}: cannot be looked at: {error.strerror}", file=sys.stderr)
+            sys.exit(2)
         traceback.print_exc()
         sys.exit(DEFECT)

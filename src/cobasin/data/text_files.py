@@ -18,7 +18,7 @@ from cobasin.errors import InputError
 
 Span = tuple[int, int, int]
 
-_BRACKETED = re.compile(r"\([^()*]+(\*|\))|\*\)?")
+_BRACKETED = re.compile(r"\([^()*]+(\*\)?|\))|\*\)?")
 
 
 class FileRows(Rows):
@@ -151,12 +151,14 @@ class ConllRows(FileRows):
 
     Lines of ``-DOCSTART-`` are left out, and so are comments: lines that start with ``#`` and do not have the
     columns of a token. Columns are called by their places; tokens are in the first and tags in the last one,
-    where there are two or more. Where the places of both are given, sentences may have different numbers of columns,
-    as those of CoNLL-2012 have. Tags in brackets, as in its files, are brought to those of IOB2.
+    where there are two or more. Where the places of both are given, and tokens are not first, so that no token can be
+    taken for a comment, sentences may have different numbers of columns, as those of CoNLL-2012 have. Tags in brackets,
+    as in its files, are brought to those of IOB2.
     """
 
     def __init__(self, path: Path, columns: Columns):
         self.tab, self.width = False, 0
+        self.ragged = all(isinstance(c := columns.get(role), int) and c > 0 for role in ("tokens", "tags"))
         super().__init__(path, columns)
         # a place counted from the end is a place, too
         places = {role: c + self.width if isinstance(c, int) and c < 0 else c for role, c in columns.items()}
@@ -170,12 +172,11 @@ class ConllRows(FileRows):
         self.width = len(self._fields(token))
         file.seek(0)
         offset, start, first, width = 0, 0, 0, self.width
-        placed = all(isinstance(c := self.columns.get(role), int) and c >= 0 for role in ("tokens", "tags"))
         for number, content in enumerate(file, start=1):
             line = self.decode(content, number)
             if self._is_token(line):
                 found = len(self._fields(line))
-                width = found if placed and not first else width
+                width = found if self.ragged and not first else width
                 if found != width:
                     raise InputError(f"{self.path}: line {number} has {found} columns, expected {width}")
                 start, first = (start, first) if first else (offset, number)
@@ -191,7 +192,7 @@ class ConllRows(FileRows):
         return line.split("\t") if self.tab else [field for field in line.split(" ") if field]
 
     def _is_token(self, line: str) -> bool:
-        comment = line.startswith("#") and len(self._fields(line)) != self.width
+        comment = line.startswith("#") and (self.ragged or len(self._fields(line)) != self.width)
         return bool(line.strip()) and not comment and not line.startswith("-DOCSTART-")
 
     def parse(self, text: str, where: str) -> Mapping[Any, Any]:  # noqa: D102

@@ -93,12 +93,14 @@ def found_between(element: Element, source: Typed, target: Typed, symmetry: str 
     if not element.report:
         raise InputError("the element has no report of how it was found; give one that cobasin match has written")
     source, target = typed_for(element, source.checkpoint), typed_for(element, target.checkpoint)
-    moved, names = element.apply(source), [name for name in target if name not in target.spec.tied]
-    left = math.sqrt(sum(squared_distance(moved[name], target[name]) for name in names))
+    there, names = element.apply(source), [name for name in target if name not in target.spec.tied]
+    left = math.sqrt(sum(squared_distance(there[name], target[name]) for name in names))
     before, after = (element.report[f"distance_{when}"] for when in ("before", "after"))
     if abs(left - after) > SAME * max(before, after):
+        moved = element.report.get("anchor_moved")
+        hint = "; the other model had moved, too: name its folder (--anchor-out)" if moved else ""
         raise InputError(
             f"the element was not found between {source.checkpoint.label} and {target.checkpoint.label}: it leaves "
-            f"them {left:.6g} apart, where its report says {after:.6g}"
+            f"them {left:.6g} apart, where its report says {after:.6g}{hint}"
         )
     return source, target

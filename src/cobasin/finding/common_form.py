@@ -189,6 +189,8 @@ class CommonForm:
             for what in (("before", *ends), ("after", element.apply(ends[0]), target_state))
         )
         notes, more = [*self.notes, *found.get("notes", [])], {}
+        if moved is not None:
+            more["anchor_moved"] = True
         if form.balanced:
             more["condition"] = worst_by_space(conditions(form, acting, frames, others).items())
             notes += _amplification(max(more["condition"].values()), ends[0])

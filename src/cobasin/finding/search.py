@@ -38,8 +38,8 @@ class Search:
     Attributes:
         method: ``weights``, ``activations`` or ``learned``.
         data: the inputs, as `cobasin.data.batches` takes them; made up where None.
-        samples: how many inputs; by default as many as `cobasin.learning.inputs` says, of which 256 are for
-            activations, but to learn all data there is.
+        samples: how many inputs; by default all data there is to learn from, or as many made-up inputs as
+            `cobasin.learning.inputs` says; to compare activations 256.
         seed: of the inputs, and of what is random in learning.
         steps: of learning, at most.
         loss: what a model between the models learns: ``parents``, to answer as they do on average, which needs no

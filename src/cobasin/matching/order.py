@@ -9,7 +9,7 @@ best assignment of their neurons.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache, partial
 
 import torch
@@ -22,18 +22,29 @@ from cobasin.symmetry.groups import Gram, Permutation, Value
 from cobasin.symmetry.groups.assignment import assign, assign_lazily
 from cobasin.symmetry.spec import Key, Site, Spec
 
-SHARED = 4  # bases: more are not of one layer, whose Grams of pairs are held until the order is found
-HELD = 4  # tables at a time: a Gram, and what its solver makes of it
+LARGE = 1 << 28  # bytes: tables of this size are not made side by side; their products use all threads anyway
+SHARED = 4  # bases that are held whatever their size: more are not those of one layer
+SOLVER = 3  # tables that a solver makes of a Gram
 
 
-def pairs_size(spec: Spec, space: str) -> int:
-    """Bytes that the Gram of a basis needs, and its solver, for all pairs of the heads (or of the groups' heads)."""
-    over = spec.batch_axes(space)
-    orders = {one for one in over if spec.spaces[one].part == "heads"}
-    orders |= {one for one, own in spec.spaces.items() if own.part == "heads" and orders & set(spec.batch_axes(one))}
-    pairs = math.prod(spec.sizes[one] for one in orders) ** 2
-    rest = math.prod(spec.sizes[one] for one in over if one not in orders)
-    return HELD * 8 * pairs * rest * spec.sizes[space] ** 2
+def pairs_size(spec: Spec, bases: Iterable[str], ordered: bool = True) -> int:
+    """Bytes of the Grams of these spaces at a time, and of what the solver of the largest makes of it.
+
+    Args:
+        spec: of the models.
+        bases: spaces; a Gram has two tables where there is a scale.
+        ordered: whether all heads (or the heads of all KV groups) are compared with each other, or in their places.
+    """
+    held, tables = 0, []
+    for space in bases:
+        over = spec.batch_axes(space)
+        orders = {one for one in over if ordered and spec.spaces[one].part == "heads"}
+        orders |= {one for one, own in spec.spaces.items() if own.part == "heads" and orders & {*spec.batch_axes(one)}}
+        pairs = math.prod(spec.sizes[one] for one in orders) ** 2
+        rest = math.prod(spec.sizes[one] for one in over if one not in orders)
+        tables.append(8 * pairs * rest * spec.sizes[space] ** 2)
+        held += tables[-1] * (2 if getattr(spec.spaces[space].group, "scaled", False) else 1)
+    return held + SOLVER * max(tables)
 
 
 def propose_order(match: Match, base: Key) -> dict[Key, Value]:
@@ -56,7 +67,7 @@ def propose_order(match: Match, base: Key) -> dict[Key, Value]:
     pairs = (str(base[0]), str(inner[0])) if inner else (str(base[0]),)
     family = [base, *fibres]
     by_heads = partial(_by_heads, match, inner=inner, family=family, pairs=pairs)
-    if len(bases) <= SHARED:
+    if len(bases) <= SHARED or pairs_size(match.spec, [str(key[0]) for key in bases]) <= LARGE:
         by_heads = cache(by_heads)
     # places that know the order but have no free basis: a position bias per head, or all where bases are left alone
     plain = [site for site in match.sites(base) if not _carries(match, site, [*bases, *orders])]

@@ -20,7 +20,7 @@ from cobasin.execution.outcomes import Keep, owns
 from cobasin.matching.compared import Compared
 from cobasin.matching.experts import Experts
 from cobasin.matching.neurons import Neurons, terms
-from cobasin.matching.order import inner_order, pairs_size, propose_order
+from cobasin.matching.order import LARGE, inner_order, pairs_size, propose_order
 from cobasin.matching.state import Match, on_cpu
 from cobasin.matching.streams import Streams
 from cobasin.matching.units import Units
@@ -30,7 +30,6 @@ from cobasin.symmetry.spec import Key
 
 MAX_ROUNDS = 200
 SETTLED = 1e-6  # relative fall of the squared distance in a round
-LARGE = 1 << 28  # bytes: tables of this size are not made side by side; their products use all threads anyway
 SMALL = 1 << 17  # entries of the tensors that a job moves; below, threads would mostly wait for the interpreter
 EXACT = 1e-24  # of the squared distance at the start: nothing but rounding is left
 
@@ -196,12 +195,9 @@ def _entries(match: Match, family: list[Key]) -> int:
 def _table(match: Match, family: list[Key]) -> int:
     """Bytes of the largest table of pairs that matching these keys needs: of neurons, or of all heads."""
     spec, ordered = match.spec, {fibre for base in family for fibre in match.fibres(base)}
-    return max(
-        pairs_size(spec, str(key[0]))
-        if key in ordered and spec.spaces[str(key[0])].part == "attention"
-        else 4 * spec.sizes[str(key[0])] ** 2
-        for key in family
-    )
+    bases = {str(key[0]) for key in ordered if spec.spaces[str(key[0])].part == "attention"}
+    pairs = pairs_size(spec, bases) if bases else 0
+    return max(pairs, *(4 * spec.sizes[str(key[0])] ** 2 for key in family))
 
 
 def _from_bfloat16(match: Match, family: list[Key]) -> bool:

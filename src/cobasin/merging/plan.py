@@ -12,8 +12,7 @@ from cobasin.finding.common_form import UNTIED, check_free, possible_forms
 from cobasin.finding.search import Search
 from cobasin.matching.choice import Choice
 from cobasin.matching.neurons import TABLE
-from cobasin.matching.order import HELD, pairs_size
-from cobasin.matching.weights import LARGE
+from cobasin.matching.order import LARGE, pairs_size
 from cobasin.merging.after import Afterwards
 from cobasin.merging.fused import Fusion
 from cobasin.merging.parents import ends, matches, prepare
@@ -142,7 +141,8 @@ def _matching(recipe: Recipe, spec: Spec, sizes: Mapping[str, int]) -> tuple[int
             tables = n**2 * FLOAT64 + PARTS * min(TABLE, n**2 * FLOAT32)
             workers = 1 if n**2 * FLOAT32 > LARGE else workers
         else:  # Grams, those of all pairs of heads where their order is free, and what a solver makes of them
-            tables = pairs_size(spec, space) if ordered else HELD * FLOAT64 * math.prod(spec.batch(space)) * n**2
+            alike = {str(key[0]) for key in keys if spec.spaces[str(key[0])].over == spec.spaces[space].over}
+            tables = pairs_size(spec, alike if ordered else [space], ordered)
             workers = 1 if ordered and tables > LARGE else workers
         held, largest = max(held, workers * (tables + 3 * moved)), max(largest, moved)
     return held, largest

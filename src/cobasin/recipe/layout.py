@@ -17,7 +17,7 @@ def without_effect(method: str, name: str, value: Any) -> bool:
     """What mergekit's recipes may say and its method does nothing with, or what saves it memory."""
     if name == "int8_mask":
         return True
-    if method == "task_arithmetic":  # as all of mergekit's methods of task vectors, but it drops no entries
+    if method == "task_arithmetic":  # mergekit's methods of task vectors all take these, and this one drops no entries
         return name in ("density", "rescale")
     return method == "ties" and name == "rescale" and value is False
 

@@ -117,7 +117,7 @@ def device_of(name: str) -> torch.device:
         device = torch.empty(0, device=name).device
         torch.ones(1, device=device).item()  # there are devices of nothing but shapes
         return device
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
+    except (RuntimeError, AssertionError) as error:
         raise InputError(f"device {name!r} cannot be used here ({one_line(error)}); take cpu, or auto") from error
 
 
