@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -225,6 +226,19 @@ def test_an_anchor_that_moves_is_written(tmp_path):
         assert torch.allclose(found, wanted, atol=1e-4)
     assert Element.load(other / "cobasin.safetensors").report["learning"]["move"] == "all"
     assert load_file(out / WEIGHTS).keys() == load_file(source / WEIGHTS).keys()
+
+
+def test_a_line_to_an_anchor_that_has_moved(tmp_path):
+    source, anchor = unrelated(tmp_path, VIT)
+    out, other = tmp_path / "out", tmp_path / "other"
+    options = ("--method", "learned", "--steps", 10, "--samples", 32, "--symmetry", "gl", "--anchor-out", other)
+    assert run("match", source, anchor, "--out", out, *options).code == 0
+    size = stock(anchor).config.image_size
+    np.savez(tmp_path / "x.npz", image=np.zeros((4, size, size, 3), np.float32), label=np.arange(4) % 2)
+    line = ("--element", out, "--data", tmp_path / "x.npz", "--points", 3, "--out", tmp_path / "line")
+    told = refused(tmp_path, "path", anchor, source, *line, unread=False)
+    assert told.endswith("; the other model had moved, too: name its folder (--anchor-out)")
+    assert "matched (gl, learned)" in run("path", other, source, *line).out
 
 
 @pytest.mark.parametrize("failing", ["out", "other"])
