@@ -1,5 +1,6 @@
 """The gauge of an adapter itself: any invertible map between its factors."""
 
+import json
 import shutil
 
 import pytest
@@ -69,6 +70,18 @@ def test_matching_two_adapters_keeps_their_products(tmp_path):
     before, after = products(a), products(moved)
     assert all((before[name] - after[name]).norm() < 1e-9 * before[name].norm() for name in before)
     assert max(float((moved[name] - a[name]).abs().max()) for name in a) > 0.05
+
+
+def test_different_scalings_are_noted(tmp_path):
+    source = base(tmp_path, BERT)
+    a = lora(source, "lora-1", 1, **ALL)
+    b = lora(source, "lora-2", 2, **ALL)
+    assert cobasin.match_adapters(a, b).report["notes"] == []
+    config = json.loads((b / "adapter_config.json").read_text())
+    (b / "adapter_config.json").write_text(json.dumps(config | {"lora_alpha": 32, "use_rslora": True}))
+    alpha, root = cobasin.match_adapters(a, b).report["notes"]
+    assert alpha.startswith(f"the adapters scale what they add by different lora_alpha, {config['lora_alpha']} and 32")
+    assert "use_rslora: None and True" in root
 
 
 @pytest.mark.parametrize("missing", ["A", "B"])

@@ -231,6 +231,17 @@ def test_models_on_one_line_have_no_plane(third):
         loss_plane([ends[0], ends[0], ends[1]], lambda _: (0.0, 0.0), grid=3)
 
 
+def test_a_third_model_that_rounding_puts_beside_the_line():
+    ends = [load(model(BERT, 0, torch.float32)), load(near(model(BERT, 0, torch.float32), 0.02))]
+    first, second = (Typed.of(end) for end in ends)
+    mean = first.derived({name: ((first[name] + second[name]) / 2).bfloat16() for name in first}, torch.bfloat16)
+    with pytest.raises(InputError, match="lie on one line"):
+        loss_plane([*ends, mean], lambda _: (0.0, 0.0), grid=3)
+    other = Typed.of(load(model(BERT, 1, torch.float32)))
+    third = first.derived({name: (first[name] + 0.03 * other[name]).bfloat16() for name in first}, torch.bfloat16)
+    loss_plane([*ends, third], lambda _: (0.0, 0.0), grid=3)
+
+
 def test_a_plane_that_is_none_is_refused_before_the_lines(pair, tmp_path, monkeypatch):
     a, b, data = pair
     monkeypatch.setattr(path_workflow, "loss_path", lambda *_: pytest.fail("a line was evaluated"))

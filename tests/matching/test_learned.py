@@ -42,7 +42,8 @@ def mixture(case, seeds=(0, 1), symmetry="full", labels=False):
         task = task_of(typed[0].checkpoint)
     except InputError:  # no rows are read for it
         task = "features"
-    return typed, Mixture(forms, states, run, task, labels)
+    groups = [{key: form.group(key) for key in form.spec.sites if form.acts(key)} for form in forms]
+    return typed, Mixture(forms, groups, states, run, task, labels)
 
 
 def elements(mixed, sampled=True, symmetry="full"):

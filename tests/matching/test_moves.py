@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from cobasin.checkpoints.typed import Typed
+from cobasin.matching.choice import Choice
 from cobasin.matching.moves import LARGEST_STRETCH, Moves
+from cobasin.matching.state import free_groups, identity
 from cobasin.proposal.checking import change, forms, run, sample
 from cobasin.symmetry.action import act
 from cobasin.symmetry.balance import in_isometries
@@ -29,7 +31,7 @@ def neighbourhood(case, size=0.0, turns=True):
     """A model with all folded that can be, a random element of it, and its moves with random parameters."""
     model, form = forms(Typed.of(checkpoint(case)))[-1]
     start = sample(form, 1).values
-    moves = Moves(form, start, turns)
+    moves = Moves(form, {key: form.group(key) for key in start}, start, turns)
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for parameter in moves.parameters:
@@ -139,6 +141,21 @@ def test_nothing_but_orders_does_not_move():
     form = dataclasses.replace(forms(Typed.of(checkpoint("bert/BertForMaskedLM")))[-1][1], balanced=())
     orders = {key: value for key, value in sample(form, 0).values.items() if set(value) == {"perm"}}
     assert orders
-    moves = Moves(form, orders)
+    moves = Moves(form, {key: form.group(key) for key in orders}, orders)
     assert moves.parameters == []
     assert moves.values() == orders
+
+
+def test_what_may_not_be_scaled_keeps_its_signs_alone():
+    """The elements of signed orders have a part for scales, which holds the signs."""
+    form = forms(Typed.of(checkpoint("llama-gqa/LlamaForCausalLM")))[-1][1]
+    groups = free_groups(form, Choice.parse("ffn,attention"))
+    start = identity(form, groups)
+    assert any("scale" in value for value in start.values())
+    moves = Moves(form, groups, start)
+    with torch.no_grad():
+        for parameter in moves.parameters:
+            parameter.add_(1.0)
+    for key, value in moves.exact(moves.parameters).items():
+        if "scale" in value:
+            assert value["scale"].equal(start[key]["scale"])

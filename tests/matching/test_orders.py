@@ -61,7 +61,7 @@ def test_only_neurons_move_and_zero_is_the_start(case):
     assert keys
     assert {form.spec.spaces[str(key[0])].part for key in keys} == {"ffn"}
     assert all(key[0] not in form.spec.batch_axes(str(other[0])) for key in keys for other in match.groups)
-    moves = Moves(form, values, orders=pairs(match))
+    moves = Moves(form, match.groups, values, orders=pairs(match))
     for found in (moves.exact(moves.parameters), moves.values()):
         for key in keys:
             assert torch.equal(found[key]["perm"], values[key]["perm"])
@@ -84,7 +84,7 @@ def test_the_start_is_the_best_by_the_bonus_whatever_it_is():
 @pytest.mark.parametrize("case", CASES)
 def test_the_function_is_kept_whatever_is_assigned(case):
     model, form, _, match = planted(case)
-    moves = Moves(form, match.values, orders=pairs(match))
+    moves = Moves(form, match.groups, match.values, orders=pairs(match))
     at_random(moves, 1.0)
     values = moves.exact(moves.parameters)
     for key in neurons(form, match.groups):
@@ -97,7 +97,7 @@ def test_the_function_is_kept_whatever_is_assigned(case):
 def test_orders_stay_unless_they_are_named():
     """Control."""
     _, form, _, match = planted(PLAIN)
-    moves = Moves(form, match.values)
+    moves = Moves(form, match.groups, match.values)
     at_random(moves, 1.0)
     values = moves.exact(moves.parameters)
     assert all(torch.equal(values[key]["perm"], match.values[key]["perm"]) for key in neurons(form, match.groups))
@@ -107,7 +107,7 @@ def test_orders_stay_unless_they_are_named():
 def test_the_right_partner_comes_with_its_scale(case):
     _, form, values, match = planted(case)
     assert match.total < 1e-18
-    moves = Moves(form, exchanged(form, values, match), orders=pairs(match))
+    moves = Moves(form, match.groups, exchanged(form, values, match), orders=pairs(match))
     assert match.total > 1e-3
     with torch.no_grad():
         for key, parameter in scores(moves).items():
@@ -120,7 +120,7 @@ def test_the_right_partner_comes_with_its_scale(case):
 def test_the_gradient_is_that_of_the_matrix(case):
     _, form, _, match = planted(case)
     found = pairs(match)
-    moves = Moves(form, match.values, orders=found)
+    moves = Moves(form, match.groups, match.values, orders=found)
     values, generator = moves.values(), torch.Generator().manual_seed(0)
     for key, pair in found.items():
         group, parameter = form.group(key), scores(moves)[key]
@@ -142,7 +142,7 @@ def test_the_gradient_is_that_of_the_matrix(case):
 def test_descent_finds_the_order(down):
     """The distance to the anchor falls to nothing; up the same gradient it does not (control)."""
     _, form, values, match = planted(PLAIN)
-    moves = Moves(form, exchanged(form, values, match), orders=pairs(match))
+    moves = Moves(form, match.groups, exchanged(form, values, match), orders=pairs(match))
     optimizer = torch.optim.Adam(moves.parameters, lr=1e-2, maximize=not down)
     names = match.tensors_of(neurons(form, match.groups))
 

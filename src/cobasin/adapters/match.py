@@ -50,7 +50,6 @@ def match_adapters(
     first = dict(match.distances)
     history = ascend(match, rounds(progress)).history
     element = Element(form, match.values, *(gauge_of(form, end) for end in ends))
-    bases = [adapter.config.get("base_model_name_or_path") for adapter in (source, anchor)]
     report = {
         "symmetry": "gl",
         "distance_before": _distance(*ends),
@@ -65,9 +64,22 @@ def match_adapters(
         },
         "rounds": len(history) - 1,
         "seconds": time.perf_counter() - started,
-        "notes": [f"the adapters name different bases: {bases[0]} and {bases[1]}"] if bases[0] != bases[1] else [],
+        "notes": _notes(source, anchor),
     }
     return replace(element, report=report)
+
+
+def _notes(source: Adapter, anchor: Adapter) -> list[str]:
+    """What the configs say that averages of factors do not heed."""
+    notes = {
+        "base_model_name_or_path": "the adapters name different bases: {} and {}",
+        "lora_alpha": "the adapters scale what they add by different lora_alpha, {} and {}: an average of their "
+        "factors has one",
+        "use_rslora": "one of the adapters divides by the root of its rank (use_rslora: {} and {}), the other does not",
+        "alpha_pattern": "the adapters scale some modules differently (alpha_pattern: {} and {})",
+    }
+    values = {name: [adapter.config.get(name) or None for adapter in (source, anchor)] for name in notes}
+    return [notes[name].format(*both) for name, both in values.items() if both[0] != both[1]]
 
 
 def apply_to_adapter(element: Element, adapter: Adapter, dtype: torch.dtype | None = None) -> Adapter:

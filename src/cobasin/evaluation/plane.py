@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 MARGIN = 0.2  # how far the grid goes beyond the models, as a share of the largest extent
 SMALLEST_GRID = 3
 _FLAT = 1e-6  # relative height of a triangle that is none
+_ROUNDING = 0.5  # of the spacing of the files' numbers: what rounding makes of a third model between two others
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,10 @@ def loss_plane(
     share = blend.inner(along, across) / base**2 if base else 0.0  # of b - a in c - a
     upright = [c - share * b for b, c in zip(along, across, strict=True)]
     height = math.sqrt(blend.inner(upright, upright))
-    if height <= _FLAT * base or not base:
+    dtypes = [header.dtype for model in opened for header in model.headers.values() if header.dtype.is_floating_point]
+    size = math.sqrt(blend.inner([1.0, 0.0, 0.0], [1.0, 0.0, 0.0]))
+    rounding = _ROUNDING * max(torch.finfo(dtype).eps for dtype in dtypes) * size
+    if height <= max(_FLAT * base, rounding) or not base:
         labels = ", ".join(model.label for model in opened)
         raise InputError(f"{labels}: lie on one line in weights, so there is no plane through them")
     corners = [(0.0, 0.0), (base, 0.0), (share * base, height)]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
+from blake3 import blake3
 
-from cobasin.checkpoints.fingerprint import fingerprint
+from cobasin.checkpoints.fingerprint import fingerprint, tensor_hash
 from cobasin.errors import InputError
 from cobasin.finding.activations import by_activations
 from cobasin.finding.common_form import CommonForm, agree, compared_inputs
@@ -22,7 +23,7 @@ from cobasin.matching.state import free_groups, identity
 from cobasin.progress import Progress, rounds
 from cobasin.symmetry.action import Values
 from cobasin.symmetry.groups import Value
-from cobasin.symmetry.spec import Key
+from cobasin.symmetry.spec import Key, key_text
 
 _AGAINST = {"parents": "to answer as the models do on average", "labels": "on its labels"}
 
@@ -41,12 +42,12 @@ def check_movable(common: CommonForm) -> None:
     groups = free_groups(form, models.choice, models.excluded)
     start = identity(form, groups)
     orders = common.search.search.orders and neurons(form, groups)
-    if groups and not orders and not Moves(form, start).parameters:
+    if groups and not orders and not Moves(form, groups, start).parameters:
         raise InputError(
             f"symmetry {common.symmetry!r} frees only orders here, and learning moves bases of heads, scales and the "
             "residual stream; add attention or residual to --symmetry"
         )
-    if groups and common.search.search.move == "all" and not Moves(form, start, turns=False).parameters:
+    if groups and common.search.search.move == "all" and not Moves(form, groups, start, turns=False).parameters:
         raise InputError(
             f"move all (--anchor-out): with symmetry {common.symmetry!r} no part of the anchor can move: "
             f"{form.spec.architecture} has neither scales nor general maps there; take symmetry full or gl, or let "
@@ -135,7 +136,7 @@ def _learn(
         steps=asked.steps,
         seed=asked.seed,
         state=asked.state,
-        of=None if asked.state is None else _identity(common, search, order, at),
+        of=None if asked.state is None else _identity(common, search, order, at, starts),
         orders=pairs_at if asked.orders else None,
         report=looked,
     )
@@ -170,15 +171,19 @@ def _mixture(common: CommonForm, search: Prepared, order: Sequence[int]) -> Mixt
         {name: common.models.states[i][name].to(search.device, torch.float32) for name in run.names} for i in order
     ]
     forms = [common.models.forms[i] for i in order]
-    return Mixture(forms, states, run, search.inputs.task, search.search.loss == "labels")
+    groups = [free_groups(form, common.models.choice, common.models.excluded) for form in forms]
+    return Mixture(forms, groups, states, run, search.inputs.task, search.search.loss == "labels")
 
 
-def _identity(common: CommonForm, search: Prepared, order: Sequence[int], reference: int) -> dict[str, Any]:
+def _identity(
+    common: CommonForm, search: Prepared, order: Sequence[int], reference: int, starts: Sequence[Mapping[int, Values]]
+) -> dict[str, Any]:
     """What a search is of, so that no other goes on from its state."""
     asked, choice = search.search, common.models.choice
     return {
         "models": [fingerprint(common.typed[i].checkpoint) for i in order],
         "data": search.report["inputs"],
+        "starts": [_digest(start[i] for i in order) for start in starts],
         "settings": {
             "symmetry": common.symmetry,
             "layers": None if choice.layers is None else sorted(choice.layers),
@@ -189,3 +194,13 @@ def _identity(common: CommonForm, search: Prepared, order: Sequence[int], refere
             "reference": reference,
         },
     }
+
+
+def _digest(values: Iterable[Values]) -> str:
+    """A hash of elements."""
+    found = blake3()
+    for value in values:
+        for key, parts in sorted(value.items(), key=lambda one: key_text(one[0])):
+            for part, x in sorted(parts.items()):
+                found.update(f"{key_text(key)}/{part}/{tensor_hash(x)};".encode())
+    return found.hexdigest()

@@ -67,7 +67,7 @@ def descend(
     rate: float,
     seed: int,
     look: int = 10,
-    patience: int = 5,
+    patience: int,
     state: Path | None = None,
     of: Mapping[str, Any] | None = None,
     report: Callable[[int, float], None] | None = None,
@@ -112,20 +112,23 @@ def descend(
         for group in optimizer.param_groups:
             group["lr"] = rate * min(1.0, step / warm_up) * (1 + math.cos(math.pi * run.step / steps)) / 2
         optimizer.zero_grad()
-        loss(next(left), run.generator).backward()
+        found = loss(next(left), run.generator)
+        if not found.isfinite():  # thrown out of the region where the model computes anything
+            break
+        found.backward()
         optimizer.step()
         run.step = step
         if step % look and step < steps:
             continue
         with torch.no_grad():
-            found = held_out()
-        if not math.isfinite(found):  # thrown out of the region where the model computes anything
+            looked = held_out()
+        if not math.isfinite(looked):
             break
-        run.look(step, found)
+        run.look(step, looked)
         if state is not None:
             run.save(state)
         if report:
-            report(step, found)
+            report(step, looked)
     with torch.no_grad():
         for parameter, value in zip(parameters, run.best, strict=True):
             parameter.copy_(value)

@@ -25,7 +25,7 @@ from cobasin.matching.moves import Moves
 from cobasin.symmetry.action import Values, act
 from cobasin.symmetry.canonical import stored
 from cobasin.symmetry.form import Form
-from cobasin.symmetry.groups import Value
+from cobasin.symmetry.groups import Group, Value
 from cobasin.symmetry.spec import Key
 from cobasin.symmetry.state import State
 
@@ -44,6 +44,7 @@ class Mixture:
 
     Attributes:
         forms: of each.
+        groups: of each the groups in which its keys move.
         states: of each its tensors by spec name, float32 and on the device.
         run: runs a model of theirs, on the device.
         task: as `cobasin.data.task_of` says.
@@ -52,6 +53,7 @@ class Mixture:
     """
 
     forms: Sequence[Form]
+    groups: Sequence[Mapping[Key, Group]]
     states: Sequence[State]
     run: InMemory
     task: str
@@ -162,8 +164,10 @@ def learn(
     moves = [
         None
         if turning is None
-        else Moves(form, values, turning, mixture.device, orders(i, values) if orders and turning else None)
-        for i, (form, values, turning) in enumerate(zip(mixture.forms, start, turns, strict=True))
+        else Moves(form, groups, values, turning, mixture.device, orders(i, values) if orders and turning else None)
+        for i, (form, groups, values, turning) in enumerate(
+            zip(mixture.forms, mixture.groups, start, turns, strict=True)
+        )
     ]
 
     def now(exact: bool = False) -> list[Values]:

@@ -40,6 +40,7 @@ class Moves:
     def __init__(
         self,
         form: Form,
+        groups: Mapping[Key, Group],
         start: Values,
         turns: bool = True,
         device: torch.device | str = "cpu",
@@ -49,17 +50,18 @@ class Moves:
 
         Args:
             form: the form that the element acts in.
+            groups: in which every key moves, which may have less than the form's: no scale, where none is asked for.
             start: the element; what it lacks does not move.
             turns: whether isometries move; without them only scales and stretches do, as those of a reference, whose
                 isometries would turn all models alike.
             device: where the parameters lie.
             orders: those that move, with what `cobasin.matching.orders.pairs` says of them.
         """
-        self.form, self.start, self.orders = form, start, dict(orders or {})
+        self.form, self.groups, self.start, self.orders = form, groups, start, dict(orders or {})
         found = {
             (key, part): torch.zeros_like(value[part], dtype=torch.float32, device=device)
             for key, value in start.items()
-            for part in _parts(form.group(key), value, turns)
+            for part in _parts(groups[key], value, turns)
         }
         found |= {
             (key, "scores"): torch.zeros_like(value["scores"], dtype=torch.float32, device=device)
@@ -86,7 +88,7 @@ class Moves:
             if part == "scores":  # after all else: a neuron's scale depends on its partner
                 moved[key] |= assigned(moved[key], self.orders[key], move)
             else:
-                moved[key] |= _moved(self.form.group(key), self.start[key], part, move, self._turns)
+                moved[key] |= _moved(self.groups[key], self.start[key], part, move, self._turns)
         return moved
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 RATE = 3e-4
+PATIENCE = 5
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ def heal(
     against: str = "parents",
     rate: float = RATE,
     seed: int = 0,
+    patience: int = PATIENCE,
     progress: Callable[[int, float], None] | None = None,
 ) -> list[float]:
     """Train a model in place; what it is in the end did best on the held-out batches, and may be what it was.
@@ -73,6 +75,7 @@ def heal(
         against: as `Judge.loss`.
         rate: the highest learning rate.
         seed: of the order of the batches.
+        patience: looks without a gain, after which it ends.
         progress: called with the number of the step and the loss on the held-out batches.
 
     Returns:
@@ -89,5 +92,6 @@ def heal(
         steps=steps,
         rate=rate,
         seed=seed,
+        patience=patience,
         report=progress,
     ).losses
