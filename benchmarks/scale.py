@@ -147,18 +147,19 @@ def _last_places(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 def sweep(options: argparse.Namespace, what: str) -> list[dict[str, Any]]:
     """Averaging and matching against the number of layers, or of workers; averaging of small tensors against theirs."""
-    rows, whole = [], (EXPERTS if what == "tensors" else SIZES)[options.size]
+    small = what == "tensors"
+    rows, whole = [], (EXPERTS if small else SIZES)[options.size]
     field = {"layers": "layers", "tensors": "experts"}.get(what)
     counts = sorted({max(1, getattr(whole, field) * i // 4) for i in (1, 2, 3, 4)}) if field else [1, 2]
     for count in counts:
         sizes = asdict(whole) | ({field: count} if field else {})
         name = f"{sizes['layers']}-layers"
-        if what == "tensors":
+        if small:
             name = "experts" if count == whole.experts else f"{count}-experts"
         bench = Bench(options, Geometry(**sizes), options.folder / f"{options.size}-{name}")
         models = bench.models("anchor", "related")
-        number = sum(1 for _ in bench.geometry.shapes()) if what == "tensors" else count
-        for case in ("average", "match-related") if what != "tensors" else ("average",):
+        number = sum(1 for _ in bench.geometry.shapes()) if small else count
+        for case in ("average",) if small else ("average", "match-related"):
             path = bench.folder / f"{case}.yaml"
             match = {"match": {"symmetry": "ffn,attention"}} if case.startswith("match") else {}
             path.write_text(yaml.safe_dump(recipe(case, models) | match))

@@ -107,8 +107,7 @@ def run(out: Path, *, epochs: int = EPOCHS, points: int = 25, overwrite: bool = 
         InputError: scikit-learn is not installed, or `out` cannot be used.
     """
     with working(out, overwrite) as folder:
-        result = _run(folder, epochs, points)
-    return result
+        return _run(folder, epochs, points)
 
 
 def _run(out: Path, epochs: int, points: int) -> dict[str, Any]:

@@ -57,3 +57,15 @@ def test_a_tied_head_stays_tied(tmp_path):
         out = tmp_path / symmetry
         assert run("match", tmp_path / "1", tmp_path / "0", "--out", out, "--symmetry", symmetry).code == 0
         assert Typed.of(api.load(out)).checkpoint.config.tie_word_embeddings is tied
+
+
+@pytest.mark.parametrize("case", ["llama-gqa/LlamaModel", "gemma2/Gemma2Model", "modernbert/ModernBertModel"])
+def test_a_model_whose_output_is_the_stream_keeps_its_gains(case):
+    """Nothing is gained by folding them where the stream cannot turn."""
+    assert Typed.of(checkpoint(case)).spec.norms == ()
+    element = api.match(checkpoint(case, seed=1), checkpoint(case))
+    source = Typed.of(checkpoint(case, seed=1))
+    moved = element.apply(source)
+    gains = [name for name in source if name.endswith("norm.weight") and source[name].ndim == 1]
+    assert gains
+    assert all(moved[name].equal(source[name]) for name in gains)
