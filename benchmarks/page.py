@@ -38,7 +38,7 @@ COMMANDS = {
     "full-size": "full_size",
     "identical": "identical",
     "measured-no_harm": "no_harm",
-    "measured": "one_basin, ladder, three, equal_cost",
+    "measured": "one_basin; of some also ladder, three, equal_cost",
     "mergekit": "mergekit",
     "no_harm": "no_harm",
     "scale": "scale",

@@ -9,6 +9,7 @@ from statistics import mean, median
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.running import instantiate
@@ -25,7 +26,7 @@ from common.ensemble import Ensemble
 from common.measuring import distances, tolerance
 from common.results import Results
 from experiment import DataSet, Experiment, Split, chosen, sweep
-from models import End, end_models, rows_digest
+from models import End, content, end_models, rows_digest
 from running import models_of, with_head
 from world import World
 
@@ -68,7 +69,7 @@ class Measuring:
         for end in group:
             for test in self.experiment.unseen or [end.data]:
                 yield {"way": "parents", "parent": end.name, "test": test, **self._of_parents([end], test)}
-        if len({self._labels(end) for end in group}) == 1:
+        if self._one_task(group):
             for test in self._tests_of(group):
                 yield {"way": "ensemble", "test": test, **self._of_parents(group, test)}
         for method in self.experiment.methods:
@@ -195,7 +196,11 @@ class Measuring:
     def _recipe(self, group: list[End], seed: int, method: Mapping[str, Any], match: Any, cached: bool = True) -> Row:
         """What `merge_recipe` runs."""
         names = [str(end.folder) for end in group]
-        recipe: Row = {"models": [{"model": name} for name in names], **method, "match": self.world.fill(match)}
+        recipe: Row = {
+            "models": [{"model": name} for name in names],
+            **self.world.fill(dict(method)),
+            "match": self.world.fill(match),
+        }
         if self.experiment.heads == "keep":
             recipe["head"] = "keep"
         if find(method["merge_method"]).statistics is not None:
@@ -212,6 +217,8 @@ class Measuring:
         """A recipe by the content of its models and data, whatever their names are."""
         names = {str(end.folder): end.content for end in group}
         known = {**recipe, "models": [{**model, "model": names[model["model"]]} for model in recipe["models"]]}
+        if "base_model" in recipe:
+            known["base_model"] = content(load(recipe["base_model"]).folder)
         if "statistics" in recipe:
             settings = {key: value for key, value in recipe["statistics"].items() if key not in ("cache", "data")}
             read = [[self.data[end.data].read, self._digest(end.data, "train")] for end in group]
@@ -219,24 +226,37 @@ class Measuring:
         return known
 
     def _of_parents(self, group: list[End], test: str) -> Row:
+        task, known = task_of(load(group[0].folder)), None
+        if task == "multilabel" and len(group) > 1:
+            known = torch.stack([self._annotated(end) for end in group])
+
         def measure() -> Row:
             models = [instantiate(load(end.folder), torch.float32).to(self.device) for end in group]
-            model = models[0] if len(group) == 1 else Ensemble(models, task_of(load(group[0].folder)))
+            model = models[0] if len(group) == 1 else Ensemble(models, task, known)
             return {"score": self._evaluated(model, group[0], test, "test")}
 
         of = {"parents": [end.content for end in group], "tests": {test: self._test_digest(test, "test")}}
-        return self.results.get(of, measure)["score"]
+        return self.results.get(of if known is None else of | {"known": known.tolist()}, measure)["score"]
 
     def _evaluated(self, model: Any, end: End, test: str, split: Split) -> Row:
         """Loss and metric of a model that reads what this end model reads."""
+        found = evaluate(model, self._read(end, test, split), task_of(load(end.folder)), self.data[test].metric)
+        return {"loss": found.loss, "metric": found.metric, "metric_name": found.metric_name}
+
+    def _read(self, end: End, test: str, split: Split) -> list[Batch]:
+        """Rows of a data set for an end model, read once: some hundred merges are evaluated on them."""
         key = (end, test, split)
         if key not in self._tests:
             config, limit = self.data[test].config(split, self.world), self.experiment.rows.get(split)
             samples = None if limit is None or limit >= len(rows_of(config)) else limit
             found = batches(load(end.folder), config, samples=samples, batch_size=BATCH, seed=0)
-            self._tests[key] = list(found.by_length())  # read once: some hundred merges are evaluated on it
-        found = evaluate(model, self._tests[key], task_of(load(end.folder)), self.data[test].metric)
-        return {"loss": found.loss, "metric": found.metric, "metric_name": found.metric_name}
+            self._tests[key] = list(found.by_length())
+        return self._tests[key]
+
+    def _annotated(self, end: End) -> Tensor:
+        """[labels], which of them the data of a multi-label end model annotates."""
+        labels = [batch.labels for batch in self._read(end, end.data, "test") if batch.labels is not None]
+        return ~torch.cat(labels).isnan().all(0)
 
     def _tests_of(self, group: list[End]) -> list[str]:
         return self.experiment.unseen or list(dict.fromkeys(end.data for end in group))
@@ -251,8 +271,11 @@ class Measuring:
     def _digest(self, name: str, split: Split) -> str:
         return rows_digest(self.data[name].config(split, self.world).model_dump_json())
 
-    def _labels(self, end: End) -> tuple[str, ...]:
-        return tuple(str(label) for _, label in sorted((load(end.folder).config.id2label or {}).items()))
+    def _one_task(self, group: list[End]) -> bool:
+        """Whether all predict the same: labels of one list. Equal names in two lists, as 0 and 1, say nothing."""
+        known = {tuple(sorted((load(end.folder).config.id2label or {}).items())) for end in group}
+        lists = {end.data if self.experiment.data[end.data].labels else None for end in group}
+        return len(known) == len(lists) == 1
 
 
 def _couples(method: Mapping[str, Any]) -> bool:

@@ -59,18 +59,23 @@ def scores(rows: Rows) -> list[str]:
         for test in _values(of_size, "test") if apart else [None]:
             part = [row for row in of_size if test in (None, row["test"])]
             what = f"{part[0]['metric_name']}, %" + (f", {test}" if test else "") + f"; {size} models at once"
-            lines += _scores(part, what, lambda row: 100 * row["metric"], "{:.2f}")
-            lines += _scores(part, "loss" + (f", {test}" if test else ""), lambda row: row["loss"], "{:.3f}")
+            lines += _scores(part, what, lambda row: 100 * row["metric"], "{:.2f}", max)
+            lines += _scores(part, "loss" + (f", {test}" if test else ""), lambda row: row["loss"], "{:.3f}", min)
     return lines
 
 
-def _scores(rows: Rows, what: str, value: Callable[[Mapping[str, Any]], float], form: str) -> list[str]:
+def _scores(
+    rows: Rows, what: str, value: Callable[[Mapping[str, Any]], float], form: str, better: Callable[..., Any]
+) -> list[str]:
     swept = {row["matching"] for row in rows if "matching" in row and varied(rows, row["matching"])}
     merged = [row for row in rows if "matching" in row and row["matching"] not in swept]
     matchings = _values(merged, "matching")
     body = []
-    for way in ("parents", "ensemble"):
-        if own := _where(rows, way=way):
+    parents = _where(rows, way="parents")
+    best = _best(parents, value, better)  # of those of one merge, where all are tested on the same data
+    alone = {"parents": parents, "best parent": best if len(best) < len(parents) else []}
+    for way, own in (alone | {"ensemble": _where(rows, way="ensemble")}).items():
+        if own:
             body.append([way, _spread(own, value, form), *[""] * (len(matchings) - 1)])
     for method in _values(merged, "way"):
         cells = [_where(merged, way=method, matching=matching) for matching in matchings]
@@ -89,13 +94,13 @@ def _scores(rows: Rows, what: str, value: Callable[[Mapping[str, Any]], float], 
         names = _values(own, "matching")
         depth = max(_depth(row["layers"]) for row in own)
         body = [[str(count), *(_at(own, name, count, value, form) for name in names)] for count in range(depth + 1)]
-        lines += _table([f"{method}: layer, or number of the last of so many", *names], body)
+        lines += _table([f"{method}: layer k; the first, or last, k + 1", *names], body)
     return lines
 
 
 def summary(measured: Path) -> str:
     """What full adds to the paper's symmetry, wherever models have starts of their own, and how often that is sure."""
-    body, sure = [], dict.fromkeys(("ahead", "ahead in loss", "behind", "behind in loss"), 0)
+    found = []
     for file in sorted(measured.glob("*.json")):
         item = json.loads(file.read_text("utf-8"))
         both = [row for row in item["rows"] if row.get("matching") in ("paper", "full") and "way" in row]
@@ -108,12 +113,17 @@ def summary(measured: Path) -> str:
                 continue
             points = _gains(rows, "paper", "full", lambda row: 100 * row["metric"])
             loss = _gains(rows, "paper", "full", lambda row: row["loss"])
-            for kind, better in (("", points), (" in loss", [-x for x in loss])):
-                sure[f"ahead{kind}"] += mean(better) > _bound(better)
-                sure[f"behind{kind}"] += -mean(better) > _bound(better)
+            merges = {(way, merge, gain, loss[merge]) for merge, gain in points.items()}
             what = f"{models}, {size} at once" if size > 2 else models
-            shown = _shown(points, "{:.2f}"), _shown(loss, "{:.3f}")
-            body.append([item["item"], what, metric, way, str(len(points)), *shown])
+            found.append((merges, [item["item"], what, metric, way], [*points.values()], [*loss.values()]))
+    body, sure = [], dict.fromkeys(("ahead", "ahead in loss", "behind", "behind in loss"), 0)
+    for merges, names, points, loss in found:
+        if any(merges < others for others, *_ in found):
+            continue  # part of another row: some items repeat merges of a larger one
+        for kind, better in (("", points), (" in loss", [-x for x in loss])):
+            sure[f"ahead{kind}"] += mean(better) > _bound(better)
+            sure[f"behind{kind}"] += -mean(better) > _bound(better)
+        body.append([*names, str(len(points)), _shown(points, "{:.2f}"), _shown(loss, "{:.3f}")])
     lines = _table(["", "models", "metric", "method", "merges", "full - paper, points", "in loss"], body)
     counts = ", ".join(f"{count} {kind}" for kind, count in sure.items())
     lines.append(f"Of {len(body)} rows by more than what chance gives once in {1 / CHANCE:.0f}: {counts}.")
@@ -183,14 +193,24 @@ def _spread(rows: Rows, value: Callable[[Mapping[str, Any]], float], form: str) 
 
 def _gain(rows: Rows, before: str, after: str, value: Callable[[Mapping[str, Any]], float], form: str) -> str:
     """The mean difference of the same merge, its standard error, and how often it is above zero."""
-    gains = _gains(rows, before, after, value)
+    gains = [*_gains(rows, before, after, value).values()]
     return f"{_shown(gains, form)} ({sum(gain > 0 for gain in gains)} of {len(gains)} up)" if gains else ""
 
 
-def _gains(rows: Rows, before: str, after: str, value: Callable[[Mapping[str, Any]], float]) -> list[float]:
-    """The difference between two matchings of every merge."""
-    ends = [{_merge(row): value(row) for row in _where(rows, matching=name)} for name in (before, after)]
-    return [ends[1][key] - ends[0][key] for key in ends[0] if key in ends[1]]
+def _gains(
+    rows: Rows, before: str, after: str, value: Callable[[Mapping[str, Any]], float]
+) -> dict[tuple[Any, ...], float]:
+    """The difference between two matchings of every merge, in the mean over its tests."""
+    start, end = (_merges(_where(rows, matching=name), value) for name in (before, after))
+    return {merge: end[merge] - start[merge] for merge in start if merge in end}
+
+
+def _merges(rows: Rows, value: Callable[[Mapping[str, Any]], float]) -> dict[tuple[Any, ...], float]:
+    """Of every merge the mean over its tests, which are not independent."""
+    tests: dict[tuple[Any, ...], list[float]] = {}
+    for row in rows:
+        tests.setdefault(_merge(row), []).append(value(row))
+    return {merge: mean(values) for merge, values in tests.items()}
 
 
 def _shown(gains: Sequence[float], form: str) -> str:
@@ -208,8 +228,18 @@ def _error(gains: Sequence[float]) -> float:
     return stdev(gains) / math.sqrt(len(gains)) if len(gains) > 1 else math.inf
 
 
+def _best(
+    rows: Rows, value: Callable[[Mapping[str, Any]], float], better: Callable[..., Any]
+) -> list[Mapping[str, Any]]:
+    """Of the rows of one merge on one test the best."""
+    alike: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        alike.setdefault((_merge(row), row["test"]), []).append(row)
+    return [better(own, key=value) for own in alike.values()]
+
+
 def _merge(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(row["group"]), row["seed"], row["test"]
+    return tuple(row["group"]), row["seed"]
 
 
 def _layers(rows: Rows) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from cobasin.errors import InputError
-from no_harm import base
+from common.minilm import base
 from training.data import shared_cifar10
 
 DEV_IMAGES = 5000  # the last of CIFAR-10's training images

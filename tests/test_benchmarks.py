@@ -8,6 +8,8 @@ import time
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -24,6 +26,7 @@ from cobasin.symmetry.form import form_of
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 families, measuring, results = (import_module(f"common.{name}") for name in ("families", "measuring", "results"))
 options_of = import_module("common.measured").options_of
+Ensemble = import_module("common.ensemble").Ensemble
 CHARS = "abcdefgh"
 VIT, GPT2, BERT = "cifar10-vit", "gpt2-shakespeare", "bert-shakespeare"
 CIFAR = """
@@ -180,6 +183,19 @@ def test_an_ensemble_is_the_mean_of_probabilities(shared, tmp_path):
     assert found["each"][0] != found["each"][1]
 
 
+def test_an_ensemble_asks_only_those_that_know_a_label():
+    def model(*logits):
+        answer = SimpleNamespace(logits=torch.tensor([logits]))
+        return Mock(return_value=answer, config=None, device=torch.device("cpu"), dtype=torch.float32)
+
+    models = [model(2.0, -1.0, 0.5), model(-3.0, 4.0, 0.1)]
+    known = torch.tensor([[True, False, True], [False, True, True]])
+    found, both = Ensemble(models, "multilabel", known)().logits[0], Ensemble(models, "multilabel")().logits[0]
+    assert torch.allclose(found[:2], torch.tensor([2.0, 4.0]).double())
+    assert torch.allclose(found[2], both[2])
+    assert not torch.allclose(found[:2], both[:2], atol=0.5)
+
+
 def test_what_was_measured_is_not_measured_again(tmp_path):
     found = results.Results(tmp_path / "some.json")
     assert found.get({"way": "a", "pair": (0, 1)}, lambda: time.sleep(0.02) or {"loss": 1.0})["loss"] == 1.0
@@ -269,7 +285,7 @@ def test_equal_cost(shared, tmp_path, capsys):
     trained = measured(tmp_path, GPT2, "01", "train")
     assert {(row["of"]["start"], row["of"]["target"]) for row in trained} == {*equal_cost.TRAINED}
     assert all(f"{start}, trained, {target}" in shown for start, target in equal_cost.TRAINED)
-    (trained,) = measured(tmp_path, GPT2, "01", "train", start="one parent", target="labels")
+    (trained,) = measured(tmp_path, GPT2, "01", "train", start="better parent", target="labels")
     (parents,) = measured(tmp_path, GPT2, "01", "parents")
     assert trained["loss"] != parents["each"][0]["loss"]
     assert "without labels matching" in shown.lower()

@@ -95,7 +95,7 @@ def test_scores_are_measured_once(place, tmp_path, capsys, monkeypatch):
     losses = {row["matching"]: row["loss"] for row in merged if (row["seed"], row["test"]) == (0, "happy")}
     assert losses["none"] != losses["full"]
     assert "| macro F1, %; 2 models at once | none | full |" in shown
-    assert "of 4 up)" in shown
+    assert "of 2 up)" in shown
     assert (tmp_path / "item-own-starts.png").exists()
     # again: the models are there, and so is every result
     monkeypatch.setattr(measure, "merge_recipe", None)
@@ -142,7 +142,7 @@ def test_layers_paths_and_distances(place, tmp_path, capsys):
     found, shown = ran(place, tmp_path, capsys, matchings=matchings)
     swept = [row["layers"] for row in found["rows"] if row.get("matching") == "last" and row["test"] == "happy"]
     assert swept == ["1-1", "0-1"]
-    assert "| Simple: layer, or number of the last of so many | last |\n| --- | --- |\n| 0 | " in shown
+    assert "| Simple: layer k; the first, or last, k + 1 | last |\n| --- | --- |\n| 0 | " in shown
     found, shown = ran(place, tmp_path, capsys, measure="paths", points=3)
     for row in found["rows"]:
         assert row["alphas"] == [0.0, 0.5, 1.0]

@@ -11,10 +11,15 @@ from torch import Tensor
 
 
 class Ensemble:
-    """The mean of what several models predict, called like one of them: of probabilities, or of numbers."""
+    """The mean of what several models predict, called like one of them: of probabilities, or of numbers.
 
-    def __init__(self, models: Sequence[Any], task: str):
-        self.models, self.task = models, task
+    Args:
+        known: [models, labels] of multi-label models, which labels each was trained on: the mean is over those that
+            know a label.
+    """
+
+    def __init__(self, models: Sequence[Any], task: str, known: Tensor | None = None):
+        self.models, self.task, self.known = models, task, known
         self.config, self.device, self.dtype = models[0].config, models[0].device, models[0].dtype
 
     def __call__(self, **inputs: Tensor) -> SimpleNamespace:
@@ -23,5 +28,8 @@ class Ensemble:
         if self.task == "regression":
             return SimpleNamespace(logits=logits.mean(0))
         if self.task == "multilabel":
-            return SimpleNamespace(logits=logits.double().sigmoid().mean(0).logit(1e-12))
+            counts = torch.ones(len(logits), logits.shape[-1]) if self.known is None else self.known
+            shares = (counts / counts.sum(0).clamp(min=1)).to(logits.device, torch.float64)
+            mean = torch.einsum("mrl,ml->rl", logits.double().sigmoid(), shares)
+            return SimpleNamespace(logits=mean.logit(1e-12))
         return SimpleNamespace(logits=logits.softmax(-1).mean(0).log())

@@ -1,4 +1,4 @@
-"""What nothing can be faster than, as programs of their own.
+"""The plain ways that everything is measured against, as programs of their own.
 
 python benchmarks/common/floors.py average A B OUT     # reads both, averages, writes; numpy, 4 MB at a time
 python benchmarks/common/floors.py gram A B            # the Grams of all FFNs, and the assignments

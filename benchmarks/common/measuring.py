@@ -42,7 +42,7 @@ class Bench:
     """
 
     def __init__(self, family: Family, train: int, dev: bool, out: Path):
-        self.family, self.dev = family, dev
+        self.family = family
         self.task = family.task(train, dev)
         self.results = Results(out / f"measured-{family.name}.json")
         self._prints: dict[int, str] = {}

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from cobasin.data import DataConfig, rows_of
 from cobasin.errors import InputError
+from common.minilm import base
 from training.data import Blocks, Data, MaskedWindows, Windows
 
 VOCABULARY = 4096  # pieces of words
@@ -69,8 +70,6 @@ def pieces(train: list[str], length: int) -> Any:
     Always the same for the same texts: models of different seeds read the same tokens.
     """
     from transformers import AutoTokenizer, BertTokenizerFast
-
-    from no_harm import base
 
     whole = AutoTokenizer.from_pretrained(base())
     counts = Counter(id_ for row in whole(train, add_special_tokens=False)["input_ids"] for id_ in row)

@@ -172,20 +172,23 @@ def test_own_labels_of_every_token():
 
 
 def test_own_labels_of_several_labels():
-    """Every label is drawn by itself, those that the data does not annotate, too."""
+    """Every label that the data annotates is drawn by itself; of the others a model may not have learned anything."""
     options = {"num_labels": 2, "problem_type": "multi_label_classification"}
     checkpoint, rows = bert("SequenceClassification", **options), text_rows(2, 40, labels="flags", classes=3)
     rows = [row | {"labels": row["labels"][:2]} for row in rows]
     assert torch.stack([row["labels"] for row in rows]).isnan().any()
 
-    def terms(model, row):
+    def terms(model, row, every=False):
         pairs = logits_of(model, row)[:, None] * torch.tensor([1.0, 0.0])  # sigmoid is softmax against 0
-        return [term for pair in pairs for term in every_class(pair)]
+        drawn = [pair for pair, label in zip(pairs, row["labels"], strict=True) if every or not label.isnan()]
+        return [term for pair in drawn for term in every_class(pair)]
 
     reference = expected(checkpoint, rows, terms)["classifier.bias"]
     mean, error = draws(checkpoint, "multilabel", rows, "classifier.bias", 100)
     assert ((mean - reference).abs() < 3 * error).all()
     assert (error < 0.2 * reference).all()
+    of_all = expected(checkpoint, rows, lambda model, row: terms(model, row, every=True))["classifier.bias"]
+    assert ((mean - of_all).abs() > 3 * error).any()
 
 
 def test_a_number_needs_no_draw():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -85,10 +86,29 @@ class Labels:
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, renamed: Mapping[str | int, str | int], threshold: float = 0.0) -> Labels:
-        """The labels that a config names."""
+        """The labels that a config names.
+
+        Raises:
+            InputError: its two lists contradict each other.
+        """
         config = checkpoint.config
-        ids = {str(name): int(index) for name, index in (config.label2id or {}).items()}
-        return cls(ids, config.num_labels or 0, {str(old): new for old, new in renamed.items()}, threshold)
+        count, ids = config.num_labels or 0, dict[str, int]()
+        names = config.id2label or {}
+        for index, name in names.items():
+            ids.setdefault(str(name), index)
+        for name, index in (config.label2id or {}).items():
+            known = isinstance(index, int) and 0 <= index < count
+            if not known or (ids.setdefault(str(name), index) != index and str(names.get(index)) != str(name)):
+                raise InputError(
+                    f"{checkpoint.label}: config.json: label2id has {shown(index)} for {shown(name)}, which "
+                    f"contradicts id2label, a list of {count}; correct the one that is wrong"
+                )
+        return cls(ids, count, {str(old): new for old, new in renamed.items()}, threshold)
+
+    @cached_property
+    def numbered(self) -> bool:
+        """Whether some labels are called by other numbers than their indices, so that a bare number says neither."""
+        return any(name.isdecimal() and int(name) != index for name, index in self.ids.items())
 
     def index(self, value: Any, where: str) -> int:
         """The class index of a label: a name (as it is written), an index, or what ``renamed`` makes one.
@@ -101,6 +121,7 @@ class Labels:
         if isinstance(value, (bool, np.bool_)):
             value = self._of_boolean(value)
         label = self.renamed.get(str(value), value)
+        asked = str(value) in self.renamed
         prefixed = isinstance(value, str) and value not in self.renamed and value[:2] in TAG_PREFIXES
         if prefixed and isinstance(name := self.renamed.get(value[2:]), str):
             label = value[:2] + name
@@ -110,6 +131,11 @@ class Labels:
             if label.isdecimal() and len(label) <= DIGITS:  # of a text file
                 label = int(label)
         if isinstance(label, (int, np.integer)) and 0 <= label < self.count:
+            if self.numbered and not asked:
+                raise InputError(
+                    f"{where}: label {shown(value)} is a number, and the model has labels that are called by other "
+                    "numbers than their indices; say under 'labels' which one it is"
+                )
             return int(label)
         names = ", ".join(list(self.ids)[:LABELS_LISTED]) + (", ..." if len(self.ids) > LABELS_LISTED else "")
         said = shown(value) if str(label) == str(value) else f"{shown(value)}, renamed {shown(label)},"
@@ -141,6 +167,11 @@ class Labels:
                 raise InputError(f"{where}: labels are {shown(value)}; expected {self.count} of 0, 1 and NaN")
             vector = [float(one) for one in value]
         else:
+            if self.count == 2 and not self.renamed and value in ([0, 1], [1, 0]):
+                raise InputError(
+                    f"{where}: labels are {shown(value)}: two indices, or a vector? write a vector with 0.0 and 1.0, "
+                    "and both labels by their names"
+                )
             on = {self.index(one, where) for one in value}
             if len(set(value)) < len(value):
                 raise InputError(f"{where}: labels are {shown(value)}, one of them twice; a vector has 0.0 and 1.0")
@@ -170,7 +201,7 @@ def score(value: Any, where: str) -> float:
     """
     try:
         number = math.nan if value is None or isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
+    except (OverflowError, TypeError, ValueError):
         number = math.nan
     if not math.isfinite(number):
         raise InputError(f"{where}: label {shown(value)} is not a finite number")

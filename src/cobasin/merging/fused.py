@@ -71,7 +71,7 @@ class Fusion:
 
     @property
     def weights(self) -> list[float] | None:
-        """The weights of the models where all tensors have the same, shares of 1 where the method divides by them."""
+        """The weights of the models where all tensors have the same, shares of 1 where models are averaged."""
         (first, *others) = self.parameters.values()
         if "weight" not in first or any(other["weight"] != first["weight"] for other in others):
             return None

@@ -42,8 +42,8 @@ class Merge:
         parents: the same, loaded.
         checkpoints: the merged model, computed as it is read; where every task keeps its head, one for each model.
         matched: how the models were matched.
-        weights: one for every model that is fused, adding up to one where the method divides by their sum; None where
-            the method has none, or where they differ between tensors.
+        weights: one for every model that is fused, adding up to one where models are averaged (not task vectors); None
+            where the method has none, or where they differ between tensors.
         statistics: of the data that was used: rows and digest for every model.
         notes: what a reader of the result should know.
         after: what repair and heal did, and the held-out loss of the merge without and with them (see
@@ -65,16 +65,15 @@ class Merge:
         """The merged model; the one with the head of the first, where every task keeps its own."""
         return self.checkpoints[0]
 
-    @property
-    def files(self) -> dict[str, Content]:
-        """For `save`: another tokenizer than that of the folder of `checkpoint`, where the recipe asks for it."""
+    def tokenizer(self, result: Checkpoint) -> dict[str, Content]:
+        """For `save`: another tokenizer than that of the folder of a result, where the recipe asks for it."""
         model = self.recipe.tokenizer_model
         folder = None if model is None else self.parents[self.names.index(model)].folder
-        if folder is None or not (found := tokenizer_files(folder)):
+        if folder is None:
             return {}
-        own = [] if self.checkpoint.folder is None else tokenizer_files(self.checkpoint.folder)
+        own = [] if result.folder is None else tokenizer_files(result.folder)
         left: dict[str, Content] = {path.name: None for path in own}
-        return left | {path.name: partial(shutil.copyfile, path) for path in found}
+        return left | {path.name: partial(shutil.copyfile, path) for path in tokenizer_files(folder)}
 
     @property
     def elements(self) -> list[Element | None]:
@@ -131,6 +130,8 @@ def merge(
     loaded = dict(zip(names, models, strict=True))
     parameters = {name.removesuffix("_"): value for name, value in parameters.items()}
     if weights is not None:
+        if "weight" in parameters:
+            raise InputError("weights and weight say the same; give one of them")
         parameters["weight"] = shares(weights, len(models))
     known = find(method).parameters
     own = {name for name, value in parameters.items() if name in known and known[name].each and _several(value)}
@@ -180,6 +181,8 @@ def merge_recipe(
         recipe = Recipe.read(recipe)
     elif not isinstance(recipe, Recipe):
         recipe = Recipe.of(recipe)
+    if extra := [name for name in models or () if name not in recipe.referenced]:
+        raise InputError(f"models: {extra[0]} is not in the recipe; it has {', '.join(recipe.referenced)}")
     names, typed, head = prepare(recipe, models or {})
     fused = [names.index(name) for name in recipe.inputs]
     read = batches_of(recipe, typed, fused)

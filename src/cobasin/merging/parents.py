@@ -11,6 +11,7 @@ from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.pairs import check_pair
 from cobasin.checkpoints.typed import Typed
 from cobasin.checkpoints.weight_files import module_weights
+from cobasin.data.tokens import tokenizer_files
 from cobasin.errors import InputError
 from cobasin.matching.choice import Choice
 from cobasin.merging.fused import Fusion
@@ -38,6 +39,11 @@ def prepare(recipe: Recipe, models: Mapping[str, Any]) -> tuple[list[str], list[
             f"the task heads of {names[0]} and {different.checkpoint.label} have different labels and cannot be "
             "averaged; name the model whose head to take (--head-from MODEL), or keep them all (--keep-heads)"
         )
+    source = recipe.tokenizer_model
+    if source is not None:
+        folder = typed[names.index(source)].checkpoint.folder
+        if folder is None or not tokenizer_files(folder):
+            raise InputError(f"tokenizer_source: {source} has no tokenizer to take; name a folder with one")
     fused, merged = [names.index(name) for name in recipe.inputs], ends(recipe, typed)
     Fusion(recipe, merged, merged, fused, Statistics()).check(merged[0].task_heads if head else ())
     return names, typed, head

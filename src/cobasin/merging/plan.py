@@ -52,7 +52,8 @@ def plan(recipe: Recipe, models: Mapping[str, Any]) -> dict[str, Any]:
         "architecture": typed[0].spec.architecture,
         "method": recipe.merge_method,
         "base": recipe.base,
-        "match": {key: getattr(recipe.match, key) for key in ("symmetry", "anchor", "layers", "method")},
+        "match": {key: getattr(recipe.match, key) for key in ("symmetry", "anchor", "layers", "method")}
+        | ({} if matches(recipe, typed) else {"symmetry": "none"}),
         "head": head,
         "folders": len(results) if head == "keep" else None,
         "tensors": len(results[0].headers),
@@ -98,7 +99,7 @@ def _memory(recipe: Recipe, typed: list[Typed]) -> dict[str, int]:
     spec, models = typed[0].spec, len(recipe.inputs)
     sizes = {name: math.prod(entry.layout.shape) for name, entry in spec.entries.items() if name not in spec.tied}
     # of models that nothing moves the tensors of a stack are fused one by one
-    unmoved = recipe.match.symmetry == "none"
+    unmoved = not matches(recipe, typed)
     fused_at_once = [
         size // len(stack) if unmoved and (stack := spec.entries[name].stack) else size for name, size in sizes.items()
     ]
@@ -106,7 +107,7 @@ def _memory(recipe: Recipe, typed: list[Typed]) -> dict[str, int]:
     # what is computed and what is being written; of what is not computed in slices also the tensors of all models
     sliced = recipe.method.elementwise or "dtype" in recipe.method.inputs
     memory = {"fusing": (2 + len(typed) * (not sliced)) * largest}
-    if recipe.match.symmetry != "none":
+    if not unmoved:
         memory["matching"], moved = _matching(recipe, spec, sizes)
         memory["fusing"] += len(typed) * moved
         if recipe.match.anchor == "consensus":

@@ -24,8 +24,8 @@ def score(
     """The log-likelihood of one example, as far as its squared gradient goes.
 
     With a generator, the labels are drawn from the model: one for every token that counts, whose label is not
-    -100, or for every label of an example; the labels of the data only say which tokens count. A Gaussian of unit
-    variance needs no draw: the expectation over it is the squared gradient of the output itself.
+    -100, or for every label of an example that is not NaN; the labels of the data only say which of them count. A
+    Gaussian of unit variance needs no draw: the expectation over it is the squared gradient of the output itself.
 
     Args:
         task: as `cobasin.data.task_of` says.
@@ -42,21 +42,17 @@ def score(
             logits, labels = logits[:, :-1], labels[:, 1:]
         counts = labels != IGNORED
         logits, labels = logits[counts], labels[counts]
-    elif labels is not None:
-        labels = labels.flatten()
-    if task == "regression":
-        output = logits.flatten()
-        if generator is not None:
-            return output.sum()
-        assert labels is not None
-        return -0.5 * (output - labels)[~labels.isnan()].square().sum()
-    if task == "multilabel":
+    elif task in ("regression", "multilabel"):
         logits = logits.flatten()
+        labels = torch.zeros_like(logits) if labels is None else labels.flatten()
+        known = ~labels.isnan()
+        if task == "regression":
+            return logits[known].sum() if generator is not None else -0.5 * (logits - labels)[known].square().sum()
         if generator is not None:
             labels = (_uniform(logits.shape, generator) < logits.detach().cpu().sigmoid()).to(logits)
-        assert labels is not None
-        known = ~labels.isnan()
         return -binary_cross_entropy_with_logits(logits[known], labels[known].to(logits), reduction="sum")
+    elif labels is not None:
+        labels = labels.flatten()
     if generator is not None:
         labels = _categorical(logits.detach(), generator)
     assert labels is not None

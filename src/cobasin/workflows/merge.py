@@ -195,18 +195,17 @@ def merge_to_folder(
         files: dict[str, Content] = {
             f"cobasin-{i}.safetensors": element.save for i, element in enumerate(merged.elements) if element is not None
         }
-        files |= merged.files
         if recipe.head == "keep":
             report["heads"] = dict(zip(_folder_names(recipe.inputs), recipe.inputs, strict=True))
         files |= {"cobasin.json": json.dumps(report, indent=2), "README.md": card.merged(report)}
         if recipe.head != "keep":
-            write_with_bar(merged.checkpoint, folder, out, files)
+            write_with_bar(merged.checkpoint, folder, out, files | merged.tokenizer(merged.checkpoint))
             return report
         written = None
         for name, checkpoint in zip(report["heads"], merged.checkpoints, strict=True):
             if not (folder / name).exists():
                 one = checkpoint if written is None else _on_body(checkpoint, written)
-                save_with_bar(one, folder / name, False, files)
+                save_with_bar(one, folder / name, False, files | merged.tokenizer(checkpoint))
             written = written or load(folder / name)
     return report
 
@@ -272,8 +271,8 @@ def _report(merged: Merge, out: Path) -> dict[str, Any]:
         "base": recipe.base,
         "parents": hashes,
         "recipe": recipe.text(),
-        "match": recipe.match.symmetry,
-        "anchor": recipe.match.anchor,
+        "match": recipe.match.symmetry if matches else "none",  # one model, given twice, is not matched
+        "anchor": recipe.match.anchor if matches else None,
         "reference": merged.names[merged.matched.reference] if matches else None,
         "head": recipe.head,
         "out": str(out),
