@@ -117,6 +117,12 @@ CHANGES = [
     ({"target_parameters": ["x"]}, "target_parameters is set in adapter_config.json; such adapters are not covered"),
     ({"layer_replication": [[0, 1]]}, "layer_replication is set"),
     ({"ensure_weight_tying": True}, "ensure_weight_tying is set"),
+    ({"lora_alpha": None}, "adapter_config.json: lora_alpha is None; expected a number"),
+    ({"lora_alpha": "16"}, "adapter_config.json: lora_alpha is '16'"),
+    ({"alpha_pattern": ["q"]}, "adapter_config.json: alpha_pattern is ['q']; expected numbers by module"),
+    ({"alpha_pattern": {"q": True}}, "adapter_config.json: q is True; expected a number"),
+    ({"alpha_pattern": {"(": 8}}, "adapter_config.json: alpha_pattern has '(': "),
+    ({"base_model_name_or_path": {}}, "adapter_config.json: base_model_name_or_path is {}"),
 ]
 
 
@@ -143,6 +149,7 @@ EDITS = [
         "the lora_B of encoder.layer.1.attention.attention.query.weight is missing",
     ),
     (spoiled(float("nan")), "has NaN or infinite values"),
+    (lambda tensors: tensors.update({name: t[:0] for name, t in tensors.items() if "lora_A" in name}), "it is empty"),
     (lambda tensors: tensors.update(extra=torch.ones(2)), "extra belongs to no tensor of a ViTForImageClassification"),
     (lambda tensors: tensors.update({name: t.to(torch.int8) for name, t in tensors.items()}), "has dtype torch.int8"),
 ]
@@ -173,9 +180,12 @@ def test_files_that_cannot_be_used(matched, tmp_path):
         assert "element" in refused(tmp_path, "apply", element, matched / "lora", "--out", tmp_path / "out")
 
 
-def test_a_folder_with_the_weights_of_a_model_is_a_model(matched, tmp_path):
+def test_a_folder_with_a_model_and_an_adapter_is_refused(matched, tmp_path):
     assert is_adapter(matched / "lora")
     shutil.copytree(matched / "lora", tmp_path / "both")
-    shutil.copy(matched / "base" / "model.safetensors", tmp_path / "both")
+    for name in ("config.json", "model.safetensors"):
+        shutil.copy(matched / "base" / name, tmp_path / "both")
     assert not is_adapter(tmp_path / "both")
+    line = refused(tmp_path, "merge", tmp_path / "both", matched / "base", "--out", tmp_path / "out")
+    assert f"{tmp_path / 'both'}: has the weights of a model and adapter_config.json" in line
     assert not is_adapter("nowhere")

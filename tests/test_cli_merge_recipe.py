@@ -54,6 +54,7 @@ def test_the_examples_run_as_they_are(tmp_path, monkeypatch, example):
     for seed, name in enumerate(("base", "a", "b", "c")):
         torch.manual_seed(seed)
         four_layers().save_pretrained(tmp_path / "models" / f"tiny-{name}")
+        (tmp_path / "models" / f"tiny-{name}" / "vocab.txt").write_text("x")
     monkeypatch.chdir(tmp_path)
     assert run("merge", example, "--dry-run").code == 0
     report = run("merge", example, "--out", "out", "--json").json
@@ -248,6 +249,13 @@ def test_nothing_is_left_of_the_tokenizer_that_is_not_named(tmp_path, berts):
     assert there >= {"vocab.txt", "notes.md"}
 
 
+def test_a_tokenizer_that_is_not_there(tmp_path, berts):
+    a, b, _ = berts
+    path = recipe(tmp_path / "recipe.yaml", "linear", [a, b], tokenizer_source=str(b))
+    line = refused(tmp_path, "merge", path, "--out", tmp_path / "new")
+    assert f"tokenizer_source: {b} has no tokenizer to take" in line
+
+
 def test_paths_are_relative_to_the_current_directory(tmp_path, berts, monkeypatch):
     (tmp_path / "deeper").mkdir()
     path = recipe(tmp_path / "deeper" / "recipe.yml", "linear", ["./0", "1/"])
@@ -352,7 +360,11 @@ def test_the_same_model_twice(tmp_path, berts):
     assert finished.code == 0
     assert f"note: {a} is listed more than once, and counts as often\n" in finished.out
     assert_close(tensors_of(tmp_path / "twice"), one)
-    assert f"| `{a}` | 1 |" in (tmp_path / "twice" / "README.md").read_text()
+    card = (tmp_path / "twice" / "README.md").read_text()
+    assert f"| `{a}` | 1 |" in card
+    assert "the models were not matched before" in card
+    assert json.loads((tmp_path / "twice" / "cobasin.json").read_text())["match"] == "none"
+    assert ", not matched" in run("merge", a, a, "--dry-run").out
 
 
 def test_the_report_and_the_card(tmp_path, berts):

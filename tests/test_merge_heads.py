@@ -35,6 +35,18 @@ def tasks(folder, case, labels=(5, 3), dtype=torch.float32):
     return [folder / f"task{i}" for i in range(len(labels))]
 
 
+def test_every_folder_has_the_tokenizer_that_is_named_and_no_other(tmp_path):
+    first, second = tasks(tmp_path, CASES[0])
+    for folder in (first, second):
+        (folder / "vocab.txt").write_text("x")
+    (second / "added_tokens.json").write_text("{}")
+    path = recipe(tmp_path / "recipe.yaml", "linear", [first, second], tokenizer_source=str(first))
+    assert run("merge", path, "--keep-heads", "--match", "none", "--out", tmp_path / "out").code == 0
+    for name in ("task0", "task1"):
+        assert (tmp_path / "out" / name / "vocab.txt").read_text() == "x"
+        assert not (tmp_path / "out" / name / "added_tokens.json").exists()
+
+
 def heads_of(tensors):
     return {name for name in tensors if name.split(".")[0] in ("classifier", "score", "classification_head")}
 

@@ -113,6 +113,7 @@ def test_what_is_one_for_all_models_may_be_a_gradient(classifiers, t):
         ({"method": "regmean"}, "merge_method regmean needs the Grams"),
         ({"method": "regmean", "statistics": {"samples": 3}}, "merge_method regmean needs the Grams"),
         ({"symmetry": "ful"}, "'ful' is unknown; expected none, full"),
+        ({"weights": [1, 2], "weight": 0.5}, "weights and weight say the same"),
     ],
     ids=str,
 )
@@ -122,6 +123,12 @@ def test_refused(options, text):
         merge(models, **options)
     assert text in str(refusal.value)
     assert "\n" not in str(refusal.value)
+
+
+def test_a_model_that_the_recipe_does_not_name_is_refused(classifiers):
+    recipe = {"merge_method": "linear", "models": [{"model": str(folder)} for folder in classifiers[:2]]}
+    with pytest.raises(InputError, match="models: 'other' is not in the recipe"):
+        merge_recipe(recipe, {"other": classifiers[0]})
 
 
 @pytest.mark.parametrize("models", [[], ["a"]])

@@ -25,6 +25,11 @@ def rows(path, **options):
     return rows_of(DataConfig(path=str(path), **options))
 
 
+def test_a_long_text_in_a_table(tmp_path):
+    found = rows(write(tmp_path / "a.csv", "text,label\n" + "word " * 50_000 + ",1\n"))
+    assert len(found[0]["text"]) == 250_000
+
+
 def write(path, content):
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return path

@@ -64,6 +64,25 @@ def test_a_name_of_the_model_comes_before_an_index():
     assert Labels.of(bert(**named("1", "0")), {}).index("0", "x") == 1
 
 
+@pytest.mark.parametrize("value", [0, 1, "0"])
+def test_a_number_that_may_be_a_name_or_an_index_is_refused(value):
+    model = bert(**named("1", "2"))
+    assert "called by other numbers than their indices" in refusal(Labels.of(model, {}).index, value, "x")
+    assert Labels.of(model, {0: 0, 1: "1", "0": 0}).index(value, "x") == 0
+    assert [Labels.of(bert(**named("0", "1")), {}).index(one, "x") for one in (0, "1")] == [0, 1]
+
+
+@pytest.mark.parametrize("index", [0, 2, -1, "x"])
+def test_names_that_contradict_each_other_are_refused(index):
+    model = bert(**named("bad", "good"))
+    model.config.label2id = {"bad": 1 - index if index == 0 else 0, "good": index}
+    line = refusal(Labels.of, model, {})
+    assert "config.json: label2id has" in line
+    assert "contradicts id2label, a list of 2" in line
+    model.config.label2id = {"worse": 0, "better": 1}  # other names beside them
+    assert Labels.of(model, {}).ids == {"bad": 0, "good": 1, "worse": 0, "better": 1}
+
+
 @pytest.mark.parametrize(("true", "false"), [(True, False), (np.True_, np.False_)])
 def test_a_boolean_is_called_by_its_name_or_else_an_index(true, false):
     def indices(renamed, **options):
@@ -132,6 +151,14 @@ def test_indicators():
     assert refusal(labels.indicators, ["anger"], "x", {0, 2}) == "x: has label anger, which is not under 'annotated'"
 
 
+def test_two_numbers_for_two_labels_are_refused():
+    labels = Labels.of(bert(**named("joy", "anger")), {})
+    assert "two indices, or a vector?" in refusal(labels.indicators, [0, 1], "x", None)
+    assert "two indices, or a vector?" in refusal(labels.indicators, np.array([1, 0]), "x", None)
+    assert labels.indicators([0.0, 1.0], "x", None) == labels.indicators([1], "x", None) == [0, 1]
+    assert labels.indicators(["anger", "joy"], "x", None) == [1, 1]
+
+
 def test_indicators_of_scores():
     labels = Labels.of(bert(**EMOTIONS), {"rage": "anger", "hate": "anger"}, 0.1)
 
@@ -147,5 +174,5 @@ def test_indicators_of_scores():
 
 def test_scores():
     assert [score(value, "x") for value in (3, "2.5", np.float32(0.5))] == [3.0, 2.5, 0.5]
-    for bad in (None, True, "high", math.inf, "nan", [1.0]):
+    for bad in (None, True, "high", math.inf, "nan", [1.0], 10**400):
         assert "is not a finite number" in refusal(score, bad, "x")

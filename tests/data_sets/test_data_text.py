@@ -90,6 +90,14 @@ def test_rows_without_labels_have_none():
     assert forward(bert("Model"), batch).last_hidden_state.shape[:2] == (3, 7)
 
 
+@pytest.mark.parametrize("role", ["text_b", "label"])
+def test_what_the_first_row_has_not_no_row_may_have(role):
+    rows = [{"text": "x", "label": 0}, {"text": "y", "label": 1, "text_b": "z"}]
+    if role == "label":
+        rows = [{"text": "x"}, {"text": "y", "label": None}, {"text": "y", "label": 1}]
+    assert f"has {role}, which the first row has not" in refusal(first, bert(), rows)
+
+
 TAGS = named("O", "B-PER", "I-PER")
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,12 +14,12 @@ from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Tensors
 from cobasin.checkpoints.output import publishing
-from cobasin.checkpoints.weight_files import INDEX_FILE, SINGLE_FILE, Header, open_safetensors, read_json
+from cobasin.checkpoints.weight_files import ADAPTER_FILE, INDEX_FILE, SINGLE_FILE, Header, open_safetensors, read_json
 from cobasin.checkpoints.writer import Content, write_beside
 from cobasin.errors import InputError
 from cobasin.paths import expanded
 
-CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
+CONFIG_FILE, WEIGHTS_FILE = ADAPTER_FILE, "adapter_model.safetensors"
 
 # With these an adapter is more than factors beside the weights of its base.
 _NOT_COVERED = (
@@ -47,7 +49,7 @@ class Adapter(Tensors):
 
 
 def is_adapter(model: Any) -> bool:
-    """Whether this is a PEFT folder; one that holds the weights of a model, too, is taken for that model."""
+    """Whether this is a PEFT folder; one that holds the weights of a model, too, is refused where it is loaded."""
     if not isinstance(model, (str, Path)):
         return isinstance(model, Adapter)
     folder = expanded(model)
@@ -73,6 +75,7 @@ def load_adapter(model: str | Path | Adapter) -> Adapter:
         raise InputError(f"{model}: peft_type is {config.get('peft_type')!r}; only adapters of type 'LORA' are covered")
     if found := [key for key in _NOT_COVERED if config.get(key)]:
         raise InputError(f"{model}: {found[0]} is set in {CONFIG_FILE}; such adapters are not covered")
+    _check_values(config, str(model))
     if config.get("init_lora_weights") not in _STARTS:
         raise InputError(
             f"{model}: init_lora_weights is {config['init_lora_weights']!r}: loading the adapter changes the weights "
@@ -84,6 +87,8 @@ def load_adapter(model: str | Path | Adapter) -> Adapter:
         )
     headers, read = open_safetensors(folder / WEIGHTS_FILE)
     for name, header in headers.items():
+        if not all(header.shape):
+            raise InputError(f"{model}: {name} has shape {list(header.shape)}: it is empty")
         if not header.dtype.is_floating_point or header.dtype.itemsize < 2:
             raise InputError(
                 f"{model}: {name} has dtype {header.dtype}, expected float64, float32, float16 or bfloat16"
@@ -98,6 +103,23 @@ def load_adapter(model: str | Path | Adapter) -> Adapter:
         return tensor
 
     return Adapter(str(model), config, headers, checked, folder)
+
+
+def _check_values(config: Mapping[str, Any], label: str) -> None:
+    """Raise InputError for a config whose values are not what PEFT writes there."""
+    base, patterns = config.get("base_model_name_or_path"), config.get("alpha_pattern") or {}
+    if base is not None and not isinstance(base, str):
+        raise InputError(f"{label}: {CONFIG_FILE}: base_model_name_or_path is {base!r}; expected a name or a folder")
+    if not isinstance(patterns, dict):
+        raise InputError(f"{label}: {CONFIG_FILE}: alpha_pattern is {patterns!r}; expected numbers by module")
+    for name, alpha in (("lora_alpha", config.get("lora_alpha", 8)), *patterns.items()):
+        if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not math.isfinite(alpha):
+            raise InputError(f"{label}: {CONFIG_FILE}: {name} is {alpha!r}; expected a number")
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise InputError(f"{label}: {CONFIG_FILE}: alpha_pattern has {pattern!r}: {error}") from None
 
 
 def save_adapter(

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from cobasin.checkpoints.weight_files import (
+    ADAPTER_FILE,
     INDEX_FILE,
     SINGLE_FILE,
     Header,
@@ -143,6 +144,11 @@ def _from_folder(folder: Path, label: str) -> Checkpoint:
     config = read_config(folder)
     architecture = _architecture(config, label)
     headers, read = open_weights(folder)
+    if (folder / ADAPTER_FILE).is_file():
+        raise InputError(
+            f"{label}: has the weights of a model and {ADAPTER_FILE}, and Transformers would load the adapter on top "
+            "of a base; give each a folder of its own, or merge the adapter into its base first"
+        )
     # Sentence Transformers runs its folders as the bare class, whatever class the config names.
     head = any(re.search(r"\b(lm_head|embed_out)\.", name) for name in headers)
     if architecture.endswith("ForCausalLM") and (folder / "modules.json").is_file() and not head:

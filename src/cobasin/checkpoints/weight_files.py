@@ -24,6 +24,7 @@ SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 BIN_FILE = "pytorch_model.bin"
 BIN_INDEX_FILE = "pytorch_model.bin.index.json"
+ADAPTER_FILE = "adapter_config.json"
 
 # The element types of the safetensors format that are one torch element each (packed F4 and F6 are not).
 SAFETENSORS_DTYPES = {

@@ -69,12 +69,16 @@ class Examples:
         if "pixel_values" in reads:
             self.roles.append("image")
         self.target_is_text = isinstance(first.get("label"), str)
-        self.target: Role | None = "label" if self.decodes else _TARGET.get(task)
+        data_target: Role | None = "label" if self.decodes else _TARGET.get(task)
+        self.target = data_target
         untagged = task == "tokens" and "text" in self.roles
         if not self.decodes and (self.target not in first or untagged):
             self.target = None
         if self.target:
             self.roles.append(self.target)
+        read = ("text_b",) if "text" in self.roles else ()
+        asked = (*read, *([] if untagged or data_target is None else [data_target]))
+        self.absent = [role for role in asked if role not in first]
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -84,6 +88,9 @@ class Examples:
         for role in self.roles:
             if role not in row:
                 raise self.rows.missing(index, role)
+        for role in self.absent:
+            if row.get(role) is not None:
+                raise InputError(f"{where}: has {role}, which the first row has not; give it to all rows, or to none")
         example: Example = {"where": where}
         for role in self.roles:
             if role in ("text", "text_b"):

@@ -58,8 +58,9 @@ def ties(
 ) -> Tensor:
     """Task arithmetic of the largest entries, where they agree in sign with the majority.
 
-    Of each task vector the ``density`` largest magnitudes are kept (at least one entry) and weighted; an entry's sign
-    is that of the sum over the models, and only models of that sign count for it.
+    Of each tensor's task vector the ``density`` largest magnitudes are kept (at least one entry; the paper trims all
+    tensors of a model together) and weighted; an entry's sign is that of the sum over the models, and only models of
+    that sign count for it.
 
     Args:
         base: what the task vectors start from.

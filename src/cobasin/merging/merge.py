@@ -182,7 +182,7 @@ def merge_recipe(
     elif not isinstance(recipe, Recipe):
         recipe = Recipe.of(recipe)
     if extra := [name for name in models or () if name not in recipe.referenced]:
-        raise InputError(f"models: {extra[0]} is not in the recipe; it has {', '.join(recipe.referenced)}")
+        raise InputError(f"models: {extra[0]!r} is not in the recipe; it has {', '.join(recipe.referenced)}")
     names, typed, head = prepare(recipe, models or {})
     fused = [names.index(name) for name in recipe.inputs]
     read = batches_of(recipe, typed, fused)
