@@ -193,3 +193,16 @@ def test_text_and_images_together():
     assert batch.inputs.keys() == {"input_ids", "attention_mask", "pixel_values"}
     assert forward(model, batch).logits_per_image.shape == (2, 2)
     assert batch.labels is None
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_texts_beside_images_are_never_as_long_as_these(more):
+    """What is about the positions of pictures would be taken for text, and masked where that is padded."""
+    model = tiny_models.checkpoint("clip/CLIPModel")
+    vision = model.config.vision_config
+    image = np.zeros((vision.image_size, vision.image_size, vision.num_channels))
+    patches = (vision.image_size // vision.patch_size) ** 2
+    rows = [{"input_ids": [5] * (patches + more), "image": image}, {"input_ids": [7], "image": image}]
+    inputs = first(model, rows).inputs
+    assert inputs["input_ids"].shape == inputs["attention_mask"].shape == (2, patches + 2)
+    assert inputs["attention_mask"].sum(1).tolist() == [patches + more, 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from cobasin.checkpoints.typed import Typed
 from cobasin.data import Batch, task_of
 from cobasin.errors import InputError
 from cobasin.learning.answers import answers
+from cobasin.learning.descent import hold_out
 from cobasin.learning.in_memory import InMemory
 from cobasin.matching.choice import Choice
 from cobasin.matching.learned import Mixture, learn, weights
@@ -81,7 +83,7 @@ def test_two_steps_in_every_architecture(case):
             assert (found - wanted).abs().max() < 1e-3 * size
             assert (other - wanted).abs().max() > 1e-2 * size
     seen = []
-    learned = learn(mixed, [values], [True, None], batches, steps=2, report=lambda *look: seen.append(look))
+    learned = learn(mixed, [values], [True, None], *hold_out(batches), steps=2, report=lambda *look: seen.append(look))
     before, after = learned.losses
     assert before != after
     assert seen == [(2, after)]
@@ -145,17 +147,27 @@ def test_it_starts_from_the_better_start_and_lowers_the_loss():
     assert good_loss != bad_loss
     (_, better), (_, worse) = sorted([(good_loss, good), (bad_loss, bad)], key=lambda pair: pair[0])
     for starts in ([better, worse], [worse, better]):
-        learned = learn(mixed, starts, [True, None], batches, steps=40)
+        learned = learn(mixed, starts, [True, None], *hold_out(batches), steps=40)
         assert learned.losses[0] == pytest.approx(min(good_loss, bad_loss))
         assert min(learned.losses) < 0.99 * learned.losses[0]
         assert mixed.middle_loss(learned.values, held) == pytest.approx(min(learned.losses), rel=1e-4)
+
+
+def test_a_start_that_overflows_is_not_taken(monkeypatch):
+    typed, mixed = mixture(VIT)
+    finite, other = elements(mixed), elements(mixed, sampled=False)
+    losses = {id(other): math.nan, id(finite): 1.0}
+    monkeypatch.setattr(type(mixed), "middle_loss", lambda _, values, batches: losses.get(id(values), 0.5))
+    for starts in ([other, finite], [finite, other]):
+        (found, _) = learn(mixed, starts, [True, None], *hold_out(probes(typed[0], 2)), steps=0).values
+        assert all(torch.allclose(x, found[key][part]) for key, v in finite[0].items() for part, x in v.items())
 
 
 def test_a_reference_moves_its_scales_and_general_maps_only():
     """And a third model, which stays, does not move at all."""
     typed, mixed = mixture(VIT, seeds=(0, 1, 2), symmetry="gl")
     values = elements(mixed, symmetry="gl")
-    learned = learn(mixed, [values], [True, None, False], probes(typed[0], 4), steps=5)
+    learned = learn(mixed, [values], [True, None, False], *hold_out(probes(typed[0], 4)), steps=5)
     moved, stays, stretched = learned.values
     assert stays is values[1]
     keys = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cobasin.architectures.vision import sides
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.running import input_sizes, model_class, part_of
 from cobasin.data.config import DataConfig
@@ -30,7 +31,7 @@ class Batch:
     Attributes:
         inputs: keyword arguments of the model's forward. Token ids are padded on the right, with an
             ``attention_mask``; those that a decoder reads have another length than its encoder's, and a
-            ``decoder_attention_mask``.
+            ``decoder_attention_mask``; those beside pictures another than these have positions.
         labels: of classification and images [rows] (class index); multi-label [rows, labels] (0, 1, NaN where not
             annotated); regression [rows]; tokens and language models [rows, length], -100 where nothing is predicted.
             Those of a causal model are the ids themselves: its loss shifts them. None where the rows have none.
@@ -83,7 +84,8 @@ class Encoder:
         seed: int,
     ):
         self.task, self.seed, self.tokenizer = task, seed, tokenizer
-        self.text = TextInputs(checkpoint, tokenizer, length) if "input_ids" in reads else None
+        taken = _positions(checkpoint.config, reads) if {"input_ids", "pixel_values"} <= reads.keys() else ()
+        self.text = TextInputs(checkpoint, tokenizer, length, taken) if "input_ids" in reads else None
         self.images = ImageInputs(checkpoint, data, reads["pixel_values"]) if "pixel_values" in reads else None
         self.decodes = "decoder_input_ids" in reads
         self.start = _start(checkpoint) if self.decodes else None
@@ -168,6 +170,14 @@ def _check_ends(counts: list[int], end: int, examples: Sequence[Example]) -> Non
             raise InputError(
                 f"{example['where']}: has {count} tokens of id {end}, which ends a text; expected {wanted}"
             )
+
+
+def _positions(config: Any, reads: Mapping[str, Mapping[str, Any]]) -> set[int]:
+    """How many positions a picture may have in the model: one for every patch, with or without one for the class."""
+    height, width = reads["pixel_values"]["image_size"]
+    down, right = sides(part_of(config, "vision_config").patch_size)
+    patches = (height // down) * (width // right)
+    return {patches, patches + 1}
 
 
 def _start(checkpoint: Checkpoint) -> int | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -113,10 +114,13 @@ class TextInputs:
     Args:
         tokenizer: None where the examples have ids.
         length: tokens that a text is cut to.
+        taken: lengths that batches never have: the numbers of positions of pictures beside the texts, which could not
+            be told from tokens inside the model.
     """
 
-    def __init__(self, checkpoint: Checkpoint, tokenizer: Any, length: int):
-        self.tokenizer, self.length = tokenizer, length
+    def __init__(self, checkpoint: Checkpoint, tokenizer: Any, length: int, taken: Collection[int] = ()):
+        self.tokenizer, self.taken = tokenizer, taken
+        self.length = next((one for one in range(length, 0, -1) if one not in taken), length)
         self.padding = padding_id(checkpoint, tokenizer)
         self.vocabulary = part_of(checkpoint.config, "text_config").vocab_size
 
@@ -162,10 +166,11 @@ class TextInputs:
         return ids
 
     def _inputs(self, ids: list[list[int]], types: list[list[int]] | None = None) -> dict[str, Tensor]:
-        inputs = {"input_ids": padded(ids, self.padding), "attention_mask": padded([[1] * len(row) for row in ids], 0)}
+        length = next(one for one in count(max(map(len, ids))) if one not in self.taken)
+        found = {"input_ids": (ids, self.padding), "attention_mask": ([[1] * len(row) for row in ids], 0)}
         if types is not None:
-            inputs["token_type_ids"] = padded(types, 0)
-        return inputs
+            found["token_type_ids"] = types, 0
+        return {name: padded(rows, value, length) for name, (rows, value) in found.items()}
 
 
 def _starts(words: list[int | None]) -> list[int | None]:

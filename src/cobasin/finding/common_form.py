@@ -134,7 +134,7 @@ class CommonForm:
         )
         count = min(search.inputs.count, _compared_batches(search) * search.inputs.size)
         note = f"matched by weights and by activations on {count} {search.inputs.kind}"
-        return search.report | {"notes": [note]}
+        return search.report | {"inputs": search.inputs.report | {"count": count}, "notes": [note]}
 
     def runnable(self, model: int) -> Runnable:
         """A model in canonical form, in memory where the search runs models."""

@@ -11,16 +11,17 @@ from blake3 import blake3
 
 from cobasin.checkpoints.fingerprint import fingerprint, tensor_hash
 from cobasin.errors import InputError
-from cobasin.finding.activations import by_activations
+from cobasin.finding.activations import Runnable, by_activations
 from cobasin.finding.common_form import CommonForm, agree, compared_inputs
 from cobasin.finding.search import Prepared
-from cobasin.learning.descent import Data, forget
+from cobasin.learning.descent import Data, forget, hold_out
 from cobasin.learning.in_memory import InMemory
 from cobasin.matching.learned import Mixture, learn
 from cobasin.matching.moves import Moves
 from cobasin.matching.orders import neurons, pairs
 from cobasin.matching.state import free_groups, identity
 from cobasin.progress import Progress, rounds
+from cobasin.statistics.rows import row_count
 from cobasin.symmetry.action import Values
 from cobasin.symmetry.groups import Value
 from cobasin.symmetry.spec import Key, key_text
@@ -86,10 +87,10 @@ def learned(
     if agree(*matches.values()):
         report = {"method": "learned", "notes": ["the weights agree: nothing was left for method learned"]}
     else:
-        values, losses = _learn(common, search, order, reference, values, progress)
+        values, losses, held = _learn(common, search, order, reference, values, progress)
         note = (
-            f"learned on {search.inputs.count} {search.inputs.kind}, {_AGAINST[search.search.loss]}: loss of the mean "
-            f"of the models on those held out {losses[0]:.4g} before, {min(losses):.4g} after"
+            f"learned on {search.inputs.count - held} {search.inputs.kind}, {_AGAINST[search.search.loss]}: loss of "
+            f"the mean of the models on {held} more {losses[0]:.4g} before, {min(losses):.4g} after"
         )
         report |= {
             "learning": {"loss": search.search.loss, "move": search.search.move, "held_out": losses},
@@ -111,11 +112,12 @@ def _learn(
     reference: int,
     values: Mapping[int, Values],
     progress: Progress | None,
-) -> tuple[dict[int, Values], list[float]]:
-    """The learned elements, and the loss of the mean on held-out inputs at every look."""
-    starts = [values]
-    batches, by_both = _with_activations(common, search, order, reference, values, progress)
-    starts.append(by_both)
+) -> tuple[dict[int, Values], list[float], int]:
+    """The learned elements, the loss of the mean on held-out inputs at every look, and how many these are."""
+    run = {i: common.runnable(i) for i in order}
+    batches = search.inputs.batches([run[i].model for i in order])
+    held, seen = hold_out(batches)
+    starts = [values, _with_activations(common, search, run, reference, values, seen, progress)]
     mixture, asked = _mixture(common, search, order), search.search
     at = order.index(reference)
 
@@ -132,7 +134,8 @@ def _learn(
         mixture,
         [[start[i] for i in order] for start in starts],
         [True if i != reference else False if asked.move == "all" else None for i in order],
-        batches,
+        held,
+        seen,
         steps=asked.steps,
         seed=asked.seed,
         state=asked.state,
@@ -140,27 +143,25 @@ def _learn(
         orders=pairs_at if asked.orders else None,
         report=looked,
     )
-    return dict(zip(order, done.values, strict=True)), done.losses
+    return dict(zip(order, done.values, strict=True)), done.losses, sum(row_count(batch.inputs) for batch in held)
 
 
 def _with_activations(
     common: CommonForm,
     search: Prepared,
-    order: Sequence[int],
+    run: Mapping[int, Runnable],
     reference: int,
     values: Mapping[int, Values],
+    seen: Data,
     progress: Progress | None,
-) -> tuple[Data, dict[int, Values]]:
-    """The inputs, and the elements that match weights and activations to the reference."""
-    run, report = {i: common.runnable(i) for i in order}, rounds(progress, "matching activations")
-    batches = search.inputs.batches([run[i].model for i in order])
-    found = dict(values)
-    for i in order:
+) -> dict[int, Values]:
+    """The elements that match weights and activations to the reference, on inputs that are not held out."""
+    report, found = rounds(progress, "matching activations"), dict(values)
+    for i in run:
         if i != reference:
             match = common.models.match(i, common.models.states[reference])
-            inputs = compared_inputs(search, batches)
-            found[i] = by_activations(match, (run[i], run[reference]), inputs, report)
-    return batches, found
+            found[i] = by_activations(match, (run[i], run[reference]), compared_inputs(search, seen), report)
+    return found
 
 
 def _mixture(common: CommonForm, search: Prepared, order: Sequence[int]) -> Mixture:

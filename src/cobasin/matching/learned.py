@@ -9,6 +9,7 @@ every A_i computes what it did at every step.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from cobasin.data import Batch
 from cobasin.learning.answers import Memory, against_labels, against_mean, answers, mean_answer
-from cobasin.learning.descent import Data, descend, hold_out
+from cobasin.learning.descent import Data, descend
 from cobasin.learning.in_memory import InMemory
 from cobasin.matching.moves import Moves
 from cobasin.symmetry.action import Values, act
@@ -109,7 +110,7 @@ class Mixture:
 
     @torch.no_grad()
     def middle_loss(self, values: Sequence[Values], batches: Sequence[Batch]) -> float:
-        """The mean loss of the mean of all models."""
+        """The loss of the mean of all models, its mean over the batches."""
         parameters = self.parameters(values, [1 / len(values)] * len(values))
         return sum(float(self.loss(parameters, batch)) for batch in batches) / len(batches)
 
@@ -131,7 +132,8 @@ def learn(
     mixture: Mixture,
     starts: Sequence[Sequence[Values]],
     turns: Sequence[bool | None],
-    batches: Data,
+    held: Sequence[Batch],
+    seen: Data,
     *,
     steps: int,
     seed: int = 0,
@@ -142,14 +144,15 @@ def learn(
 ) -> Learned:
     """Elements that lower the loss between the models, from the best of some starts.
 
-    Some batches are held out; the result is what did best on them in the middle, which may be a start.
+    The result is what did best in the middle on the batches that are held out, which may be a start.
 
     Args:
         mixture: the models.
         starts: of each, the element of every model.
         turns: of every model whether all of its element moves, or (False) its scales and general maps only; None
             where it stays.
-        batches: two or more; with labels, where the loss is against them.
+        held, seen: what is held out, and what is learned from (`cobasin.learning.descent.hold_out`); with labels,
+            where the loss is against them.
         steps: at most.
         seed: of the order of batches and the weights.
         state, of: see `cobasin.learning.descent.descend`.
@@ -159,8 +162,7 @@ def learn(
     Raises:
         InputError: as `descend`.
     """
-    held, seen = hold_out(batches)
-    start = min(starts, key=lambda values: mixture.middle_loss(values, held)) if len(starts) > 1 else starts[0]
+    start = min(starts, key=lambda values: _finite(mixture.middle_loss(values, held)))
     moves = [
         None
         if turning is None
@@ -200,6 +202,11 @@ def weights(count: int, generator: torch.Generator) -> list[float]:
     """Random weights about the middle, one in all: of two models uniform in 0.4 to 0.6."""
     drawn = -torch.rand(count, generator=generator, dtype=torch.float64).clamp_min(1e-12).log()
     return ((1 - SPREAD) / count + SPREAD * drawn / drawn.sum()).tolist()
+
+
+def _finite(loss: float) -> float:
+    """Infinity in place of what is no number, which every comparison is false of."""
+    return loss if math.isfinite(loss) else math.inf
 
 
 def _on(values: Values, device: torch.device) -> Values:
