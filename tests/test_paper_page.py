@@ -69,7 +69,7 @@ def row(seed, matching, metric, **more):
 
 @pytest.fixture
 def found():
-    """Two merges with two seeds each: means 30 and 45 % without matching, 40 and 45 % with it."""
+    """A merge with two seeds, each tested on two data sets: means 30 and 45 % without matching, 40 and 45 % with it."""
     values = {"none": ((0.2, 0.4), (0.4, 0.5)), "full": ((0.3, 0.5), (0.5, 0.4))}
     rows = [
         row(seed, m, x, test=test)
@@ -87,7 +87,7 @@ def test_a_table_has_means_and_what_they_are_worth(found):
     text = tables.markdown(found)
     assert "| macro F1, %; 2 models at once | none | full |\n| --- | --- | --- |\n| parents | 60.00 ± 0.00 |  |" in text
     assert "| Simple | 37.50 ± 10.61 | 42.50 ± 3.54 |" in text
-    assert "| difference | full - none |\n| --- | --- |\n| Simple | +5.00 ± 5.00 (3 of 4 up) |" in text
+    assert "| difference | full - none |\n| --- | --- |\n| Simple | +5.00 ± 5.00 (1 of 2 up) |" in text
     assert "| Simple | 0.625 ± 0.106 | 0.575 ± 0.035 |" in text
     assert text.endswith(
         "`python experiments/run.py tiny`; seeds 0, 1; cpu, 1.5 minutes of measuring; python 3; 2020-01-01.\n"
@@ -106,7 +106,7 @@ def test_the_summary_counts_what_is_sure(found, tmp_path):
     (tmp_path / "tiny.json").write_text(json.dumps(found | {"rows": found["rows"] + one_start}))
     text = tables.summary(tmp_path)
     assert text.count("| tiny |") == 1
-    assert "| tiny | one | macro F1 | Simple | 4 | +5.00 ± 5.00 | -0.050 ± 0.050 |" in text
+    assert "| tiny | one | macro F1 | Simple | 2 | +5.00 ± 5.00 | -0.050 ± 0.050 |" in text
     counts = (
         "Of 1 rows by more than what chance gives once in 20: 0 ahead, 0 ahead in loss, 0 behind, 0 behind in loss.\n"
     )
@@ -116,6 +116,26 @@ def test_the_summary_counts_what_is_sure(found, tmp_path):
             one["metric"] = 0.1
     (tmp_path / "tiny.json").write_text(json.dumps(found))
     assert "once in 20: 1 ahead, 0 ahead in loss, 0 behind" in tables.summary(tmp_path)
+    part = [one for one in found["rows"] if one["seed"] == 0]  # of another item, which has some of these merges
+    (tmp_path / "part.json").write_text(json.dumps(found | {"item": "part", "rows": part}))
+    assert "Of 1 rows" in tables.summary(tmp_path)
+    for one in part:
+        one["metric"] += 0.01
+    (tmp_path / "part.json").write_text(json.dumps(found | {"item": "part", "rows": part}))
+    assert "Of 1 rows" in tables.summary(tmp_path)  # all of the same gain
+    for one in part:
+        if one.get("matching") == "full":
+            one["metric"] += 0.01
+    (tmp_path / "part.json").write_text(json.dumps(found | {"item": "part", "rows": part}))
+    assert "Of 2 rows" in tables.summary(tmp_path)
+
+
+def test_the_best_parent_is_told_where_all_are_tested_on_the_same(found):
+    assert "best parent" not in tables.markdown(found)
+    more = [one | {"parent": "b", "metric": 0.7, "loss": 0.3} for one in found["rows"] if one["way"] == "parents"]
+    text = tables.markdown(found | {"rows": found["rows"] + more})
+    assert "| parents | 65.00 ± 0.00 |  |\n| best parent | 70.00 ± 0.00 |  |" in text
+    assert "| best parent | 0.300 ± 0.000 |  |" in text
 
 
 def test_a_page_is_filled(found, tmp_path):

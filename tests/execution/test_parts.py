@@ -8,14 +8,17 @@ import threading
 import time
 
 import pytest
+import torch
 
 from cobasin import architectures
 from cobasin.checkpoints.output import unfinished
 from cobasin.checkpoints.sharing import sharing
 from cobasin.errors import InputError
 from cobasin.execution import parts
+from cobasin.execution.outcomes import Outcome, found_by
 from cobasin.execution.parts import Part, living, part_of
 from cobasin.finding import match as api
+from cobasin.finding.kept import Kept
 from cobasin.matching import weights
 from cobasin.merging import statistics
 from command_line import pair, refused, run, snapshot
@@ -94,6 +97,28 @@ def start(*arguments):
     """A part, as a process."""
     command = [sys.executable, "-c", "from cobasin.cli import main; main()", *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_what_was_written_first_is_used_by_all(tmp_path, impatient):
+    """A part that took over for one that lives after all does not replace what the others have read."""
+    first, second = (Kept(tmp_path, Part(number, 2, tmp_path)) for number in (1, 2))
+    key = ("ffn", 0)
+
+    def of(number):
+        return Outcome({key: {"perm": torch.tensor([number])}}, {"w": float(number)})
+
+    def while_the_other_does_it():
+        first.save("a", of(1))
+        return of(2)
+
+    found = found_by(second, "a", 1, while_the_other_does_it)
+    assert found.values[key]["perm"].item() == found.distances["w"] == 1
+    assert first.load("a").distances == {"w": 1.0}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.safetensors"]
+    alone = Kept(tmp_path / "alone")
+    for number in (1, 2):
+        alone.save("a", of(number))
+    assert alone.load("a").distances == {"w": 2.0}
 
 
 def test_match_shared_by_two_processes(tmp_path):

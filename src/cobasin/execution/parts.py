@@ -3,7 +3,8 @@
 Every part goes through the whole run, and so comes to the same jobs in the same order. It does those that it owns, and
 takes over what the others have written into the folder. Those of a part that shows no life, because it was killed or
 has never been started, are divided among the others. A part lives while the counter in its file counts on: clocks of
-different machines are not compared. That two parts do one job is a waste, but no harm: they find the same.
+different machines are not compared. That two parts do one job is a waste, but no harm: all go on with what was written
+first.
 """
 
 from __future__ import annotations

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -64,7 +66,7 @@ class Kept:
             raise _damaged(path, error) from error
 
     def save(self, name: str, outcome: Outcome) -> None:
-        """Keep an outcome; it is there whole or not at all."""
+        """Keep an outcome, unless another part has; it is there whole or not at all."""
         tensors = {
             f"{key_text(key)}/{part}": tensor.contiguous()
             for key, value in outcome.values.items()
@@ -109,7 +111,12 @@ class Kept:
             self.folder.mkdir(parents=self.part is None, exist_ok=True)
             new = unfinished(path)
             write(new)
-            new.replace(path)
+            if self.part is None:
+                new.replace(path)
+                return
+            with suppress(FileExistsError):  # another part has found it, too: the first that was written is used by all
+                os.link(new, path)
+            new.unlink()
 
 
 def _damaged(path: Path, error: Exception) -> InputError:

@@ -44,7 +44,7 @@ class Units:
             return self._outcome(keys, says)
 
         found = found_by(self.keep, name, job, outcome)
-        if not ran:
+        if not ran or (self.keep is not None and self.keep.shared):  # there it may be what another part found
             self.match.restore((found.values, found.distances))
         self._in_round.append(name)
         return found.says

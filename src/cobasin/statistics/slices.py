@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
 
-from cobasin.execution.outcomes import Keep, Outcome
+from cobasin.execution.outcomes import Keep, Outcome, found_by
 from cobasin.statistics.rows import inputs_for, row_count
 from cobasin.symmetry.spec import Key
 
@@ -103,17 +103,17 @@ def together(sums: Collector, batches: Batches, keep: Keep, report: Report) -> i
     report(0, len(batches))
     _look(sums, batches)
 
-    def slice_(number: int) -> Outcome:
+    def of_slice(number: int) -> Outcome:
         nonlocal ran
-        if (found := keep.load(f"slice-{number}", number)) is None:
-            sums.resume({})
-            rows = 0
-            for more in _adding(sums, batches, slices[number]):
-                rows, ran = rows + more, ran + 1
-                report(ran, len(batches))
-            found = Outcome({_SUMS: _on_cpu(sums.state())}, {}, {"rows": rows})
-            keep.save(f"slice-{number}", found)
-        return found
+        sums.resume({})
+        rows = 0
+        for more in _adding(sums, batches, slices[number]):
+            rows, ran = rows + more, ran + 1
+            report(ran, len(batches))
+        return Outcome({_SUMS: _on_cpu(sums.state())}, {}, {"rows": rows})
+
+    def slice_(number: int) -> Outcome:
+        return found_by(keep, f"slice-{number}", number, lambda: of_slice(number))
 
     for number in range(len(slices)):
         if keep.shared and keep.owns(number):
