@@ -1,7 +1,10 @@
 """The loss along a line, on losses whose barrier is known, and its picture."""
 
+import math
+
 import pytest
 import torch
+from matplotlib.axes import Axes
 from transformers import BertConfig, BertForSequenceClassification
 
 from cobasin.checkpoints.checkpoint import Checkpoint, load
@@ -87,3 +90,22 @@ def test_picture(tmp_path, count):
     }
     plot_paths(paths, tmp_path / "path.png", "A line", "accuracy")
     assert (tmp_path / "path.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+
+
+def test_picture_of_losses_that_are_no_numbers(tmp_path, monkeypatch):
+    """Labels keep away from the points that are numbers; a curve that has none has no label."""
+    alphas, nan = [0.0, 0.25, 0.5, 0.75, 1.0], math.nan
+    lines = {"a": [0.1, nan, math.inf, 1.0, 0.1], "b": [nan] * 5, "c": [0.1, 0.2, 0.3, 0.2, 0.1]}
+    placed = {}
+    written = Axes.text
+
+    def text(axes, x, y, label, **how):
+        placed[label] = written(axes, x, y, label, **how)
+        return placed[label]
+
+    monkeypatch.setattr(Axes, "text", text)
+    paths = {name: LossPath(alphas, losses, losses) for name, losses in lines.items()}
+    plot_paths(paths, tmp_path / "path.png", "A line", "accuracy")
+    assert placed.keys() == {"a", "c"}
+    assert all(all(map(math.isfinite, label.get_position())) for label in placed.values())
+    assert placed["a"].get_position() != placed["c"].get_position()

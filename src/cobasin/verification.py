@@ -61,8 +61,8 @@ def verify(a: Any, b: Any, tolerance: float | None = None, seed: int = 0) -> Ver
 
     With a `tolerance` the relative difference in float64 is held strictly against it.  Without one it is
     held against the change that rounding the stored tensors once makes, which is measured on `a`: the
-    same up to four times that, different beyond twenty, undecided between.  One float64 model is
-    in memory at a time.
+    same up to four times that (or 5e-6, if that is more), different beyond twenty times (and 1e-4),
+    undecided between.  One float64 model is in memory at a time.
 
     Raises:
         InputError: a model that cannot be loaded, a class that transformers does not have, tensors that do not

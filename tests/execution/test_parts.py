@@ -82,6 +82,26 @@ def test_a_part_at_work_is_seen_and_not_started_twice(tmp_path, impatient):
     assert not list(tmp_path.iterdir())
 
 
+def test_of_two_that_start_a_killed_part_again_one_is_refused(tmp_path, impatient, monkeypatch):
+    """The other has claimed it while this one waited to see whether it lives."""
+    (tmp_path / "part-1").write_text("17")
+    waited = parts.living
+
+    def claimed_meanwhile(*given):
+        monkeypatch.setattr(parts, "living", waited)
+        found = waited(*given)
+        running.append(Part(1, 2, tmp_path).at_work())
+        running[0].__enter__()
+        return found
+
+    running = []
+    monkeypatch.setattr(parts, "living", claimed_meanwhile)
+    with pytest.raises(InputError, match="part 1/2 of this run is at work already"), Part(1, 2, tmp_path).at_work():
+        pass
+    assert living(tmp_path, 1) == [1]
+    running[0].__exit__(None, None, None)
+
+
 def test_the_sign_of_life_ends_with_a_part_that_is_killed(tmp_path):
     program = "import os, sys\nfrom pathlib import Path\nfrom cobasin.execution import parts\nparts.BEAT = 0.1\n"
     program += "import time\n"

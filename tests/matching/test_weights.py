@@ -52,6 +52,19 @@ def matched(form, choice, source, anchor):
     return match, progress, Element(form, match.values, gauge_of(form, source), gauge_of(form, anchor))
 
 
+def test_scales_that_no_step_has_moved_are_there(monkeypatch):
+    """They are what learning goes on from."""
+    form = form_of("llama")
+    taken = Match.step
+    monkeypatch.setattr(
+        Match, "step", lambda self, values: not any("scale" in one for one in values.values()) and taken(self, values)
+    )
+    match, _, _ = matched(form, "full", *(random_state(form.spec, seed) for seed in (1, 0)))
+    scaled = [key for key, group in match.groups.items() if group.scaled]
+    assert scaled
+    assert [key for key in scaled if "scale" not in match.values[key]] == []
+
+
 @pytest.mark.parametrize("rounds", [2, 3])
 def test_the_last_round_that_there_may_be_finds_scales(rounds, monkeypatch):
     """They wait until the stream has settled, which may take longer than that."""

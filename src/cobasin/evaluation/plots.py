@@ -72,10 +72,13 @@ def _colour(index: int) -> str:
 
 def _label_curves(canvas: FigureCanvasAgg, axes: Axes, labels: list[str]) -> None:
     """Write each label beside its curve, where it hides no curve and no label and is far from others."""
-    curves = [_dense(axes.transData.transform(line.get_xydata())) for line in axes.lines]
+    lines = [np.array(line.get_xydata()) for line in axes.lines]
+    curves = [_dense(axes.transData.transform(points[np.isfinite(points).all(1)])) for points in lines]
     frame = axes.get_window_extent().get_points()
     taken: list[np.ndarray] = []
     for i, label in enumerate(labels):
+        if not len(curves[i]):  # no point of it is a number
+            continue
         text = axes.text(0, 0, label, color=_colour(i), fontsize=12, fontweight="bold", ha="center", va="center")
         extent = text.get_window_extent(canvas.get_renderer())
         half = np.array([extent.width, extent.height]) / 2
@@ -101,7 +104,9 @@ def _label_curves(canvas: FigureCanvasAgg, axes: Axes, labels: list[str]) -> Non
 
 
 def _dense(points: np.ndarray) -> np.ndarray:
-    """Two hundred points along a polygon [n, 2], evenly spaced along the horizontal axis."""
+    """Two hundred points along a polygon [n, 2], evenly spaced along the horizontal axis; none along none."""
+    if not len(points):
+        return points
     x = np.linspace(points[0, 0], points[-1, 0], 200)
     return np.stack([x, np.interp(x, points[:, 0], points[:, 1])], 1)
 

@@ -26,6 +26,7 @@ def on_ray(work: Callable[..., Any], address: str) -> None:
     try:
         import ray
         from ray import exceptions
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
     except ImportError as error:
         raise InputError("--engine ray needs Ray, which is not installed: pip install 'cobasin[ray]'") from error
     try:
@@ -36,12 +37,16 @@ def on_ray(work: Callable[..., Any], address: str) -> None:
             f"--address {address}: no Ray cluster there ({reason}); start one with ray start --head"
         ) from error
     try:
-        cpus = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
-        nodes = [count for count in cpus if count]
+        cpus = {node["NodeID"]: int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]}
+        nodes = [node for node, count in cpus.items() if count]
         if not nodes:
             raise InputError(f"--address {address}: no node of the cluster has a CPU to give")
-        part = ray.remote(num_cpus=min(nodes), max_retries=RETRIES, scheduling_strategy="SPREAD")(_do)
-        waiting = [part.remote(work, str(Path.cwd()), (i, len(nodes))) for i in range(1, len(nodes) + 1)]
+        part = ray.remote(num_cpus=min(cpus[node] for node in nodes), max_retries=RETRIES)(_do)
+        waiting = []
+        for i, node in enumerate(nodes, start=1):  # each on its own, as long as that is there
+            place = NodeAffinitySchedulingStrategy(node, soft=True)
+            one = part.options(scheduling_strategy=place)
+            waiting.append(one.remote(work, str(Path.cwd()), (i, len(nodes))))
         while waiting:
             (done,), waiting = ray.wait(waiting)
             try:

@@ -93,9 +93,11 @@ class Part:
                     new.write("started")
                 return
             except FileExistsError:
+                said = _read(file)
                 if living(self.folder, self.number):
                     break
-                file.unlink(missing_ok=True)  # it was killed
+                if _read(file) == said:  # it was killed; and nobody has started it again meanwhile
+                    file.unlink(missing_ok=True)
         raise InputError(f"part {self.number}/{self.count} of this run is at work already; start each part once")
 
     def _lives(self, number: int) -> bool:

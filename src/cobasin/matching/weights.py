@@ -21,7 +21,7 @@ from cobasin.matching.compared import Compared
 from cobasin.matching.experts import Experts
 from cobasin.matching.neurons import Neurons, terms
 from cobasin.matching.order import LARGE, inner_order, pairs_size, propose_order
-from cobasin.matching.state import Match, on_cpu
+from cobasin.matching.state import Match, identity, on_cpu
 from cobasin.matching.streams import Streams
 from cobasin.matching.units import Units
 from cobasin.symmetry.action import in_new_order, in_old_order
@@ -108,6 +108,9 @@ def ascend(
         reorder = sweep.orders_changed or settled or not streams.keys
         sweep = _round(units, streams, due(), reorder, str(progress.rounds + 1))
         progress.history.append(match.total)
+    for key, group in match.groups.items():
+        if group.scaled and "scale" not in match.values[key]:  # it was held, and no step was a gain since
+            match.values[key] = match.values[key] | {"scale": identity(match.form, {key: group})[key]["scale"]}
     units.end_round(said | {"sweep": asdict(sweep)}, last=True)
     return progress
 
