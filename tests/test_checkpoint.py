@@ -230,6 +230,21 @@ def test_an_embedding_model_is_used_without_its_head(tmp_path, case, architectur
     assert verify(given, given).same
 
 
+def test_an_encoder_whose_config_names_a_head_that_its_file_has_not(tmp_path):
+    bert = model("bert/BertModel")
+    bert.save_pretrained(tmp_path)
+    edit_json(tmp_path / "config.json", architectures=["BertForMaskedLM"])
+    with pytest.raises(InputError, match="missing"):
+        Typed.of(load(tmp_path))
+    (tmp_path / "modules.json").write_text('[{"type": "sentence_transformers.models.Transformer"}]')
+    given = load(tmp_path)
+    assert given.architecture == "BertModel"
+    assert verify(given, bert).same
+    model("t5/T5EncoderModel").save_pretrained(tmp_path / "t5")
+    (tmp_path / "t5" / "modules.json").write_text("[]")
+    assert load(tmp_path / "t5").architecture == "T5EncoderModel"
+
+
 def compared(folder, name, *texts):
     """The refusal of two copies of a model with one file of a vocabulary each; None where they match."""
     ends = []

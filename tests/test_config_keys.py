@@ -9,7 +9,7 @@ from cobasin.architectures import declare
 from cobasin.checkpoints.checkpoint import load
 from cobasin.errors import InputError
 from cobasin.verification import CERTAINLY_DIFFERENT, FLOAT32_PARTS, verify
-from command_line import duplicate, near, refused, refused_by_both, run
+from command_line import duplicate, edit_json, near, refused, refused_by_both, run
 from families import FAILS, KEEPS, LINEAR_ROPE, LINEAR_ROPES, SHAPES, UNCOVERED
 from tiny_models import CASES, MODULES, model
 
@@ -134,6 +134,30 @@ def test_a_tie_without_tied_tensors_is_no_difference(tmp_path, case):
 def test_a_decoder_is_causal_where_its_config_does_not_say(tmp_path, case):
     source, anchor = models(tmp_path, case, "is_causal", True)
     assert run("match", source, anchor, "--out", tmp_path / "matched").code == 0
+
+
+@pytest.mark.parametrize(
+    ("case", "key", "value"),
+    [
+        ("bert/BertForMaskedLM", "position_embedding_type", "absolute"),
+        ("electra/ElectraForPreTraining", "position_embedding_type", "absolute"),
+        ("distilbert/DistilBertForMaskedLM", "is_decoder", False),
+        ("albert/AlbertForMaskedLM", "add_cross_attention", False),
+        ("deberta-v2-separate/DebertaV2ForMaskedLM", "share_att_key", False),
+        ("vit/ViTForImageClassification", "patch_size", [4, 4]),
+    ],
+)
+def test_a_key_that_only_one_config_has_with_what_the_class_takes_anyway(tmp_path, case, key, value):
+    """Older versions of Transformers wrote keys that newer ones do not read."""
+    original = model(case)
+    folders = [tmp_path / str(i) for i in range(2)]
+    for i, folder in enumerate(folders):
+        near(original, 0.02 * i).save_pretrained(folder)
+        edit_json(folder / "config.json", lambda config: key == "patch_size" or config.pop(key, None))
+    said = duplicate(folders[0], "said", **{key: value})
+    assert same(said, folders[0])
+    for ends in ((said, folders[1]), (folders[1], said)):
+        assert run("match", *ends, "--out", tmp_path / f"out-{ends[0].name}").code == 0
 
 
 def test_the_mask_of_an_encoder_counts_where_it_decodes(tmp_path):

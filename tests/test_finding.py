@@ -282,3 +282,14 @@ def test_a_recipe():
         "digest": None,
         "seed": 3,
     }
+
+
+def test_embeddings_that_are_taken_from_a_model_with_a_head_are_noted(tmp_path):
+    folders = [tmp_path / str(seed) for seed in (0, 1)]
+    for seed, folder in enumerate(folders):
+        model("qwen3/Qwen3ForCausalLM", seed).save_pretrained(folder)
+    assert not any("Sentence Transformers" in note for note in api.match(*folders).report["notes"])
+    for folder in folders:
+        (folder / "modules.json").write_text("[]")
+    assert any("Sentence Transformers" in note for note in api.match(*folders).report["notes"])
+    assert not any("Sentence Transformers" in note for note in api.match(*folders, "ffn").report["notes"])

@@ -149,13 +149,21 @@ def _from_folder(folder: Path, label: str) -> Checkpoint:
             f"{label}: has the weights of a model and {ADAPTER_FILE}, and Transformers would load the adapter on top "
             "of a base; give each a folder of its own, or merge the adapter into its base first"
         )
-    # Sentence Transformers runs its folders as the bare class, whatever class the config names.
-    head = any(re.search(r"\b(lm_head|embed_out)\.", name) for name in headers)
-    if architecture.endswith("ForCausalLM") and (folder / "modules.json").is_file() and not head:
+    if (folder / "modules.json").is_file() and _headless(architecture, headers):
         from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
         architecture = str(MODEL_MAPPING_NAMES.get(config.model_type, architecture))
     return Checkpoint(label, config, architecture, headers, read, folder, stored=True)
+
+
+def _headless(architecture: str, headers: Mapping[str, Header]) -> bool:
+    """Whether a file has no head of the class that the config names, of which Sentence Transformers runs the body."""
+    import transformers
+
+    if architecture.endswith("ForCausalLM"):
+        return not any(re.search(r"\b(lm_head|embed_out)\.", name) for name in headers)
+    prefix = getattr(getattr(transformers, architecture, None), "base_model_prefix", "")
+    return "For" in architecture and bool(prefix) and not any(name.startswith(f"{prefix}.") for name in headers)
 
 
 def _from_state_dict(state: Mapping[str, Tensor], config: PreTrainedConfig | Mapping[str, Any] | None) -> Checkpoint:

@@ -13,8 +13,20 @@ from cobasin.checkpoints.typed import Typed
 from cobasin.checkpoints.weight_files import listed
 from cobasin.errors import InputError
 
-# What Transformers takes for a key that a config does not have.
-_DEFAULTS = {"is_causal": True, "use_bidirectional_attention": False, "pos_att_type": []}
+# What Transformers takes for a key that a config does not have; some are in files of older versions only.
+_DEFAULTS = {
+    "is_causal": True,
+    "use_bidirectional_attention": False,
+    "position_embedding_type": "absolute",
+    "is_decoder": False,
+    "add_cross_attention": False,
+    # of DeBERTa
+    "pos_att_type": [],
+    "norm_rel_ebd": "none",
+    "share_att_key": False,
+    "position_buckets": -1,
+    "conv_act": "tanh",
+}
 _ALSO_CALLED = {"swish": "silu"}
 # Two models that say the same in the first of these files that both have, have the same vocabulary.
 _VOCABULARY_FILES = (
@@ -63,6 +75,12 @@ def check_pair(source: Typed, anchor: Typed) -> None:
         raise InputError(f"{a.label} and {b.label} do not compute comparable functions: {listed(problems)}{way_out}")
 
 
+def embeds(checkpoint: Checkpoint) -> bool:
+    """Whether Sentence Transformers takes the states of this model for embeddings, though its file has a head."""
+    folder = checkpoint.folder
+    return folder is not None and (folder / "modules.json").is_file() and "For" in checkpoint.architecture
+
+
 def _only_in_one(source: Typed, anchor: Typed) -> list[str]:
     """What tensors one of two files of the same class and sizes has and the other lacks."""
     found, stacked = [], []
@@ -92,7 +110,7 @@ def _setting(checkpoint: Checkpoint, key: str) -> object:
     value = reduce(said, key.split("."), checkpoint.config)
     if key == "pos_att_type" and isinstance(value, (list, tuple)):
         return sorted(value)
-    if key.endswith("image_size") and isinstance(value, (int, list, tuple)):
+    if key.endswith(("image_size", "patch_size")) and isinstance(value, (int, list, tuple)):
         return sides(value)
     return _said_once(value)
 

@@ -69,16 +69,17 @@ class Examples:
         if "pixel_values" in reads:
             self.roles.append("image")
         self.target_is_text = isinstance(first.get("label"), str)
-        data_target: Role | None = "label" if self.decodes else _TARGET.get(task)
-        self.target = data_target
+        wanted: Role | None = "label" if self.decodes else _TARGET.get(task)
+        self.target: Role | None = wanted
         untagged = task == "tokens" and "text" in self.roles
         if not self.decodes and (self.target not in first or untagged):
             self.target = None
         if self.target:
             self.roles.append(self.target)
-        read = ("text_b",) if "text" in self.roles else ()
-        asked = (*read, *([] if untagged or data_target is None else [data_target]))
-        self.absent = [role for role in asked if role not in first]
+        read: list[Role] = ["text_b"] if "text" in self.roles else []
+        if wanted and not untagged:
+            read.append(wanted)
+        self.absent = [role for role in read if role not in first]
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -93,12 +93,13 @@ class Labels:
         """
         config = checkpoint.config
         count, ids = config.num_labels or 0, dict[str, int]()
-        names = config.id2label or {}
+        names: dict[int, str] = {int(index): str(name) for index, name in (config.id2label or {}).items()}
         for index, name in names.items():
-            ids.setdefault(str(name), index)
-        for name, index in (config.label2id or {}).items():
+            ids.setdefault(name, index)
+        given: dict[str, Any] = {str(name): index for name, index in (config.label2id or {}).items()}
+        for name, index in given.items():
             known = isinstance(index, int) and 0 <= index < count
-            if not known or (ids.setdefault(str(name), index) != index and str(names.get(index)) != str(name)):
+            if not known or (ids.setdefault(name, index) != index and names.get(index) != name):
                 raise InputError(
                     f"{checkpoint.label}: config.json: label2id has {shown(index)} for {shown(name)}, which "
                     f"contradicts id2label, a list of {count}; correct the one that is wrong"

@@ -18,8 +18,6 @@ from cobasin.symmetry.canonical import stored
 from cobasin.symmetry.form import Form
 from cobasin.symmetry.state import State
 
-COMPARED = 256  # inputs, where no other number is asked for
-
 
 class Runnable:
     """A model in canonical form, in memory: its linear maps read and write what the groups act on.

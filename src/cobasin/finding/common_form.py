@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from cobasin.checkpoints.pairs import check_pair
+from cobasin.checkpoints.pairs import check_pair, embeds
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
 from cobasin.execution.jobs import CPU
 from cobasin.execution.outcomes import Keep, numbers
-from cobasin.finding.activations import COMPARED, Runnable, by_activations
+from cobasin.finding.activations import Runnable, by_activations
 from cobasin.finding.kept import Kept
 from cobasin.finding.search import Prepared, Search
-from cobasin.learning.descent import Data
 from cobasin.matching.choice import Choice
 from cobasin.matching.many import Models
 from cobasin.matching.state import Match, compared, free_groups
@@ -37,6 +34,10 @@ from cobasin.symmetry.state import State, squared_distance
 COARSE = 0.5  # relative: rounding that a map makes so large is worth a note
 AGREED = 1e-8  # squared distance of matched weights, over their squared norm
 UNTIED = "the output head is untied from the embedding"
+EMBEDS = (
+    "modules.json: Sentence Transformers takes embeddings from this model, without its head; what the head puts out "
+    "is kept, embeddings are in another basis"
+)
 AVERAGED = "cobasin merge averages models whose head was untied; other tools do so only with an untied anchor"
 
 
@@ -81,6 +82,8 @@ class CommonForm:
         forms, self.typed, self.anchors, self.notes = _forms(typed, choice, wanted)
         if self.heads:
             self.notes.append("the label sets differ: the task heads were moved along, but not compared")
+        if "residual" in choice.parts and any(embeds(model.checkpoint) for model in typed):
+            self.notes.append(EMBEDS)
         states = [canonical(form, model) for form, model in zip(forms, self.typed, strict=True)]
         tied = {name for form in forms for name in form.spec.tied}  # repeats another tensor, if only in some models
         place = search.place() if search else CPU
@@ -129,10 +132,8 @@ class CommonForm:
             return {"method": "activations", "notes": ["the weights agree: nothing was left for method activations"]}
         ends = [self.runnable(i) for i in pair]
         batches = search.inputs.batches([end.model for end in ends])
-        match.set(
-            by_activations(match, ends, compared_inputs(search, batches), rounds(progress, "matching activations"))
-        )
-        count = min(search.inputs.count, _compared_batches(search) * search.inputs.size)
+        match.set(by_activations(match, ends, search.compared(batches), rounds(progress, "matching activations")))
+        count = min(search.inputs.count, search.compared_batches * search.inputs.size)
         note = f"matched by weights and by activations on {count} {search.inputs.kind}"
         return search.report | {"inputs": search.inputs.report | {"count": count}, "notes": [note]}
 
@@ -293,16 +294,6 @@ def agree(*matches: Match) -> bool:
     """Whether nothing but rounding is left between the weights of models that were matched."""
     norm = sum(float(one.anchor[name].double().norm()) ** 2 for one in matches for name in one.tensors)
     return sum(one.total for one in matches) <= AGREED * norm
-
-
-def compared_inputs(search: Prepared, batches: Data) -> Iterator[Mapping[str, Tensor]]:
-    """The inputs on which activations are compared."""
-    return (batch.inputs for batch in islice(iter(batches), _compared_batches(search)))
-
-
-def _compared_batches(search: Prepared) -> int:
-    asked = search.search.samples if search.search.method == "activations" else None
-    return -(-(asked or COMPARED) // search.inputs.size)
 
 
 def _of_pair(kept: Kept | None, source: int, anchor: int) -> Kept | None:

@@ -12,7 +12,7 @@ from blake3 import blake3
 from cobasin.checkpoints.fingerprint import fingerprint, tensor_hash
 from cobasin.errors import InputError
 from cobasin.finding.activations import Runnable, by_activations
-from cobasin.finding.common_form import CommonForm, agree, compared_inputs
+from cobasin.finding.common_form import CommonForm, agree
 from cobasin.finding.search import Prepared
 from cobasin.learning.descent import Data, forget, hold_out
 from cobasin.learning.in_memory import InMemory
@@ -160,7 +160,7 @@ def _with_activations(
     for i in run:
         if i != reference:
             match = common.models.match(i, common.models.states[reference])
-            found[i] = by_activations(match, (run[i], run[reference]), compared_inputs(search, seen), report)
+            found[i] = by_activations(match, (run[i], run[reference]), search.compared(seen), report)
     return found
 
 

@@ -9,17 +9,20 @@ exact.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
+from torch import Tensor
 
 from cobasin.checkpoints.typed import Typed
 from cobasin.data import DataConfig
 from cobasin.errors import InputError
 from cobasin.execution.jobs import CPU
+from cobasin.learning.descent import Data
 from cobasin.learning.inputs import Inputs
 from cobasin.matching.learned import Loss
 from cobasin.statistics.collect import device_of
@@ -29,6 +32,7 @@ Method = Literal["weights", "activations", "learned"]
 Move = Literal["source", "all"]
 
 STEPS = 1000
+COMPARED = 256  # inputs whose activations are compared, where no other number is asked for
 
 
 @dataclass(frozen=True)
@@ -145,3 +149,13 @@ class Prepared:
     def report(self) -> dict[str, Any]:
         """What a report says of it."""
         return {"method": self.search.method, "inputs": self.inputs.report}
+
+    @property
+    def compared_batches(self) -> int:
+        """How many batches activations are compared on; learning starts from the usual number."""
+        asked = self.search.samples if self.search.method == "activations" else None
+        return -(-(asked or COMPARED) // self.inputs.size)
+
+    def compared(self, batches: Data) -> Iterator[Mapping[str, Tensor]]:
+        """The inputs on which activations are compared, the first of these."""
+        return (batch.inputs for batch in islice(iter(batches), self.compared_batches))
