@@ -2,7 +2,7 @@
 
 Position projections meet the content projections in the scores, so a head's Q-K basis acts on them, too: the
 position key with the keys, the position query with the queries. The key bias is not free where position
-queries read it.
+queries read it. Where nothing else reads the relative positions, their table has a basis of its own (``rel_basis``).
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 from cobasin.architectures import Request, declares
 from cobasin.architectures.encoder import HEADS, SAME_FUNCTION, bert_layer, bert_spaces, masked_lm, token_head
 from cobasin.architectures.parts import layer_norm, linear, neurons, require, tie_keys
-from cobasin.symmetry.gauges import KeyBias, ValueBias
+from cobasin.symmetry.gauges import KeyBias, Norm, ValueBias
+from cobasin.symmetry.groups import Orthogonal, Permutation
 from cobasin.symmetry.spec import Space, Spec
 
 POSITIONS = "embeddings.position_embeddings.weight"
@@ -59,11 +60,13 @@ def _spec(
     spaces: dict[str, Space],
     keys: tuple[str, ...] = (),
     key_biases: tuple[KeyBias, ...] = (),
+    norms: tuple[Norm, ...] = (),
 ) -> Spec:
     config = request.config
     head, ties = _head(request)
     kept = {} if config.position_biased_input or not request.has(POSITIONS) else {POSITIONS: "pos resid"}
-    relative_embeddings = {RELATIVE[0]: "rel resid"} if config.relative_attention else {}
+    basis = "rel_basis" if "rel_basis" in spaces else "resid"
+    relative_embeddings = {RELATIVE[0]: f"rel {basis}"} if config.relative_attention else {}
     templates = _embeddings(config) | relative_embeddings | projections | bert_layer(LAYER) | head | kept
     idle = () if _positions_read(config) else (name for name in RELATIVE if name in templates)
     return Spec(
@@ -73,6 +76,7 @@ def _spec(
         templates,
         prefix="deberta.",
         tied=ties,
+        norms=norms,
         biases=(
             *key_biases,
             ValueBias(value_bias, f"{ATTENTION}.output.dense.weight", f"{ATTENTION}.output.dense.bias"),
@@ -105,6 +109,18 @@ def _positions_read(config) -> set[str]:
     return {"c2p", "p2c"}.intersection(config.pos_att_type or ()) if config.relative_attention else set()
 
 
+def _own_basis(config, readers: dict[str, str], normed: bool) -> tuple[dict[str, Space], tuple[Norm, ...]]:
+    """The basis of relative positions that have readers of their own, and the norm in front of these."""
+    if not readers:
+        return {}, ()
+    if not normed:
+        return {"rel_basis": Space(config.hidden_size, Orthogonal(), part="residual")}, ()
+    turned = Orthogonal(fix_ones=True)
+    weights = tuple(name for name in readers if name.endswith("weight"))
+    basis = {"rel_basis": Space(config.hidden_size, Permutation(), part="residual", folded=turned)}
+    return basis, (Norm(RELATIVE[1], weights, RELATIVE[2], stream="rel_basis"),)
+
+
 @declares("Deberta", "deberta", *HEADS)
 def deberta(request: Request) -> Spec:
     """DeBERTa v1: query, key and value fused per head, only query and value with a bias."""
@@ -116,11 +132,14 @@ def deberta(request: Request) -> Spec:
         f"{own}.q_bias": QUERY,
         f"{own}.v_bias": VALUE,
     }
+    readers: dict[str, str] = {}
     if "c2p" in _positions_read(config):
-        projections |= linear(f"{own}.pos_proj", KEY, "resid", bias=False)
+        readers |= linear(f"{own}.pos_proj", KEY, "rel_basis", bias=False)
     if "p2c" in _positions_read(config):
-        projections |= linear(f"{own}.pos_q_proj", QUERY, "resid")
-    return _spec(request, projections, f"{own}.v_bias", {"rel": Space(2 * _relative_positions(config))})
+        readers |= linear(f"{own}.pos_q_proj", QUERY, "rel_basis")
+    basis, _ = _own_basis(config, readers, normed=False)
+    spaces = {"rel": Space(2 * _relative_positions(config)), **basis}
+    return _spec(request, projections | readers, f"{own}.v_bias", spaces)
 
 
 @declares("DebertaV2", "deberta-v2", *HEADS)
@@ -135,14 +154,18 @@ def deberta_v2(request: Request) -> Spec:
     )
     read = _positions_read(config)
     key_biases = () if "p2c" in read else (KeyBias(f"{own}.key_proj.bias"),)
+    readers: dict[str, str] = {}
     if not getattr(config, "share_att_key", False):
         if "c2p" in read:
-            projections |= linear(f"{own}.pos_key_proj", KEY, "resid")
+            readers |= linear(f"{own}.pos_key_proj", KEY, "rel_basis")
             key_biases += (KeyBias(f"{own}.pos_key_proj.bias"),)  # the same for all positions of a query
         if "p2c" in read:
-            projections |= linear(f"{own}.pos_query_proj", QUERY, "resid")
-    if "layer_norm" in getattr(config, "norm_rel_ebd", "none"):
-        projections |= layer_norm("encoder.LayerNorm")
+            readers |= linear(f"{own}.pos_query_proj", QUERY, "rel_basis")
+    projections |= readers
+    normed = "layer_norm" in getattr(config, "norm_rel_ebd", "none")
+    if normed:
+        projections |= layer_norm("encoder.LayerNorm", "rel_basis" if readers else "resid")
+    basis, norms = _own_basis(config, readers, normed)
     kernel = getattr(config, "conv_kernel_size", 0)
     if kernel > 0:
         require(getattr(config, "conv_groups", 1) == 1, "conv_groups > 1")
@@ -151,5 +174,5 @@ def deberta_v2(request: Request) -> Spec:
     buckets = getattr(config, "position_buckets", -1)
     relative = 2 * (buckets if buckets > 0 else _relative_positions(config))
     keys = ("position_buckets", "share_att_key", "norm_rel_ebd", "conv_act")
-    spaces = {"rel": Space(relative), "kernel": Space(kernel)}
-    return _spec(request, projections, f"{own}.value_proj.bias", spaces, keys, key_biases)
+    spaces = {"rel": Space(relative), "kernel": Space(kernel), **basis}
+    return _spec(request, projections, f"{own}.value_proj.bias", spaces, keys, key_biases, norms)

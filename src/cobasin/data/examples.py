@@ -79,7 +79,7 @@ class Examples:
         read: list[Role] = ["text_b"] if "text" in self.roles else []
         if wanted and not untagged:
             read.append(wanted)
-        self.absent = [role for role in read if role not in first]
+        self.absent: list[Role] = [role for role in read if role not in first]
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -226,8 +226,15 @@ class _Tracer:
             if known := self.acting.get(name, self.acting.get(twin)):
                 self.acting[name] = self.acting[twin] = known
         for name, entry in self.spec.entries.items():
-            for use in uses_of(self.spec, entry) if name not in self.acting else ():
-                self.acting.setdefault(name, []).append(Acting(use, self._first.get(use.basis, -1), False))
+            uses = [] if name in self.acting else uses_of(self.spec, entry)
+            for use in uses:
+                stage = self._first.get(use.basis, -1)
+                # a table that no module writes but the model's code reads, such as DeBERTa's of relative positions
+                table = stage >= 0 and len(uses) == 1 and not self._is_vector(name)
+                if writes := table and not self.stages[stage].writers:
+                    self.stages[stage].writers.append((name, use))
+                    self._written.insert(0, stage)
+                self.acting.setdefault(name, []).append(Acting(use, stage, writes))
             for one in self.acting.get(name, ()):
                 if one.stage < 0 or not self.stages[one.stage].writers:
                     raise InputError(
