@@ -142,7 +142,7 @@ def test_the_draft_of_the_example_is_the_example(monkeypatch):
     assert {n: s for n, s in draft.spaces.items()} == dict(declared.spaces)
     assert draft.templates == declared.templates
     assert reading(draft) == reading(declared)
-    assert set(draft.function_keys) == set(declared.function_keys) | {"use_bias"}
+    assert set(draft.function_keys) == set(declared.function_keys) | {"use_bias", "pad_token_id"}
 
 
 @pytest.mark.parametrize("case", ["t5/T5ForConditionalGeneration", "bart/BartForConditionalGeneration"])

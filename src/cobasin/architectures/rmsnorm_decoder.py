@@ -120,7 +120,7 @@ def rmsnorm_decoder(
         prefix="model.",
         absent=absent,
         tied=ties,
-        norms=() if request.head == "Model" else tuple(norms),  # nothing is gained where the stream is the output
+        norms=() if request.head == "Model" else tuple(norms),  # the last gain is in the output
         biases=biases,
         plus_one=tuple(name for name in templates if name.endswith("norm.weight")) if plus_one else (),
         buffers=(r"(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq",),

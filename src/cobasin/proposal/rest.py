@@ -16,10 +16,11 @@ EMBEDDING = re.compile(r"emb(?!ed_out)|wte|wpe")
 TRANSFORM = re.compile(r"transform|predictions|lm_head|vocab_|^head\.")
 READ_BY_ATTENTION = re.compile(r"input|before|ln_?1$|norm_?1$|attn|(?<!post_)attention|^sa_")
 AFTER_A_BRANCH = re.compile(r"post_(feedforward|ffw|mlp|ffn)|output")
-# Config keys that are the size of a space, or that change nothing at evaluation.
+# Config keys that are the size of a space, or that change nothing at evaluation. Padding may: RoBERTa's positions
+# begin behind its id.
 _SIZES = [key for space in KEYS if space not in ("head", "kv", "expert") for key in KEYS[space]]
 NO_FUNCTION = re.compile(
-    r"drop|initializer|init_std|use_cache|_token_id$|^summary_|pretraining_tp|aux_loss|output_router|"
+    r"drop|initializer|init_std|use_cache|(?<!pad)_token_id$|pretraining_tp|aux_loss|output_router|"
     rf"^({'|'.join(_SIZES)})$"
 )
 
