@@ -97,7 +97,7 @@ def dare_linear(
 ) -> Tensor:
     """Task arithmetic of task vectors that lost entries at random.
 
-    Every entry is dropped with probability ``1 - density``. With ``rescale`` the others are divided by ``density``, as
+    Every entry is kept with probability ``density`` (to 2⁻¹⁶). With ``rescale`` it is divided by that probability, as
     in the paper, which keeps each entry's expectation; mergekit rescales to keep the task vector's l1 norm instead.
 
     Args:
@@ -161,15 +161,22 @@ def _agreed_sum(deltas: Sequence[Tensor], weight: Sequence[float], normalize: bo
 def _thinned(
     deltas: Sequence[Tensor], density: Sequence[float], generator: np.random.Generator, rescale: bool
 ) -> list[Tensor]:
-    thinned = []
+    """The task vectors without the entries that they lose; they are overwritten."""
     for delta, part in zip(deltas, density, strict=True):
-        kept = delta * _chance(delta.numel(), part, generator).to(delta).view(delta.shape)
-        thinned.append(kept / part if rescale else kept)
-    return thinned
+        kept, share = _chance(delta.numel(), part, generator)
+        delta *= kept.to(delta.device).view(delta.shape)
+        if rescale:
+            delta /= share
+    return list(deltas)
 
 
-def _chance(count: int, probability: float, generator: np.random.Generator) -> Tensor:
-    """Ones with a probability, else zeros, ``[count]``; 32 random bits an entry, faster than random floats."""
-    draws = generator.bit_generator.random_raw((count + 1) // 2).view(np.uint32)[:count]
+def _chance(count: int, probability: float, generator: np.random.Generator) -> tuple[Tensor, float]:
+    """Ones with a probability, else zeros, ``[count]``; and the probability that it was, a multiple of 2⁻¹⁶.
+
+    Sixteen random bits an entry are faster than random floats; what is less probable than 2⁻⁸ gets 32.
+    """
+    bits = 16 if probability >= 2**-8 else 32
+    draws = generator.bit_generator.random_raw(-(-count * bits // 64)).view(f"uint{bits}")[:count]
+    most = math.ceil(probability * 2**bits) - 1
     # as bytes: torch is slow with booleans
-    return torch.from_numpy((draws <= math.ceil(probability * (1 << 32)) - 1).view(np.uint8))
+    return torch.from_numpy((draws <= most).view(np.uint8)), (most + 1) / 2**bits
