@@ -27,6 +27,7 @@ types: $(VENV)/ready
 
 # pip finds the CPU build by the exact version of torch; a range would take the build with CUDA.
 $(VENV)/ready: pyproject.toml constraints.txt
+	@echo "creating $(VENV), which takes a minute or two"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -qq --upgrade 'pip>=25.1'
 	$(BIN)/pip install -qq --constraint constraints.txt torch

@@ -226,17 +226,17 @@ class Measuring:
         return known
 
     def _of_parents(self, group: list[End], test: str) -> Row:
-        task, known = task_of(load(group[0].folder)), None
-        if task == "multilabel" and len(group) > 1:
-            known = torch.stack([self._annotated(end) for end in group])
+        task = task_of(load(group[0].folder))
+        own_labels = task == "multilabel" and len(group) > 1
 
         def measure() -> Row:
+            known = torch.stack([self._annotated(end) for end in group]) if own_labels else None
             models = [instantiate(load(end.folder), torch.float32).to(self.device) for end in group]
             model = models[0] if len(group) == 1 else Ensemble(models, task, known)
             return {"score": self._evaluated(model, group[0], test, "test")}
 
         of = {"parents": [end.content for end in group], "tests": {test: self._test_digest(test, "test")}}
-        return self.results.get(of if known is None else of | {"known": known.tolist()}, measure)["score"]
+        return self.results.get(of | ({"mean": "of those that know a label"} if own_labels else {}), measure)["score"]
 
     def _evaluated(self, model: Any, end: End, test: str, split: Split) -> Row:
         """Loss and metric of a model that reads what this end model reads."""

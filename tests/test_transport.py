@@ -166,7 +166,7 @@ def test_an_adapter(folders):
     base, new, out = (folders / name for name in ("base", "new", "out"))
     adapter = lora(base, dtype=torch.float32, target_modules=["q_proj", "o_proj", "fc1"])
     finished = run("transport", base, adapter, new, "--out", out)
-    assert "was moved so: measure" in finished.out
+    assert "was moved so; how much of it" in finished.out
     assert "note: " in finished.out
     report = json.loads((out / "cobasin.json").read_text())
     assert report["verification"]["same"]

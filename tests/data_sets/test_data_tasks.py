@@ -73,14 +73,24 @@ def test_a_number_that_may_be_a_name_or_an_index_is_refused(value):
 
 
 @pytest.mark.parametrize("index", [0, 2, -1, "x"])
-def test_names_that_contradict_each_other_are_refused(index):
+def test_a_name_of_which_a_config_says_two_things_is_refused(index):
     model = bert(**named("bad", "good"))
-    model.config.label2id = {"bad": 1 - index if index == 0 else 0, "good": index}
-    line = refusal(Labels.of, model, {})
-    assert "config.json: label2id has" in line
+    model.config.label2id = {"bad": 0, "good": index}
+    labels = Labels.of(model, {})
+    line = refusal(labels.index, "good", "here")
+    assert f"here: label good has the index {index!r} in label2id of the model's config" in line
     assert "contradicts id2label, a list of 2" in line
-    model.config.label2id = {"worse": 0, "better": 1}  # other names beside them
-    assert Labels.of(model, {}).ids == {"bad": 0, "good": 1, "worse": 0, "better": 1}
+    assert labels.index("bad", "x") == labels.index(0, "x") == 0
+
+
+def test_names_as_configs_have_them():
+    model = bert(**named("bad", "good"))
+    model.config.label2id = {"worse": 0, "better": "1", "old": 7}  # of what the model was made from
+    labels = Labels.of(model, {})
+    assert [labels.index(name, "x") for name in ("bad", "good", "worse", "better")] == [0, 1, 0, 1]
+    assert "label old has the index 7" in refusal(labels.index, "old", "x")
+    model.config.id2label, model.config.label2id = {0: "same", 1: "same"}, {"same": 1}
+    assert Labels.of(model, {}).index("same", "x") == 1
 
 
 @pytest.mark.parametrize(("true", "false"), [(True, False), (np.True_, np.False_)])
@@ -155,6 +165,7 @@ def test_two_numbers_for_two_labels_are_refused():
     labels = Labels.of(bert(**named("joy", "anger")), {})
     assert "two indices, or a vector?" in refusal(labels.indicators, [0, 1], "x", None)
     assert "two indices, or a vector?" in refusal(labels.indicators, np.array([1, 0]), "x", None)
+    assert "two indices, or a vector?" in refusal(labels.indicators, (0, 1), "x", None)
     assert labels.indicators([0.0, 1.0], "x", None) == labels.indicators([1], "x", None) == [0, 1]
     assert labels.indicators(["anger", "joy"], "x", None) == [1, 1]
 

@@ -35,6 +35,7 @@ class Memory:
         if self.most is not None and self.count >= self.most:  # other threads may have finished meanwhile
             raise Stopped
         self.kept[name], self.count = copy.deepcopy(outcome), self.count + 1
+        return True
 
     def drop(self, name):
         self.kept.pop(name, None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,12 +13,22 @@ from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Tensors
 from cobasin.checkpoints.output import publishing
-from cobasin.checkpoints.weight_files import ADAPTER_FILE, INDEX_FILE, SINGLE_FILE, Header, open_safetensors, read_json
+from cobasin.checkpoints.weight_files import (
+    ADAPTER_FILE,
+    BIN_FILE,
+    BIN_INDEX_FILE,
+    INDEX_FILE,
+    SINGLE_FILE,
+    Header,
+    open_safetensors,
+    read_json,
+)
 from cobasin.checkpoints.writer import Content, write_beside
 from cobasin.errors import InputError
 from cobasin.paths import expanded
 
 CONFIG_FILE, WEIGHTS_FILE = ADAPTER_FILE, "adapter_model.safetensors"
+LARGEST = 1e30  # of lora_alpha
 
 # With these an adapter is more than factors beside the weights of its base.
 _NOT_COVERED = (
@@ -54,7 +63,7 @@ def is_adapter(model: Any) -> bool:
         return isinstance(model, Adapter)
     folder = expanded(model)
     try:
-        weights = any((folder / name).exists() for name in (SINGLE_FILE, INDEX_FILE))
+        weights = any((folder / name).exists() for name in (SINGLE_FILE, INDEX_FILE, BIN_FILE, BIN_INDEX_FILE))
         return (folder / CONFIG_FILE).is_file() and not weights
     except OSError:  # a folder that may not be read; loading it says so
         return False
@@ -113,7 +122,7 @@ def _check_values(config: Mapping[str, Any], label: str) -> None:
     if not isinstance(patterns, dict):
         raise InputError(f"{label}: {CONFIG_FILE}: alpha_pattern is {patterns!r}; expected numbers by module")
     for name, alpha in (("lora_alpha", config.get("lora_alpha", 8)), *patterns.items()):
-        if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not math.isfinite(alpha):
+        if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not abs(alpha) <= LARGEST:
             raise InputError(f"{label}: {CONFIG_FILE}: {name} is {alpha!r}; expected a number")
     for pattern in patterns:
         try:
@@ -130,6 +139,12 @@ def save_adapter(
     overwrite: bool = False,
 ) -> None:
     """Write a PEFT folder, complete or not at all, with the tokenizer and other files of the adapter's folder.
+
+    Args:
+        adapter: what is written; its tensors are computed now.
+        out: the folder.
+        files: further files by name: their text, or a function that writes a path; None to leave one out.
+        overwrite: whether a folder that is there may be replaced.
 
     Raises:
         InputError: where ``out`` is refused or cannot be written.

@@ -163,7 +163,8 @@ class _Move:
                 tensors[self.typed.disk[layer.magnitude]] = self._magnitude(layer)
             elif (left := self._left_over(layer, self.state, self.moved)) is not None:
                 biases[layer.weight] = self.moved[layer.up].flatten(1) @ left
-        config = copy.deepcopy(self.adapter.config)
+        # of a base that only the caller knows by name
+        config = copy.deepcopy(self.adapter.config) | {"base_model_name_or_path": None, "revision": None}
         headers = dict(self.adapter.headers)
         if biases:
             self._check_biases(next(iter(biases)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+NOT_VERIFIED = "not run on probe inputs (large model); check with cobasin verify"
 _FRONT = "---\nlibrary_name: transformers\ntags:\n- merge\n- cobasin\n---\n"
 _ADAPTER_FRONT = _FRONT.replace("transformers", "peft")
 
@@ -130,7 +131,7 @@ def _front(report: dict) -> str:
 
 def _numbers(report: dict) -> str:
     verification = report["verification"]
-    function = "not run on probe inputs (large model)" if verification is None else verification["reason"]
+    function = report.get("not_verified", NOT_VERIFIED) if verification is None else verification["reason"]
     deviation = max(report["deviation_from_group"].values(), default=0.0)
     notes = "".join(f"- note: {note}\n" for note in report["notes"])
     worst = ", ".join(f"{space} {figure:.3g}" for space, figure in report.get("condition", {}).items())

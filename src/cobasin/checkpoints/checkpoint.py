@@ -146,8 +146,8 @@ def _from_folder(folder: Path, label: str) -> Checkpoint:
     headers, read = open_weights(folder)
     if (folder / ADAPTER_FILE).is_file():
         raise InputError(
-            f"{label}: has the weights of a model and {ADAPTER_FILE}, and Transformers would load the adapter on top "
-            "of a base; give each a folder of its own, or merge the adapter into its base first"
+            f"{label}: has the weights of a model and {ADAPTER_FILE}, and Transformers would load that adapter on top "
+            f"of these; delete {ADAPTER_FILE} where it is merged already, else give the adapter a folder of its own"
         )
     if (folder / "modules.json").is_file() and _headless(architecture, headers):
         from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
@@ -163,7 +163,8 @@ def _headless(architecture: str, headers: Mapping[str, Header]) -> bool:
     if architecture.endswith("ForCausalLM"):
         return not any(re.search(r"\b(lm_head|embed_out)\.", name) for name in headers)
     prefix = getattr(getattr(transformers, architecture, None), "base_model_prefix", "")
-    return "For" in architecture and bool(prefix) and not any(name.startswith(f"{prefix}.") for name in headers)
+    encoder = architecture.endswith(("ForMaskedLM", "ForPreTraining")) and bool(prefix)
+    return encoder and not any(name.startswith(f"{prefix}.") for name in headers)
 
 
 def _from_state_dict(state: Mapping[str, Tensor], config: PreTrainedConfig | Mapping[str, Any] | None) -> Checkpoint:

@@ -106,10 +106,15 @@ class Comparison:
 def compare(a: Any, b: Any, symmetry: str = "gl", progress: Progress | None = None) -> Comparison:
     """Say how two models are related: the same, of one base, in one basin, or independent.
 
+    It compares weights, modulo symmetry; loss between the models is not measured (`cobasin.loss_path` does).
+
     Args:
         a, b: anything `cobasin.load` takes; of one architecture, configuration and vocabulary.
         symmetry: as in `cobasin.match`; by default the largest group.
         progress: see `Progress`.
+
+    Returns:
+        The verdict, its reason, and the figures behind it, of all of the models, of every space and layer.
 
     Raises:
         InputError: as `cobasin.match`.
@@ -125,6 +130,7 @@ def compare(a: Any, b: Any, symmetry: str = "gl", progress: Progress | None = No
     counted = [name for name in first if name not in first.spec.tied and name not in common.heads]
     files = difference((first[name], second[name]) for name in counted)
     stay = kept(matches["after"], matches["after"].groups)
+    stay = stay if stay is None else max(stay, 0.0)  # of traces of rotations
     same, reason, verification = _same(typed, counted, files, total(layers["after"]))
     shared = None
     if same:
@@ -138,7 +144,7 @@ def compare(a: Any, b: Any, symmetry: str = "gl", progress: Progress | None = No
         layers["chance"] = by_layer(matches["chance"])
         shared = _shared(layers["after"], layers["chance"])
         verdict = "share a basin" if shared >= HALF else "independent"
-        reason = f"matched, the layers are {shared:.0%} of the way from what chance gives to equality"
+        reason = f"matched, the layers are {shared:.0%} of the way from what chance gives to equality in weights"
         if stay is not None:
             reason = f"{stay:.0%} of the coordinates stay in their places; {reason}"
     relative = {stage: total(parts).relative for stage, parts in layers.items()}

@@ -91,7 +91,10 @@ class Examples:
                 raise self.rows.missing(index, role)
         for role in self.absent:
             if row.get(role) is not None:
-                raise InputError(f"{where}: has {role}, which the first row has not; give it to all rows, or to none")
+                raise InputError(
+                    f"{where}: has {role}, which the first row has not; give it to all rows, or leave it out "
+                    f"(columns: {{{role}: null}})"
+                )
         example: Example = {"where": where}
         for role in self.roles:
             if role in ("text", "text_b"):

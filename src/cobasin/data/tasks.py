@@ -73,43 +73,33 @@ class Labels:
     """The labels of a model, and what a data set calls them.
 
     Attributes:
-        ids: label to class index.
+        ids: label to class index, as the config has it in ``label2id``, which may be of another model.
+        names: class index to label.
         count: number of classes.
         renamed: what the data set says to what the model says (name or index).
         threshold: the score above which a label is on.
     """
 
-    ids: Mapping[str, int]
+    ids: Mapping[str, Any]
+    names: Mapping[int, str]
     count: int
     renamed: Mapping[str, str | int]
     threshold: float = 0.0
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, renamed: Mapping[str | int, str | int], threshold: float = 0.0) -> Labels:
-        """The labels that a config names.
-
-        Raises:
-            InputError: its two lists contradict each other.
-        """
+        """The labels that a config names."""
         config = checkpoint.config
-        count, ids = config.num_labels or 0, dict[str, int]()
-        names: dict[int, str] = {int(index): str(name) for index, name in (config.id2label or {}).items()}
-        for index, name in names.items():
-            ids.setdefault(name, index)
-        given: dict[str, Any] = {str(name): index for name, index in (config.label2id or {}).items()}
-        for name, index in given.items():
-            known = isinstance(index, int) and 0 <= index < count
-            if not known or (ids.setdefault(name, index) != index and names.get(index) != name):
-                raise InputError(
-                    f"{checkpoint.label}: config.json: label2id has {shown(index)} for {shown(name)}, which "
-                    f"contradicts id2label, a list of {count}; correct the one that is wrong"
-                )
-        return cls(ids, count, {str(old): new for old, new in renamed.items()}, threshold)
+        names = {int(index): str(name) for index, name in (config.id2label or {}).items()}
+        ids: dict[str, Any] = {name: index for index, name in names.items()}
+        ids |= {str(name): index for name, index in (config.label2id or {}).items()}
+        count = config.num_labels or 0
+        return cls(ids, names, count, {str(old): new for old, new in renamed.items()}, threshold)
 
     @cached_property
     def numbered(self) -> bool:
         """Whether some labels are called by other numbers than their indices, so that a bare number says neither."""
-        return any(name.isdecimal() and int(name) != index for name, index in self.ids.items())
+        return any(name.isdecimal() and int(name) != index for index, name in self.names.items())
 
     def index(self, value: Any, where: str) -> int:
         """The class index of a label: a name (as it is written), an index, or what ``renamed`` makes one.
@@ -117,7 +107,7 @@ class Labels:
         A boolean is the name ``True`` or ``true`` where ``renamed`` or the model has it, and an index otherwise.
 
         Raises:
-            InputError: the model has no such label.
+            InputError: the model has no such label, or its config says two things of it.
         """
         if isinstance(value, (bool, np.bool_)):
             value = self._of_boolean(value)
@@ -128,7 +118,7 @@ class Labels:
             label = value[:2] + name
         if isinstance(label, str):
             if label in self.ids:
-                return self.ids[label]
+                return self._named(label, where)
             if label.isdecimal() and len(label) <= DIGITS:  # of a text file
                 label = int(label)
         if isinstance(label, (int, np.integer)) and 0 <= label < self.count:
@@ -144,6 +134,17 @@ class Labels:
             f"{where}: label {said} is none of the model's ({names}) and no index below {self.count}; say "
             "under 'labels' which one it is, or, where no labels are needed, leave them out (columns: {label: null})"
         )
+
+    def _named(self, label: str, where: str) -> int:
+        said = self.ids[label]
+        index = int(said) if str(said).isdecimal() else -1
+        elsewhere = label in self.names.values() and self.names.get(index) != label
+        if elsewhere or not 0 <= index < self.count:
+            raise InputError(
+                f"{where}: label {label} has the index {shown(said)} in label2id of the model's config, which "
+                f"contradicts id2label, a list of {self.count}; correct the one that is wrong"
+            )
+        return index
 
     def _of_boolean(self, value: bool | np.bool_) -> str | int:
         names = (str(value), str(value).lower())
@@ -168,7 +169,7 @@ class Labels:
                 raise InputError(f"{where}: labels are {shown(value)}; expected {self.count} of 0, 1 and NaN")
             vector = [float(one) for one in value]
         else:
-            if self.count == 2 and not self.renamed and value in ([0, 1], [1, 0]):
+            if self.count == 2 and not {"0", "1"} & self.renamed.keys() and list(value) in ([0, 1], [1, 0]):
                 raise InputError(
                     f"{where}: labels are {shown(value)}: two indices, or a vector? write a vector with 0.0 and 1.0, "
                     "and both labels by their names"

@@ -16,7 +16,8 @@ from cobasin.checkpoints.weight_files import one_line
 from cobasin.data.rows import Columns, MemoryRows, Rows, shown
 from cobasin.errors import InputError
 
-csv.field_size_limit(2**31 - 1)  # of one text; by default the csv module stops at 131,072 characters
+# of one text; by default the csv module stops at 131,072 characters
+csv.field_size_limit(max(csv.field_size_limit(), 2**31 - 1))
 
 Span = tuple[int, int, int]
 

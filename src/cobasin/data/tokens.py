@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Sequence
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +118,7 @@ class TextInputs:
     """
 
     def __init__(self, checkpoint: Checkpoint, tokenizer: Any, length: int, taken: Collection[int] = ()):
-        self.tokenizer, self.taken = tokenizer, taken
+        self.tokenizer, self.taken, self.most = tokenizer, taken, length
         self.length = next((one for one in range(length, 0, -1) if one not in taken), length)
         self.padding = padding_id(checkpoint, tokenizer)
         self.vocabulary = part_of(checkpoint.config, "text_config").vocab_size
@@ -166,7 +165,9 @@ class TextInputs:
         return ids
 
     def _inputs(self, ids: list[list[int]], types: list[list[int]] | None = None) -> dict[str, Tensor]:
-        length = next(one for one in count(max(map(len, ids))) if one not in self.taken)
+        longest = max(map(len, ids))
+        # ids that are given may be as long as the model has positions, and can then be padded no further
+        length = next((one for one in range(longest, self.most + 1) if one not in self.taken), longest)
         found = {"input_ids": (ids, self.padding), "attention_mask": ([[1] * len(row) for row in ids], 0)}
         if types is not None:
             found["token_type_ids"] = types, 0

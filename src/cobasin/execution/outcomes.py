@@ -40,8 +40,8 @@ class Keep(Protocol):
         """The outcome of that name; None where there is none, and job number ``job`` has to be done to find it."""
         ...
 
-    def save(self, name: str, outcome: Outcome) -> None:
-        """Keep an outcome, unless another part has; it is there whole or not at all."""
+    def save(self, name: str, outcome: Outcome) -> bool:
+        """Keep an outcome, whole or not at all; False where another part has, whose is kept."""
         ...
 
     def drop(self, name: str) -> None:
@@ -57,10 +57,11 @@ def found_by(keep: Keep | None, name: str, job: int, work: Callable[[], Outcome]
         return found
     started = time.perf_counter()
     outcome = work()
-    if keep.shared or time.perf_counter() - started >= WORTH:
-        keep.save(name, outcome)
+    worth = keep.shared or time.perf_counter() - started >= WORTH
+    if not worth or keep.save(name, outcome):
+        return outcome
     # of what two parts have found all go on with the same: on other processors it may differ in rounding
-    return (keep.load(name, job) if keep.shared else None) or outcome
+    return keep.load(name, job) or outcome
 
 
 def owns(keep: Keep | None, job: int) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -65,15 +64,15 @@ class Kept:
         except (OSError, SafetensorError, ValueError, KeyError) as error:
             raise _damaged(path, error) from error
 
-    def save(self, name: str, outcome: Outcome) -> None:
-        """Keep an outcome, unless another part has; it is there whole or not at all."""
+    def save(self, name: str, outcome: Outcome) -> bool:
+        """Keep an outcome, whole or not at all; False where another part has, whose is kept."""
         tensors = {
             f"{key_text(key)}/{part}": tensor.contiguous()
             for key, value in outcome.values.items()
             for part, tensor in value.items()
         }
         metadata = {"distances": json.dumps(outcome.distances), "says": json.dumps(outcome.says)}
-        self._write(self._path(name), lambda path: save_file(tensors, path, metadata))
+        return self._write(self._path(name), lambda path: save_file(tensors, path, metadata))
 
     def drop(self, name: str) -> None:
         """Forget an outcome, where there is one."""
@@ -105,7 +104,8 @@ class Kept:
     def _path(self, name: str) -> Path:
         return self.folder / f"{name}.safetensors"
 
-    def _write(self, path: Path, write: Callable[[Path], object]) -> None:
+    def _write(self, path: Path, write: Callable[[Path], object]) -> bool:
+        """Write a file, whole or not at all; False where another part has."""
         with output_errors(out_of(path)):
             # of a folder that is shared, and was gathered meanwhile, nothing is made anew
             self.folder.mkdir(parents=self.part is None, exist_ok=True)
@@ -113,10 +113,14 @@ class Kept:
             write(new)
             if self.part is None:
                 new.replace(path)
-                return
-            with suppress(FileExistsError):  # another part has found it, too: the first that was written is used by all
+                return True
+            try:
                 os.link(new, path)
-            new.unlink()
+            except FileExistsError:
+                return False
+            finally:
+                new.unlink()
+        return True
 
 
 def _damaged(path: Path, error: Exception) -> InputError:

@@ -118,6 +118,7 @@ def _learn(
     batches = search.inputs.batches([run[i].model for i in order])
     held, seen = hold_out(batches)
     starts = [values, _with_activations(common, search, run, reference, values, seen, progress)]
+    del run  # what learns runs a model of its own
     mixture, asked = _mixture(common, search, order), search.search
     at = order.index(reference)
 

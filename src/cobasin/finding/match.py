@@ -246,8 +246,8 @@ def _from_pairs(
         if one is None:
             one = settled(i)
             if kept is not None:
-                kept.save(f"consensus-{i}", one)
-                one = kept.load(f"consensus-{i}") or one  # of another part, which was first
+                first = kept.save(f"consensus-{i}", one)
+                one = one if first else kept.load(f"consensus-{i}") or one
         at_mean[i] = one
     says = at_mean[others[0]].says
     report |= {"objective": says["objective"], "starts": {int(start): end for start, end in says["starts"].items()}}

@@ -6,6 +6,8 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
+from cobasin.checkpoints.card import NOT_VERIFIED
+
 
 class Output(Console):
     """A console that does not end the program where its reader has left."""
@@ -52,7 +54,7 @@ def apply_report(report: dict) -> None:
     output.print(f"moved {report['model']} by {report['element']}")
     for note in report["notes"]:
         output.print(f"note: {note}")
-    _function(report["verification"])
+    _function(report)
     output.print(f"written to {report['out']}")
 
 
@@ -62,7 +64,8 @@ def transport_report(report: dict) -> None:
     _distances(report)
     done = "" if report.get("adapter") else f" and added {report['scale']:g} times"
     output.print(
-        f"what {report['tuned']} has learned was moved so{done}: measure how much of it {report['new']} has gained"
+        f"what {report['tuned']} has learned was moved so{done}; how much of it {report['new']} has gained by that, "
+        "only a measurement can tell"
     )
     output.print(f"written to {report['out']}")
 
@@ -163,14 +166,14 @@ def _distances(report: dict) -> None:
         output.print(f"largest condition number of a map: {worst}")
     for note in report["notes"]:
         output.print(f"note: {note}")
-    _function(report["verification"])
+    _function(report)
 
 
-def _function(verification: dict | None) -> None:
-    if verification is None:
-        output.print("function: not run on probe inputs (large model); check with cobasin verify")
+def _function(report: dict) -> None:
+    if report["verification"] is None:
+        output.print(f"function: {report.get('not_verified', NOT_VERIFIED)}")
     else:
-        output.print(f"function in float64: {verification['reason']}")
+        output.print(f"function in float64: {report['verification']['reason']}")
 
 
 def verdict(report: dict) -> None:

@@ -96,7 +96,7 @@ def transport_to_folder(
         raise InputError(f"--scale {scale:g}: an adapter has a scale of its own, lora_alpha in adapter_config.json")
     with bars.steps(f"matching {base} to {new}") as progress:
         moved = transport_adapter(old, source, target, element, symmetry, progress)
-    notes = _on_new_base(moved.adapter, source, str(expanded(new)) if expanded(new).is_dir() else new)
+    notes = _on_new_base(moved.adapter, source, str(expanded(new).absolute()) if expanded(new).is_dir() else new)
     report |= {**_of_bases(moved.element, True), "adapter": True}
     report |= _adapter_evidence(moved.element, source, moved.base)
     report["notes"] += notes
@@ -116,7 +116,7 @@ def _move_adapter(element: Element, adapter: Adapter, base: str | None, path: Pa
     home = path if path.is_dir() else path.parent if path.name == ELEMENT_FILE else None
     matched = load(home) if home and (home / "config.json").is_file() else None
     named = adapter.config.get("base_model_name_or_path")
-    base = base or (named if named and Path(named).is_dir() else None)
+    base = base or (named if named and expanded(named).is_dir() else None)
     original = None if base is None else load(base)
     if original and original.architecture != (wanted := element.spec.architecture):
         raise InputError(
@@ -126,7 +126,7 @@ def _move_adapter(element: Element, adapter: Adapter, base: str | None, path: Pa
     type_adapter(adapter, element.spec, config)  # what does not fit is best told by the adapter's own tensors
     typed = None if original is None else typed_for(element, original)
     moved = move_adapter(element, adapter, typed, config)
-    notes = _on_new_base(moved, adapter, str(home) if matched else None)
+    notes = _on_new_base(moved, adapter, str(home.absolute()) if home and matched else None)
     return moved, {"base": base, "notes": notes, **_adapter_evidence(element, adapter, typed)}
 
 
@@ -140,14 +140,17 @@ def _on_new_base(moved: Adapter, adapter: Adapter, new: str | None) -> list[str]
 def _adapter_evidence(element: Element, adapter: Adapter, base: Typed | None) -> dict:
     """What shows that base and adapter together compute what they did, where the base is known and not large."""
     evidence: dict = {"deviation_from_group": element.deviation()}
-    if base is None or base.checkpoint.parameters > VERIFIED_PARAMETERS:
-        return evidence | {"verification": None}
+    if base is None:
+        why = f"not run on probe inputs: the base of {adapter.label} is no local folder; name it (--base FOLDER)"
+        return evidence | {"verification": None, "not_verified": why}
+    if base.checkpoint.parameters > VERIFIED_PARAMETERS:
+        return evidence | {"verification": None, "not_verified": "not run on probe inputs (large base)"}
     with bars.status("verifying the function of base and adapter in float64"):
         new_base = Typed.of(transform(element, base.checkpoint, torch.float64))
         moved = move_adapter(element, adapter, base, dtype=torch.float64)
         try:
             ends = base_and_adapter(base, adapter, torch.float64), base_and_adapter(new_base, moved, torch.float64)
-        except InputError:  # a bias where the base has none, or an adapted embedding that no config can untie
-            return evidence | {"verification": None}
+        except InputError as error:  # a bias where the base has none, or an adapted embedding that no config can untie
+            return evidence | {"verification": None, "not_verified": f"not run on probe inputs: {error}"}
         verdict = verify(*ends)
     return evidence | {"verification": checked(verdict, "base and adapter", base.spec.architecture)}
