@@ -84,7 +84,9 @@ class Bench:
         """Bring the models together."""
         options = {"anchor": 0, "seed": seed} | options
         if options.pop("data", False):
-            options |= {"data": self.task.train, "samples": self.task.samples}
+            options["data"] = self.task.train
+            if options["method"] == "learned":  # activations are compared on as many as they are by default
+                options["samples"] = self.task.samples
         return match_all(self.folders(seeds), **options)
 
     def _worth(self, seeds: Sequence[int], matched: Matched) -> dict[str, Any]:

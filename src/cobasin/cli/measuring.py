@@ -94,7 +94,9 @@ def path(
             "learned, ...) in place of one by weights."
         ),
     ] = None,
-    points: Annotated[int, typer.Option(help="Points on the line; odd, so that the midpoint is one.")] = 25,
+    points: Annotated[
+        int, typer.Option(help="Points on the line, an odd number, so that the midpoint is among them.")
+    ] = 25,
     plane: Annotated[
         str | None, typer.Option(metavar="C", help="Draw the plane through A, matched B and matched C, too.")
     ] = None,
