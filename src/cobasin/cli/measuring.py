@@ -95,7 +95,7 @@ def path(
         ),
     ] = None,
     points: Annotated[
-        int, typer.Option(help="Points on the line, an odd number, so that the midpoint is among them.")
+        int, typer.Option(help="Points on the line; an odd number, for a midpoint.")
     ] = 25,
     plane: Annotated[
         str | None, typer.Option(metavar="C", help="Draw the plane through A, matched B and matched C, too.")
