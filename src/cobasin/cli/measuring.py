@@ -94,9 +94,7 @@ def path(
             "learned, ...) in place of one by weights."
         ),
     ] = None,
-    points: Annotated[
-        int, typer.Option(help="Points on the line; an odd number, for a midpoint.")
-    ] = 25,
+    points: Annotated[int, typer.Option(help="Points on the line; an odd number, for a midpoint.")] = 25,
     plane: Annotated[
         str | None, typer.Option(metavar="C", help="Draw the plane through A, matched B and matched C, too.")
     ] = None,
