@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import struct
 
 import numpy as np
@@ -206,3 +207,13 @@ def test_texts_beside_images_are_never_as_long_as_these(more):
     inputs = first(model, rows).inputs
     assert inputs["input_ids"].shape == inputs["attention_mask"].shape == (2, patches + 2)
     assert inputs["attention_mask"].sum(1).tolist() == [patches + more, 1]
+
+
+def test_images_without_patches_beside_texts():
+    model = tiny_models.checkpoint("clip/CLIPModel")
+    model.config = copy.deepcopy(model.config)
+    vision = model.config.vision_config
+    image = np.zeros((vision.image_size, vision.image_size, vision.num_channels))
+    vision.patch_size = None  # as of a tower of convolutions
+    inputs = first(model, [{"input_ids": [5, 6], "image": image}]).inputs
+    assert inputs["input_ids"].shape == (1, 2)

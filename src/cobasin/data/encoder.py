@@ -173,9 +173,14 @@ def _check_ends(counts: list[int], end: int, examples: Sequence[Example]) -> Non
 
 
 def _positions(config: Any, reads: Mapping[str, Mapping[str, Any]]) -> set[int]:
-    """How many positions a picture may have in the model: one for every patch, with or without one for the class."""
-    height, width = reads["pixel_values"]["image_size"]
-    down, right = sides(part_of(config, "vision_config").patch_size)
+    """How many positions a picture may have in the model: one for every patch, with or without one for the class.
+
+    None that is known where the config has no patches.
+    """
+    patch = getattr(part_of(config, "vision_config"), "patch_size", None)
+    if patch is None:
+        return set()
+    (height, width), (down, right) = reads["pixel_values"]["image_size"], sides(patch)
     patches = (height // down) * (width // right)
     return {patches, patches + 1}
 

@@ -132,7 +132,7 @@ def _move_adapter(element: Element, adapter: Adapter, base: str | None, path: Pa
 
 def _on_new_base(moved: Adapter, adapter: Adapter, new: str | None) -> list[str]:
     """Name the base of a moved adapter in its config; what a reader should know of how it was moved."""
-    moved.config |= {"base_model_name_or_path": new, "revision": None}
+    moved.config["base_model_name_or_path"] = new  # of no revision, which moving has left out
     added = len(moved.headers) - len(adapter.headers)
     return [f"{added} biases (lora_bias) were added: they hold constants that the adapter read"] if added else []
 
