@@ -51,6 +51,7 @@ def scrambled(checkpoint: Checkpoint, seed: int = 0) -> Checkpoint:
 
 def write_text(task: Task, out: Path) -> dict:
     """Training text as rows of character ids: what the methods with statistics read."""
+    assert isinstance(task.train, list)  # of a language model
     out.write_text("".join(json.dumps(row) + "\n" for row in task.train[:SAMPLES]))
     return {"data": {"path": str(out)}, "samples": SAMPLES}
 

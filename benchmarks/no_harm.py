@@ -10,7 +10,6 @@ deviation) and of the rows (95 % interval of the mean difference over the seeds,
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -23,9 +22,10 @@ import torch
 from scipy.stats import bootstrap
 
 from cobasin.checkpoints.checkpoint import Checkpoint, load
+from cobasin.checkpoints.output import publishing
 from cobasin.checkpoints.running import instantiate
 from cobasin.comparing.agreement import kept
-from cobasin.data import Batch, batches
+from cobasin.data import Batch, DataConfig, batches, rows_of
 from cobasin.merging.merge import Merge, merge_recipe
 from cobasin.symmetry.state import squared_distance
 from common.minilm import base
@@ -61,8 +61,7 @@ class Emotions:
 
     def rows(self, split: str) -> list[dict[str, str]]:
         """Text and label."""
-        lines = (self.folder / f"{split}.jsonl").read_text("utf-8").splitlines()
-        rows = [json.loads(line) for line in lines]
+        rows = rows_of(DataConfig(path=str(self.folder / f"{split}.jsonl")))
         return [{"text": row["text"], "label": row["label"]} for row in rows if row["label"] is not None]
 
 
@@ -84,7 +83,10 @@ def fine_tuned(emotions: Emotions, seed: int, out: Path) -> Path:
         for row in emotions.rows("train")
     ]
     arguments = {"max_steps": STEPS, "per_device_train_batch_size": SIZE, "learning_rate": RATE}
-    fine_tune(model, rows, out, seed, tokenizer, warmup_steps=STEPS // 10, **arguments)
+    with publishing(out, False, None) as partial:
+        collator = transformers.DataCollatorWithPadding(tokenizer)
+        fine_tune(model, rows, partial, seed, collator, warmup_steps=STEPS // 10, **arguments)
+        tokenizer.save_pretrained(partial)
     return out
 
 
@@ -111,7 +113,7 @@ def _found(merged: Merge) -> dict[str, Any]:
     assert element is not None
     spaces: dict[str, list[Any]] = {}
     for key in element.values:
-        spaces.setdefault(str(key[0]), []).append(key)
+        spaces.setdefault(key[0], []).append(key)
     moved, heads = merged.matched.states[1], {*source.task_heads, *source.spec.tied}
     names = [name for name in source if name not in heads]
     return {

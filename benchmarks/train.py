@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 
 from cobasin.checkpoints.output import publishing
@@ -29,6 +28,7 @@ from cobasin.checkpoints.weight_files import read_json
 from cobasin.errors import InputError
 from cobasin.recipe.document import read_yaml
 from common.results import made
+from common.tuning import training_arguments
 from training.data import Data, cifar10, tinyshakespeare
 from training.texts import texts
 
@@ -109,17 +109,9 @@ class Family(BaseModel):
 
     def arguments(self, seed: int) -> Any:
         """The ``transformers.TrainingArguments``."""
-        from transformers import TrainingArguments
-
-        own = {"seed": seed, "save_strategy": "no", "report_to": "none"}
-        own |= {"logging_steps": 0.1, "disable_tqdm": not sys.stderr.isatty(), "remove_unused_columns": False}
-        own |= {"dataloader_pin_memory": torch.cuda.is_available()}
         if "max_steps" not in self.training:
             raise InputError("training: max_steps is missing; say how many steps a model is trained for")
-        try:
-            return TrainingArguments(**(own | self.training))
-        except (TypeError, ValueError) as error:
-            raise InputError(f"training: {error}") from error
+        return training_arguments(seed, **({"logging_steps": 0.1, "remove_unused_columns": False} | self.training))
 
 
 def names() -> list[str]:

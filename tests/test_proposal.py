@@ -62,7 +62,7 @@ def test_a_draft_of_a_known_family_is_its_declaration(case, monkeypatch):
     assert draft.entries.keys() == declared.entries.keys()
     for name, entry in declared.entries.items():
         assert meaning(draft.entries[name].layout) == meaning(entry.layout), name
-    for name in {str(key[0]) for key in declared.sites}:
+    for name in {key[0] for key in declared.sites}:
         groups = [(s.size, s.group, s.folded, s.over) for s in (spec.spaces[name] for spec in (draft, declared))]
         assert groups[0] == groups[1], name
     assert reading(draft) == reading(declared)
@@ -157,7 +157,7 @@ def test_two_stacks_are_refused(case, tmp_path):
 def test_what_is_not_known_to_be_free_is_left_fixed(case, monkeypatch):
     given = checkpoint(case)
     declared, draft = Typed.of(given).spec, spec_of(propose(given), given, monkeypatch)
-    free = [{str(key[0]) for key in spec.sites} for spec in (draft, declared)]
+    free = [{key[0] for key in spec.sites} for spec in (draft, declared)]
     assert free[0] <= free[1] | {"resid"}
     assert not any(isinstance(bias, KeyBias) for bias in draft.biases) or "bloom" in case
     monkeypatch.setattr("cobasin.checkpoints.typed.declare", lambda *_: draft)

@@ -51,7 +51,7 @@ def test_neurons_are_assigned_as_in_float64(name, dtype):
     values = api.match(source.checkpoint, anchor.checkpoint, "ffn").values
     assert len(values) == 4
     for key, value in values.items():
-        n = source.spec.sizes[str(key[0])]
+        n = source.spec.sizes[key[0]]
         gains = torch.zeros(n, n, dtype=torch.float64)
         for site in source.spec.sites[key]:
             block = source.spec.entries[site.tensor].layout.blocks[site.block]

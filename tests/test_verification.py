@@ -223,10 +223,20 @@ def test_a_longer_position_table_is_no_other_function():
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_outputs_that_are_not_finite_cannot_tell(value):
+def test_a_tensor_that_is_not_finite_is_refused_wherever_it_is(value):
+    """Also in the position table beyond all probes, where the outputs are the same."""
+    model, name = bert(max_position_embeddings=64), "bert.embeddings.position_embeddings.weight"
+    state = {key: model[key].clone() for key in model}
+    state[name][60] = value
+    with pytest.raises(InputError, match=f"{name} has NaN or infinite values"):
+        verify(model, of(model, state))
+
+
+def test_outputs_that_are_not_finite_cannot_tell():
     model = bert()
-    broken = changed(model, classifier__weight=torch.full_like(model["classifier.weight"], value))
-    verdict = verify(model, broken)
+    state = {key: model[key].double() for key in model}
+    state["bert.encoder.layer.0.output.dense.weight"] *= 1e300  # what a norm squares next
+    verdict = verify(model, of(model, state))
     assert verdict.same is None
     assert "not finite" in verdict.reason
 

@@ -13,14 +13,13 @@ import torch
 
 from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.running import instantiate
-from cobasin.data import Batch, batches, task_of
+from cobasin.data import Batch, DataConfig, batches, rows_of, task_of
 from cobasin.evaluation.tasks import evaluate
 from common.ensemble import Ensemble
 from train import FAMILIES
 from train import Family as Training
-from training.data import DEVIATION, MEAN, shared_cifar10
+from training.data import DEVIATION, MEAN, unpacked_cifar10
 
-DEV_IMAGES = 5000  # the last training images; the smaller models were trained on them, too
 PAIRS = ((0, 1), (0, 2), (1, 2))  # seeds of anchor and source
 # of learning; on dev data more were better, for as long as we tried
 STEPS = {"cifar10": 2500, "tinyshakespeare": 1500}
@@ -34,7 +33,8 @@ class Family:
     Attributes:
         name: of its file in ``benchmarks/training``.
         training: what is in there.
-        shared, own: folders of models; the first that has a model counts.
+        shared: folder with ``data`` and ``models``.
+        own: folder of models, too, which count where ``shared`` has none; data is unpacked beside it.
     """
 
     name: str
@@ -106,7 +106,7 @@ class Task:
 
     kind: str
     rows: Sequence[Batch]
-    train: Sequence[Mapping[str, Any]]
+    train: DataConfig | Sequence[Mapping[str, Any]]
     samples: int
     data: str
 
@@ -122,37 +122,16 @@ def parents(task: Task, folders: Sequence[Path]) -> dict[str, Any]:
     return {"each": [task.score(model) for model in models], "ensemble": task.score(Ensemble(models, task.kind))}
 
 
-class Images(Sequence[Mapping[str, Any]]):
-    """Rows of images, cut out of the middle and normalised as they are asked for.
-
-    Args:
-        pixels: bytes, [rows, height, width, channels].
-        labels: [rows].
-        side: of the square that is cut out.
-    """
-
-    def __init__(self, pixels: Any, labels: Any, side: int):
-        border = (pixels.shape[1] - side) // 2
-        self.pixels, self.labels = pixels[:, border : border + side, border : border + side], labels
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, index: Any) -> Any:
-        pixels = (torch.tensor(self.pixels[index]) / 255 - torch.tensor(MEAN)) / torch.tensor(DEVIATION)
-        return {"image": pixels.numpy(), "label": int(self.labels[index])}
-
-
 def images(family: Family, folder: Path, train: int, dev: bool) -> Task:
     """CIFAR-10. Dev data are the last training images, which are not among those learned from."""
-    own, classes, test, truth = shared_cifar10(family.shared)
-    if dev:
-        test, truth = own[-DEV_IMAGES:], classes[-DEV_IMAGES:]
-    side, left = family.training.config["image_size"], len(own) - DEV_IMAGES
-    rows, learned = Images(test, truth, side), Images(own[:left], classes[:left], side)
-    found = list(batches(load(folder), rows, samples=None, batch_size=SIZE["image"], seed=0))
-    data = f"{len(test)} {'training' if dev else 'test'} images of CIFAR-10"
-    return Task("image", found, learned, min(train, left), data)
+    files = unpacked_cifar10(family.shared, family.own.with_name("data") / "cifar10")
+    look = {"mean": MEAN, "std": DEVIATION, "crop": family.training.config["image_size"]}
+    own, measured = (
+        DataConfig(path=str(files / f"{split}.npz"), **look) for split in ("train", "dev" if dev else "test")
+    )
+    found = batches(load(folder), measured, samples=None, batch_size=SIZE["image"], seed=0)
+    data = f"{found.rows} {'training' if dev else 'test'} images of CIFAR-10"
+    return Task("image", list(found), own, min(train, len(rows_of(own))), data)
 
 
 def text(family: Family, folder: Path, train: int, dev: bool) -> Task:
@@ -161,16 +140,19 @@ def text(family: Family, folder: Path, train: int, dev: bool) -> Task:
     kind = task_of(checkpoint)
     own, measured = (_documents(family, folder, kind, name) for name in ("train", split))
     found = list(batches(checkpoint, measured, samples=None, batch_size=SIZE[kind], seed=0))
-    blocks = sum(len(batch.inputs["input_ids"]) for batch in found)
-    return Task(kind, found, own, train, f"{blocks} blocks of {split}.txt of tiny Shakespeare")
+    count = sum(len(batch.inputs["input_ids"]) for batch in found)
+    return Task(kind, found, own, train, f"{count} blocks of {split}.txt of tiny Shakespeare")
 
 
 def _documents(family: Family, folder: Path, kind: str, split: str) -> list[dict[str, Any]]:
     """The blocks of a causal language model; the text of a masked one, which its tokenizer cuts."""
     content = (family.shared / "data" / "lm" / "tinyshakespeare" / f"{split}.txt").read_text("utf-8")
-    if kind == "masked_lm":
-        return [{"text": content}]
+    return [{"text": content}] if kind == "masked_lm" else blocks(folder, content)
+
+
+def blocks(folder: Path, content: str) -> list[dict[str, Any]]:
+    """A text by characters, those that a model does not know left out, in blocks as long as it reads."""
     number = {char: i for i, char in enumerate(json.loads((folder / "chars.json").read_text("utf-8")))}
     length = load(folder).config.max_position_embeddings
-    ids = torch.tensor([number[char] for char in content])
+    ids = torch.tensor([number[char] for char in content if char in number])
     return [{"input_ids": block.tolist()} for block in ids[: len(ids) // length * length].view(-1, length)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,14 +16,11 @@ from cobasin.checkpoints.fingerprint import fingerprint
 from cobasin.checkpoints.running import instantiate, model_class, outputs, probe
 from cobasin.checkpoints.typed import Typed
 from cobasin.checkpoints.writer import save
+from cobasin.comparing.distance import distance
 from cobasin.evaluation.blend import Blend
 from cobasin.evaluation.path import loss_path
 from cobasin.finding.applying import transform
 from cobasin.finding.match import Matched, match_all
-from cobasin.matching.state import compared
-from cobasin.symmetry.canonical import canonical
-from cobasin.symmetry.form import form_of
-from cobasin.symmetry.state import State, squared_distance
 from cobasin.verification import verify
 from common.families import Family, parents
 from common.measured import Measured, Models
@@ -168,22 +164,10 @@ def ends_of(matched: Matched) -> list[Checkpoint]:
 
 
 def distances(matched: Matched) -> dict[str, float]:
-    """Euclidean distance of two models, the mean over pairs of more.
-
-    That of the files, over tensors that are not tied; and in one canonical form, whatever was matched: norms folded,
-    free biases moved or dropped, gauge left out.
-    """
-    files = [Typed.of(end) for end in ends_of(matched)]
-    own = [name for name in files[0] if name not in files[0].spec.tied]
-    ends = [model.untied() if model.spec.unties else model for model in files]
-    form = form_of(ends[0].spec, folded=bool(ends[0].spec.norms), free_biases=True)
-    folded = [canonical(form, end) for end in ends]
-    return {"distance_files": _apart(files, own), "distance_canonical": _apart(folded, compared(form))}
-
-
-def _apart(states: Sequence[State], names: Sequence[str]) -> float:
-    pairs = list(combinations(states, 2))
-    return sum(math.sqrt(sum(squared_distance(a[n], b[n]) for n in names)) for a, b in pairs) / len(pairs)
+    """Of the models as they are averaged, the mean over pairs where there are more than two."""
+    pairs = [distance(a, b) for a, b in combinations(ends_of(matched), 2)]
+    files, canonical = (sum(figures) / len(pairs) for figures in zip(*pairs, strict=True))
+    return {"distance_files": files, "distance_canonical": canonical}
 
 
 def loads(checkpoint: Checkpoint) -> bool:

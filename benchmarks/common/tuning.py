@@ -1,43 +1,72 @@
-"""Fine-tuning a model, and its folder."""
+"""Fine-tuning a model, and the settings that all training here shares."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from cobasin.checkpoints.output import publishing
+import torch
+
+from cobasin.errors import InputError
+
+if TYPE_CHECKING:
+    from transformers import TrainingArguments
+
+
+def training_arguments(seed: int, /, **given: Any) -> TrainingArguments:
+    """What is given, and what holds for all training here where it is not.
+
+    Raises:
+        InputError: they cannot be used.
+    """
+    from transformers import TrainingArguments
+
+    own: dict[str, Any] = {"seed": seed, "save_strategy": "no", "report_to": "none"}
+    own |= {"disable_tqdm": not sys.stderr.isatty(), "dataloader_pin_memory": torch.cuda.is_available()}
+    try:
+        return TrainingArguments(**(own | given))
+    except (TypeError, ValueError) as error:
+        raise InputError(f"training: {' '.join(str(error).split())}") from None
 
 
 def fine_tune(
-    model: Any, rows: Sequence[Mapping[str, Any]], out: Path, seed: int, tokenizer: Any = None, **arguments: Any
-) -> None:
-    """Train a model, and write its folder, all or nothing.
+    model: Any,
+    rows: Sequence[Mapping[str, Any]],
+    folder: Path,
+    seed: int,
+    collator: Any = None,
+    loss: Callable[..., Any] | None = None,
+    /,
+    **arguments: Any,
+) -> dict[str, Any]:
+    """Train a model, and write it; the ``seconds`` of training, and the ``device``.
 
     Args:
-        model: of Transformers.
-        rows: encoded, with labels; padded where there is a ``tokenizer``, which goes along.
-        out: the folder.
+        model: of Transformers; it is on the CPU at the end.
+        rows: encoded, with labels.
+        folder: one that is there.
         seed: of the order of the rows.
+        collator: makes a batch of rows; None where all have the same length.
+        loss: of outputs and labels; None for the model's own.
         arguments: of ``transformers.TrainingArguments``.
+
+    Raises:
+        InputError: the arguments cannot be used.
     """
-    import datasets
     import transformers
 
-    with publishing(out, False, None) as partial:
-        asked = transformers.TrainingArguments(
-            output_dir=str(partial),
-            seed=seed,
-            save_strategy="no",
-            report_to="none",
-            disable_tqdm=not sys.stderr.isatty(),
-            dataloader_pin_memory=False,
-            **arguments,
-        )
-        collator = tokenizer and transformers.DataCollatorWithPadding(tokenizer)
-        data = datasets.Dataset.from_list(list(rows))
-        transformers.Trainer(model, asked, data_collator=collator, train_dataset=data).train()
-        model.save_pretrained(partial)
-        if tokenizer is not None:
-            tokenizer.save_pretrained(partial)
+    trainer = transformers.Trainer(
+        model,
+        training_arguments(seed, **({"output_dir": str(folder)} | arguments)),
+        data_collator=collator,
+        train_dataset=rows,  # type: ignore[arg-type] - any sequence will do
+        compute_loss_func=loss,
+    )
+    started = time.perf_counter()
+    trainer.train()
+    seconds = time.perf_counter() - started
+    model.to("cpu").save_pretrained(folder)
+    return {"seconds": seconds, "device": str(trainer.args.device)}

@@ -10,14 +10,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 from torch.utils.data import Dataset
 
+from cobasin.checkpoints.output import publishing
 from cobasin.errors import InputError
 
 MEAN, DEVIATION = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+DEV_IMAGES = 5000  # the last training images; the smaller models are trained on them, too
 MASKED = 0.15  # of the tokens of a masked language model (Devlin et al., 2019)
 
 
@@ -145,6 +148,22 @@ def shared_cifar10(shared: Path) -> Sequence[Any]:
     return _loaded(_there(folder / "load.py"))
 
 
+def unpacked_cifar10(shared: Path, folder: Path) -> Path:
+    """A folder of npz files that is made where it is not there; ``dev`` are the last training images.
+
+    Raises:
+        InputError: they are not among the shared data.
+    """
+    if not folder.exists():
+        images, labels, test, classes = shared_cifar10(shared)
+        cut = len(labels) - min(DEV_IMAGES, len(labels) // 10)
+        splits = {"train": (images[:cut], labels[:cut]), "dev": (images[cut:], labels[cut:]), "test": (test, classes)}
+        with publishing(folder, overwrite=False, source=None) as partial:
+            for split, (image, label) in splits.items():
+                np.savez(partial / f"{split}.npz", image=image, label=label)
+    return folder
+
+
 @cache
 def _loaded(loader: Path) -> Sequence[Any]:
     return runpy.run_path(str(loader))["cifar10"]()
@@ -156,7 +175,7 @@ def cifar10(shared: Path, side: int, padding: int, held_out: int) -> Data:
     images, labels = torch.tensor(bytes_).permute(0, 3, 1, 2), torch.tensor(classes).long()
     if side > images.shape[-1]:
         raise InputError(f"config: image_size {side}; the images have {images.shape[-1]} pixels a side")
-    trained, dev = len(labels) - held_out, held_out or 5000
+    trained, dev = len(labels) - held_out, held_out or DEV_IMAGES
     return Data(
         Images(pad(images[:trained], (padding,) * 4), labels[:trained], side, random=True),
         Images(images[-dev:], labels[-dev:], side, random=False),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,8 +48,7 @@ def _read(folder: Path, split: str) -> Iterator[str]:
     """The texts of a split, always in the same order."""
     for pattern in TABLES:
         for path in sorted(folder.glob(pattern.format(split))):
-            for line in path.read_text("utf-8").splitlines():
-                row = json.loads(line)
+            for row in rows_of(DataConfig(path=str(path))):
                 yield from (row[key] for key in ("text", "text_b") if key in row)
     for path in sorted(folder.glob(SENTENCES.format(split))):
         yield from (" ".join(row["tokens"]) for row in rows_of(DataConfig(path=str(path))))

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from cobasin.checkpoints.fingerprint import fingerprint
     from cobasin.checkpoints.writer import save
     from cobasin.comparing.compare import Comparison, compare
+    from cobasin.comparing.distance import Distance, distance
     from cobasin.errors import InputError
     from cobasin.evaluation.path import LossPath, loss_path
     from cobasin.evaluation.plane import LossPlane, loss_plane
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from cobasin.recipe import Recipe
     from cobasin.symmetry.element import Element
     from cobasin.verification import Verdict, verify
+    from cobasin.workflows.inspection import inspect
 
 __version__ = "0.1.0"
 
@@ -31,6 +33,7 @@ _HOME = {
     "Adapter": "adapters.folder",
     "Checkpoint": "checkpoints.checkpoint",
     "Comparison": "comparing.compare",
+    "Distance": "comparing.distance",
     "Element": "symmetry.element",
     "InputError": "errors",
     "LossPath": "evaluation.path",
@@ -45,8 +48,10 @@ _HOME = {
     "check_declaration": "proposal.checking",
     "compare": "comparing.compare",
     "declares": "architectures",
+    "distance": "comparing.distance",
     "evaluate": "evaluation.tasks",
     "fingerprint": "checkpoints.fingerprint",
+    "inspect": "workflows.inspection",
     "load": "checkpoints.checkpoint",
     "load_adapter": "adapters.folder",
     "loss_path": "evaluation.path",
@@ -70,6 +75,7 @@ __all__ = [
     "Adapter",
     "Checkpoint",
     "Comparison",
+    "Distance",
     "Element",
     "InputError",
     "LossPath",
@@ -84,8 +90,10 @@ __all__ = [
     "check_declaration",
     "compare",
     "declares",
+    "distance",
     "evaluate",
     "fingerprint",
+    "inspect",
     "load",
     "load_adapter",
     "loss_path",

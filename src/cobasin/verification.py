@@ -1,7 +1,7 @@
 """Do two checkpoints compute the same function?  Both are run on probe inputs in float64 and compared.
 
-A finite set of probes can show that two functions differ; that they are the same it shows as far as the
-probes reach (a vocabulary row that no probe reads is not seen).
+A finite set of probes can show that two functions differ; that they are the same it shows as far as the probes reach:
+rows of the vocabulary that no probe reads, and positions beyond the 32nd, are not seen.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.running import build, cast_floats, input_sizes, instantiate, outputs, positions, probe
+from cobasin.checkpoints.typed import check_finite
 from cobasin.checkpoints.weight_files import one_line
 from cobasin.errors import InputError
 
@@ -65,10 +66,15 @@ def verify(a: Any, b: Any, tolerance: float | None = None, seed: int = 0) -> Ver
     undecided between.  One float64 model is in memory at a time.
 
     Raises:
-        InputError: a model that cannot be loaded, a class that transformers does not have, tensors that do not
-            fill it, an input of unknown kind, a model that does not run on them.
+        InputError: a model that cannot be loaded, NaN or infinite values in a tensor, a class that transformers does
+            not have, tensors that do not fill it, an input of unknown kind, a model that does not run on them.
     """
     a, b = load(a), load(b)
+    for checkpoint in (a, b):
+        for name, header in checkpoint.headers.items():
+            if header.dtype.is_floating_point and math.prod(header.shape):  # where no probe reads it, it would pass
+                tensor = checkpoint[name]
+                check_finite(checkpoint.label, name, tensor.float() if tensor.itemsize == 1 else tensor)
     domains = [_domain(c) for c in (a, b)]
     if domains[0] != domains[1]:
         return Verdict(False, f"the models take different inputs: {domains[0]} against {domains[1]}")

@@ -10,7 +10,7 @@ from cobasin.checkpoints.running import instantiate, probe
 from cobasin.data import Batch
 from cobasin.errors import InputError
 from cobasin.evaluation.tasks import evaluate
-from cobasin.learning.answers import Memory, against_labels, against_parents, answers
+from cobasin.learning.answers import Memory, against_labels, against_mean, answers, mean_answer
 from tiny_models import checkpoint
 
 BERT = "bert/BertForSequenceClassification"
@@ -28,12 +28,13 @@ def test_the_mean_answer_of_the_parents_has_the_lowest_loss():
     }
     for task, found in best.items():
         found = found.clone().requires_grad_()
-        loss = against_parents(task, found, parents)
+        mean = mean_answer(task, parents)
+        loss = against_mean(task, found, mean)
         (gradient,) = torch.autograd.grad(loss, found)
         assert gradient.abs().max() < 1e-7, task
-        assert against_parents(task, found + 0.3 * torch.eye(6, 3), parents) > loss + 1e-4
+        assert against_mean(task, found + 0.3 * torch.eye(6, 3), mean) > loss + 1e-4
     mean = torch.stack(parents).mean(0).requires_grad_()
-    (gradient,) = torch.autograd.grad(against_parents("image", mean, parents), mean)
+    (gradient,) = torch.autograd.grad(against_mean("image", mean, mean_answer("image", parents)), mean)
     assert gradient.abs().max() > 1e-3  # the mean of the logits is something else
 
 

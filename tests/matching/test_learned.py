@@ -56,7 +56,7 @@ def elements(mixed, sampled=True, symmetry="full"):
         found.append(identity(form, groups))
         if sampled and seed < len(mixed.forms) - 1:
             for key, group in groups.items():
-                space = str(key[0])
+                space = key[0]
                 found[-1][key] = group.sample(form.spec.batch(space), form.spec.sizes[space], generator)
     return found
 

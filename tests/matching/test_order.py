@@ -75,7 +75,7 @@ def test_the_size_of_grams_of_all_pairs(family, space):
     match = Match.of(form, Choice.parse("full"), source, anchor)
     key, base = (space, 0), (BASES[family], 0)
     inner = order.inner_order(match, base)
-    pairs = (str(base[0]), *([str(inner[0])] if inner else []))
+    pairs = (base[0], *([inner[0]] if inner else []))
     grams = order._by_heads(match, key, inner, [base, *match.fibres(base)], pairs)
     tables = [table for gram in grams for table in gram.cross.values()]
     assert {charge for gram in grams for charge in gram.cross} == {1, -1}

@@ -59,8 +59,8 @@ def test_only_neurons_move_and_zero_is_the_start(case):
     values = match.values
     keys = neurons(form, match.groups)
     assert keys
-    assert {form.spec.spaces[str(key[0])].part for key in keys} == {"ffn"}
-    assert all(key[0] not in form.spec.batch_axes(str(other[0])) for key in keys for other in match.groups)
+    assert {form.spec.spaces[key[0]].part for key in keys} == {"ffn"}
+    assert all(key[0] not in form.spec.batch_axes(other[0]) for key in keys for other in match.groups)
     moves = Moves(form, match.groups, values, orders=pairs(match))
     for found in (moves.exact(moves.parameters), moves.values()):
         for key in keys:

@@ -16,7 +16,7 @@ def start(family, source=2):
 
 
 def spaces_of(match, sites):
-    return {str(other[0]) for site in sites for other in match._keys_of[site.tensor]}
+    return {other[0] for site in sites for other in match._keys_of[site.tensor]}
 
 
 def recorded(match, monkeypatch):
@@ -24,7 +24,7 @@ def recorded(match, monkeypatch):
     seen, gram = [], match.gram
 
     def record(key, **given):
-        seen.append(spaces_of(match, given["sites"]) - {str(key[0])})
+        seen.append(spaces_of(match, given["sites"]) - {key[0]})
         return gram(key, **given)
 
     monkeypatch.setattr(match, "gram", record)
@@ -34,9 +34,9 @@ def recorded(match, monkeypatch):
 def moved(match, part, seed=0):
     """Sample the keys of a part."""
     generator = torch.Generator().manual_seed(seed)
-    keys = [key for key in match.groups if match.spec.spaces[str(key[0])].part == part]
+    keys = [key for key in match.groups if match.spec.spaces[key[0]].part == part]
     for key in keys:
-        batch, size = match.spec.batch(str(key[0])), match.spec.sizes[str(key[0])]
+        batch, size = match.spec.batch(key[0]), match.spec.sizes[key[0]]
         match.set({key: match.groups[key].sample(batch, size, generator)})
     assert keys
 

@@ -123,8 +123,7 @@ def test_any_parts_undo_a_random_element_of_them(family, words):
     anchor, generator = random_state(form.spec, 3), torch.Generator().manual_seed(4)
     groups = free_groups(form, Choice.parse(symmetry))
     values = {
-        key: group.sample(form.spec.batch(str(key[0])), form.spec.sizes[str(key[0])], generator)
-        for key, group in groups.items()
+        key: group.sample(form.spec.batch(key[0]), form.spec.sizes[key[0]], generator) for key, group in groups.items()
     }
     source = dict(Element(form, values).apply(anchor))
     *_, element = matched(form, symmetry, source, anchor)

@@ -103,6 +103,12 @@ def test_the_empty_element_does_nothing():
     assert_same(Element(form, {}).apply(state), state, 1e-12)
 
 
+def test_tensors_by_other_names_are_refused():
+    element = Element.sample(form_of("gpt2"))
+    with pytest.raises(InputError, match=r"take cobasin\.transform"):
+        element.apply({"bert.embeddings.word_embeddings.weight": torch.zeros(2, 2)})
+
+
 def test_elements_of_different_forms_do_not_compose():
     first = Element.sample(form_of("gpt2"))
     for other in (form_of("gpt2", folded=False), form_of("vit")):

@@ -39,10 +39,7 @@ def _embeddings(config) -> dict[str, str]:
 def _head(request: Request) -> tuple[dict[str, str], dict[str, str]]:
     config = request.config
     if request.head == "ForSequenceClassification":
-        return linear("pooler.dense", "pool", "resid") | {
-            "classifier.weight": "label pool'",
-            "classifier.bias": "label",
-        }, {}
+        return linear("pooler.dense", "pool", "resid") | linear("classifier", "label", "pool'"), {}
     if request.head == "ForMaskedLM" and config.legacy:
         p = "cls.predictions"
         tied = config.tie_word_embeddings

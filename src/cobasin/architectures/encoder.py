@@ -226,8 +226,7 @@ def distilbert(request: Request) -> Spec:
     }
     head, ties = token_head(request), {}
     if request.head == "ForSequenceClassification":
-        pooled = {"classifier.weight": "label pool'", "classifier.bias": "label"}
-        head = linear("pre_classifier", "pool", "resid") | pooled
+        head = linear("pre_classifier", "pool", "resid") | linear("classifier", "label", "pool'")
     if request.head == "ForMaskedLM":
         names = ("vocab_transform", "vocab_layer_norm", "vocab_projector", "vocab_projector.bias")
         head, ties = masked_lm(config.tie_word_embeddings, *names)

@@ -180,8 +180,7 @@ def whisper(request: Request) -> Spec:
     turned = Orthogonal(fix_ones=True) if generates else None
     templates, ties = _whisper_encoder(), {}
     if head == "ForAudioClassification":
-        templates |= linear("projector", "proj", "encoder") | linear("classifier", "label", "proj'", bias=False)
-        templates["classifier.bias"] = "label"
+        templates |= linear("projector", "proj", "encoder") | linear("classifier", "label", "proj'")
     else:
         templates |= {embed: "vocab resid", "decoder.embed_positions.weight": "decoder_pos resid"}
         templates |= _layer(DECODER, "decoder_", "resid", "encoder", key_bias=False) | layer_norm("decoder.layer_norm")

@@ -124,10 +124,7 @@ class Typed(Mapping[str, Tensor]):
     def _check(self, name: str, tensor: Tensor) -> None:
         """Refuse, on first sight, what only the values can tell."""
         label, disk = self.checkpoint.label, self.disk_names
-        if not _is_finite(tensor):
-            raise InputError(
-                f"{label}: {disk[name]} has NaN or infinite values; the file is damaged or the training diverged"
-            )
+        check_finite(label, disk[name], tensor)
         for tied, twin in self.spec.tied.items():
             # versions of transformers differ in what they load
             if twin == name and tied in disk and not torch.equal(self.checkpoint[disk[tied]], tensor):
@@ -178,6 +175,16 @@ class Typed(Mapping[str, Tensor]):
             return tensor
 
         return Checkpoint(source.label, config, source.architecture, headers, read, source.folder)
+
+
+def check_finite(label: str, name: str, tensor: Tensor) -> None:
+    """Refuse a tensor of a file that holds NaN or infinite values.
+
+    Raises:
+        InputError: names the model's ``label`` and the tensor.
+    """
+    if not _is_finite(tensor):
+        raise InputError(f"{label}: {name} has NaN or infinite values; the file is damaged or the training diverged")
 
 
 def _is_finite(tensor: Tensor) -> bool:

@@ -122,7 +122,7 @@ def _sides(match: Match, key: Key) -> Iterator[tuple[Tensor, Tensor]]:
     """The moved source and the anchor wherever a key acts: [*batch, rest, n]."""
     for site in match.sites(key):
         block = match.spec.entries[site.tensor].layout.blocks[site.block]
-        batch = batch_positions(match.spec, block.axes, str(key[0]))
+        batch = batch_positions(match.spec, block.axes, key[0])
         source, anchor = (
             rows(block.view(tensor), batch, site.axis).double()
             for tensor in (match.moved(site.tensor), match.anchor[site.tensor])

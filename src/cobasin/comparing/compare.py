@@ -209,7 +209,7 @@ def _spaces(matches: Mapping[str, Match]) -> dict[str, dict[str, Any]]:
     after = matches["after"]
     keys: dict[str, dict[str, list[Key]]] = {}
     for key in after.groups:
-        keys.setdefault(str(key[0]), {}).setdefault(place_of(after.spec.index(key)), []).append(key)
+        keys.setdefault(key[0], {}).setdefault(place_of(after.spec.index(key)), []).append(key)
     found = {}
     for space, places in keys.items():
         every = [key for own in places.values() for key in own]

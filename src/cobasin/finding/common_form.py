@@ -93,11 +93,11 @@ class CommonForm:
         self._found: dict[tuple[int, int], tuple[Values, dict[str, float], dict[str, float]]] = {}
 
     def find(
-        self, source: int, anchor: int, progress: Progress | None = None, kept: Kept | None = None
+        self, source: int, anchor: int, progress: Progress | None = None, keep: Kept | None = None
     ) -> tuple[Values, dict[str, Any]]:
         """Match one model to another: the group elements, and what the report says of the search.
 
-        What is ``kept`` of matching by weights, or other parts find, is not searched for again.
+        What ``keep`` has of matching by weights, or gets from other parts, is not searched for again.
 
         Raises:
             InputError: where the symmetry leaves nothing free; for NaN or infinite values.
@@ -105,7 +105,7 @@ class CommonForm:
         started = time.perf_counter()
         form, ends = self.models.forms[source], (self.models.states[source], self.models.states[anchor])
         check_free([form], self.models.choice, self.symmetry, self.models.excluded)
-        keep = _of_pair(kept, source, anchor)
+        keep = _of_pair(keep, source, anchor)
         first = _distances(keep, "start", *ends, compared(form, self.models.excluded))
         match = self.models.match(source, ends[1], distances=first)
         clock, cpu = time.perf_counter(), time.process_time()
@@ -149,7 +149,7 @@ class CommonForm:
         values: Values,
         found: Mapping[str, Any],
         moved: tuple[Element, Values] | None = None,
-        kept: Kept | None = None,
+        keep: Kept | None = None,
     ) -> Element:
         """The element with these values, from the gauge of one model to that of another, with its report.
 
@@ -158,7 +158,7 @@ class CommonForm:
             values: what was found.
             found: what the report says of the search; the objective, unless it has one, is that before and after.
             moved: the anchor's own element, and what was found for it, where it moves, too.
-            kept: as in `find`.
+            keep: as in `find`.
         """
         started = time.perf_counter()
         known = self._found.get((source, anchor))
@@ -184,7 +184,7 @@ class CommonForm:
         target |= {key: value for key, value in own.items() if key.split(":")[0] in self.heads}
         element = Element(form, acting, own, target)
         counted = [name for name in ends[1] if name not in ends[1].spec.tied and name not in self.heads]
-        keep = _of_pair(kept, source, anchor)
+        keep = _of_pair(keep, source, anchor)
         before, after = (
             math.sqrt(sum(_distances(keep, *what, counted).values()))
             for what in (("before", *ends), ("after", element.apply(ends[0]), target_state))
@@ -296,8 +296,8 @@ def agree(*matches: Match) -> bool:
     return sum(one.total for one in matches) <= AGREED * norm
 
 
-def _of_pair(kept: Kept | None, source: int, anchor: int) -> Kept | None:
-    return None if kept is None else kept.within(f"{source}-{anchor}")
+def _of_pair(keep: Kept | None, source: int, anchor: int) -> Kept | None:
+    return None if keep is None else keep.within(f"{source}-{anchor}")
 
 
 def _distances(keep: Keep | None, what: str, a: State, b: State, names: Sequence[str]) -> dict[str, float]:

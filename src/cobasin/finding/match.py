@@ -67,8 +67,24 @@ def match(
         InputError: for models that cannot be matched, before any tensor is read; for NaN or infinite values; for
             data that do not fit, and models for which no inputs can be made up.
     """
-    search = Search(method, data, samples, seed, steps, loss, "source", device, state, resume, orders)
-    element = _matched([source, anchor], symmetry, layers, 1, progress, search).elements[0]
+    found = match_all(
+        [source, anchor],
+        symmetry,
+        layers,
+        1,
+        progress,
+        method,
+        data,
+        samples,
+        seed,
+        steps,
+        loss,
+        device=device,
+        state=state,
+        resume=resume,
+        orders=orders,
+    )
+    (element, _) = found.elements
     assert element is not None
     return element
 
@@ -142,30 +158,17 @@ def match_all(
         InputError: as in `match`; for fewer than two models; for an anchor that is none of these; where ``all``
             shall move and the reference has no scales or general maps.
     """
-    search = Search(method, data, samples, seed, steps, loss, move, device, state, resume, orders)
-    return _matched(models, symmetry, layers, anchor, progress, search, keep)
-
-
-def _matched(
-    models: Sequence[Any],
-    symmetry: str,
-    layers: str | None,
-    anchor: str | int,
-    progress: Progress | None,
-    search: Search,
-    kept: Kept | None = None,
-) -> Matched:
-    """See `match_all`."""
     started = time.perf_counter()
+    search = Search(method, data, samples, seed, steps, loss, move, device, state, resume, orders)
     if len(models) < 2:
         raise InputError(f"matching needs two models or more, got {len(models)}")
-    if kept is not None and kept.shared:
+    if keep is not None and keep.shared:
         check_shared(search.method)
-    if kept is not None and search.method == "learned" and search.state is None:
-        search = replace(search, state=kept.folder / "learning")
+    if keep is not None and search.method == "learned" and search.state is None:
+        search = replace(search, state=keep.folder / "learning")
     typed = [model if isinstance(model, Typed) else Typed.of(load(model)) for model in models]
     fixed = _fixed(anchor, len(typed))
-    if kept is not None and (ended := kept.elements()) is not None:
+    if keep is not None and (ended := keep.elements()) is not None:
         reference, elements, report = ended
         return Matched(_as_matched(typed, elements), elements, reference, report)
     if anchor == "consensus" and search.method == "activations":
@@ -179,22 +182,22 @@ def _matched(
         prints = [fingerprint(model.checkpoint) for model in typed]
         order.sort(key=prints.__getitem__)
     if fixed is None:
-        reference, found, report = _from_pairs(common, order, anchor, progress, kept)
+        reference, found, report = _from_pairs(common, order, anchor, progress, keep)
     else:
         reference, report = fixed, {}
-        found = {i: common.find(i, fixed, progress, kept) for i in order if i != fixed}
+        found = {i: common.find(i, fixed, progress, keep) for i in order if i != fixed}
     if learns:
         found = learned(common, order, reference, found, progress)
     elements: list[Element | None] = [None] * len(typed)
     moved = None
     if reference in found:  # it moves, too, and the others go where it is then
-        elements[reference] = own = common.element(reference, reference, *found[reference], kept=kept)
+        elements[reference] = own = common.element(reference, reference, *found[reference], keep=keep)
         moved = own, found[reference][0]
     for i in found.keys() - {reference}:
-        elements[i] = common.element(i, reference, *found[i], moved, kept)
+        elements[i] = common.element(i, reference, *found[i], moved, keep)
     report = {"anchor": anchor, "reference": reference, **report, "seconds": time.perf_counter() - started}
-    if kept is not None and not kept.shared:
-        kept.save_elements(reference, elements, report)
+    if keep is not None and not keep.shared:
+        keep.save_elements(reference, elements, report)
     return Matched(common.typed, elements, reference, report)
 
 
@@ -211,14 +214,14 @@ def _as_matched(typed: Sequence[Typed], elements: Sequence[Element | None]) -> l
 
 
 def _from_pairs(
-    common: CommonForm, order: list[int], anchor: str | int, progress: Progress | None, kept: Kept | None
+    common: CommonForm, order: list[int], anchor: str | int, progress: Progress | None, keep: Kept | None
 ) -> tuple[int, dict[int, tuple[Values, dict]], dict]:
     """Match all pairs, and from there all models to the medoid or to their mean.
 
     Returns the reference; for every other model what brings it there, and the search for it; and a report.
     """
     started = time.perf_counter()
-    pairs = {(j, i): common.find(j, i, progress, kept) for i, j in combinations(order, 2)}
+    pairs = {(j, i): common.find(j, i, progress, keep) for i, j in combinations(order, 2)}
     values = both_ways(common.models, {pair: values for pair, (values, _) in pairs.items()})
     distances = {pair: search["objective"][-1] for pair, (_, search) in pairs.items()}
     distances |= {(j, i): distance for (i, j), distance in distances.items()}
@@ -242,12 +245,12 @@ def _from_pairs(
 
     at_mean = {}
     for i in others:
-        one = None if kept is None else kept.load(f"consensus-{i}")
+        one = None if keep is None else keep.load(f"consensus-{i}")
         if one is None:
             one = settled(i)
-            if kept is not None:
-                first = kept.save(f"consensus-{i}", one)
-                one = one if first else kept.load(f"consensus-{i}") or one
+            if keep is not None:
+                first = keep.save(f"consensus-{i}", one)
+                one = one if first else keep.load(f"consensus-{i}") or one
         at_mean[i] = one
     says = at_mean[others[0]].says
     report |= {"objective": says["objective"], "starts": {int(start): end for start, end in says["starts"].items()}}

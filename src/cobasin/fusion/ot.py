@@ -180,7 +180,7 @@ def by_weights(
     regularization: Regularization = 0.06,
     residual: Policy = "averaging",
 ) -> list[State]:
-    """`couple`, softly, with costs from weights."""
+    """OT fusion on weights: average of models whose neurons are softly coupled by their incoming weights."""
     return couple(anchor, states, position, None, partial(soft, regularization=regularization), residual, progress)
 
 
@@ -194,7 +194,7 @@ def by_activations(
     regularization: Regularization = 0.08,
     residual: Policy = "averaging",
 ) -> list[State]:
-    """`couple`, softly, with costs from activations."""
+    """OT fusion on activations: average of models whose neurons are softly coupled by their outputs."""
     solver = partial(soft, regularization=regularization)
     return couple(anchor, states, position, activations, solver, residual, progress)
 
@@ -208,35 +208,15 @@ def hard_by_activations(
     *,
     residual: Policy = "averaging",
 ) -> list[State]:
-    """`couple` by permutations, with costs from activations."""
+    """OT fusion on activations, hard: average of models whose neurons are assigned to each other by their outputs."""
     return couple(anchor, states, position, activations, hard, residual, progress)
 
 
 @method("ot_wts", reference=_REFERENCE, couple=by_weights)
-def ot_wts(tensors: Sequence[Tensor], *, weight: tuple[float, ...] = (1.0,)) -> Tensor:
-    """OT fusion on weights: average of models whose neurons are softly coupled by their incoming weights.
-
-    Args:
-        tensors: of the coupled models.
-        weight: one a model; they are divided by their sum.
-    """
-    return linear(tensors, weight=weight)
-
-
 @method("ot_acts", reference=_REFERENCE, statistics="activations", couple=by_activations)
-def ot_acts(tensors: Sequence[Tensor], *, weight: tuple[float, ...] = (1.0,)) -> Tensor:
-    """OT fusion on activations: average of models whose neurons are softly coupled by their outputs.
-
-    Args:
-        tensors: of the coupled models.
-        weight: one a model; they are divided by their sum.
-    """
-    return linear(tensors, weight=weight)
-
-
 @method("ot_acts_emd", reference=_REFERENCE, statistics="activations", couple=hard_by_activations)
-def ot_acts_emd(tensors: Sequence[Tensor], *, weight: tuple[float, ...] = (1.0,)) -> Tensor:
-    """OT fusion on activations, hard: average of models whose neurons are assigned to each other by their outputs.
+def average(tensors: Sequence[Tensor], *, weight: tuple[float, ...] = (1.0,)) -> Tensor:
+    """The average of coupled models.
 
     Args:
         tensors: of the coupled models.

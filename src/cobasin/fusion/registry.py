@@ -101,8 +101,8 @@ class Method:
 
     @property
     def summary(self) -> str:
-        """The first line of the function's docstring."""
-        return (inspect.getdoc(self.function) or "").partition("\n")[0]
+        """The first line of the docstring, of `couple` where there is one, of the function otherwise."""
+        return (inspect.getdoc(self.couple or self.function) or "").partition("\n")[0]
 
     @property
     def takes_base(self) -> bool:

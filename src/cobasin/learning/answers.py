@@ -73,11 +73,6 @@ def against_mean(task: str, found: Tensor, mean: Tensor) -> Tensor:
     return (binary_cross_entropy_with_logits if task == "multilabel" else cross_entropy)(found, mean)
 
 
-def against_parents(task: str, found: Tensor, parents: Sequence[Tensor]) -> Tensor:
-    """`against_mean` of the parents' `answers`."""
-    return against_mean(task, found, mean_answer(task, parents))
-
-
 class Memory:
     """What was computed for batches before, up to a size in all; a batch is known by what is in it."""
 

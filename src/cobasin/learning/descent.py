@@ -33,19 +33,6 @@ MOST_HELD_OUT = 8  # batches
 Data = Batches | Sequence[Batch]
 
 
-@dataclass(frozen=True)
-class Descent:
-    """What was learned.
-
-    Attributes:
-        losses: on held-out data at the start, and at every look after it.
-        best: the parameters that did best there, which may be those of the start; the parameters hold them, too.
-    """
-
-    losses: list[float]
-    best: list[Tensor]
-
-
 def hold_out(batches: Data) -> tuple[list[Batch], Data]:
     """The first batches, one in `HELD_OUT` but at most `MOST_HELD_OUT`, and all others, to learn from.
 
@@ -71,10 +58,11 @@ def descend(
     state: Path | None = None,
     of: Mapping[str, Any] | None = None,
     report: Callable[[int, float], None] | None = None,
-) -> Descent:
+) -> list[float]:
     """Move parameters down a loss by Adam (Kingma and Ba, ICLR 2015), with warm-up and a cosine to zero.
 
-    It ends after ``steps``, or once ``patience`` looks at the held-out data brought no gain.
+    It ends after ``steps``, or once ``patience`` looks at the held-out data brought no gain. The parameters are then
+    those that did best there, which may be those of the start.
 
     Args:
         parameters: leaves that require gradients, on any device; changed in place.
@@ -90,6 +78,9 @@ def descend(
             to start anew, and at the end (`forget`).
         of: what the descent is of, as JSON; a state of anything else is refused.
         report: called at every look with the number of the step and the loss on held-out data.
+
+    Returns:
+        The loss on held-out data at the start, and at every look after it.
 
     Raises:
         InputError: for a loss that is not finite at the start; for a state that is damaged, of something else, or
@@ -132,7 +123,7 @@ def descend(
     with torch.no_grad():
         for parameter, value in zip(parameters, run.best, strict=True):
             parameter.copy_(value)
-    return Descent(run.losses, run.best)
+    return run.losses
 
 
 def forget(state: Path) -> None:

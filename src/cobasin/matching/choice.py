@@ -63,7 +63,7 @@ class Choice:
 
     def frees(self, spec: Spec, key: Key) -> bool:
         """Whether this choice leaves an element free."""
-        space, layer = spec.spaces[str(key[0])], layer_of(spec.index(key))
+        space, layer = spec.spaces[key[0]], layer_of(spec.index(key))
         if space.part not in self.parts or (self.paper and layer is None):
             return False  # the paper's FFN permutation is that of the transformer's layers
         return self.layers is None or layer in self.layers

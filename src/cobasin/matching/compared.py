@@ -37,7 +37,7 @@ class Compared:
         """The cross-Gram of some of the source's columns, or of one pair of places; see `cross_gram`."""
         return cross_gram(
             self.spec,
-            str(self.key[0]),
+            self.key[0],
             self.group,
             self._sites,
             self._source,

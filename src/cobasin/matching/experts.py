@@ -30,7 +30,7 @@ class Experts:
     def __init__(self, compared: Compared):
         group, found = compared.group, terms(compared)
         assert isinstance(group, Permutation)
-        (space,) = compared.spec.batch_axes(str(compared.key[0]))
+        (space,) = compared.spec.batch_axes(compared.key[0])
 
         def pair(p: int, q: int) -> Neurons:
             own = [(charge, x[p], y[q]) for charge, x, y in found]

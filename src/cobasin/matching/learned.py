@@ -181,7 +181,7 @@ def learn(
     def loss(batch: Batch, generator: torch.Generator) -> Tensor:
         return mixture.loss(mixture.parameters(now(), weights(len(moves), generator)), batch)
 
-    descent = descend(
+    losses = descend(
         [parameter for move in moves if move is not None for parameter in move.parameters],
         loss,
         lambda: mixture.middle_loss(now(), held),
@@ -195,7 +195,7 @@ def learn(
         of=of,
         report=report,
     )
-    return Learned(now(exact=True), descent.losses)
+    return Learned(now(exact=True), losses)
 
 
 def weights(count: int, generator: torch.Generator) -> list[float]:

@@ -73,7 +73,7 @@ class Neurons:
 def terms(compared: Compared) -> list[Term]:
     """All that tells the neurons of an FFN apart."""
     spec, found = compared.spec, list[Term]()
-    over = spec.batch_axes(str(compared.key[0]))
+    over = spec.batch_axes(compared.key[0])
     for site, *tensors in compared.tensors():
         block = spec.entries[site.tensor].layout.blocks[site.block]
         spaces = [axis.space for axis in block.axes]

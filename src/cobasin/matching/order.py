@@ -59,23 +59,21 @@ def propose_order(match: Match, base: Key) -> dict[Key, Value]:
     orders = [
         key
         for key in fibres
-        if key != inner
-        and isinstance(match.groups[key], Permutation)
-        and match.spec.spaces[str(key[0])].part != "attention"
+        if key != inner and isinstance(match.groups[key], Permutation) and match.spec.spaces[key[0]].part != "attention"
     ]
     bases = [key for key in fibres if key != inner and key not in orders]
-    pairs = (str(base[0]), str(inner[0])) if inner else (str(base[0]),)
+    pairs = (base[0], inner[0]) if inner else (base[0],)
     family = [base, *fibres]
     by_heads = partial(_by_heads, match, inner=inner, family=family, pairs=pairs)
-    if len(bases) <= SHARED or pairs_size(match.spec, [str(key[0]) for key in bases]) <= LARGE:
+    if len(bases) <= SHARED or pairs_size(match.spec, [key[0] for key in bases]) <= LARGE:
         by_heads = cache(by_heads)
     # places that know the order but have no free basis: a position bias per head, or all where bases are left alone
     plain = [site for site in match.sites(base) if not _carries(match, site, [*bases, *orders])]
     within, terms = None, []
     if inner:
         sites = [site for site in match.sites(inner) if not _carries(match, site, bases)]
-        inside = [match.gram(inner, family, (str(base[0]),), sites).total()] if sites else []
-        share = 1 / match.spec.sizes[str(inner[0])]  # of what all heads of a group have in common, a part for each
+        inside = [match.gram(inner, family, (base[0],), sites).total()] if sites else []
+        share = 1 / match.spec.sizes[inner[0]]  # of what all heads of a group have in common, a part for each
 
         def each(key: Key) -> Gram:
             own, shared = by_heads(key)

@@ -27,7 +27,7 @@ BONUS = 0.05
 
 def neurons(form: Form, groups: Mapping[Key, Group]) -> list[Key]:
     """The orders of FFN neurons among these keys."""
-    parts = {key: form.spec.spaces[str(key[0])].part for key in groups}
+    parts = {key: form.spec.spaces[key[0]].part for key in groups}
     return [key for key, group in groups.items() if isinstance(group, Permutation) and parts[key] == "ffn"]
 
 

@@ -41,7 +41,7 @@ def free_groups(form: Form, choice: Choice, excluded: Iterable[str] = ()) -> dic
 def identity(form: Form, groups: Mapping[Key, Group]) -> Values:
     """The identity of every key."""
     spec = form.spec
-    return {key: group.identity(spec.batch(str(key[0])), spec.sizes[str(key[0])]) for key, group in groups.items()}
+    return {key: group.identity(spec.batch(key[0]), spec.sizes[key[0]]) for key, group in groups.items()}
 
 
 def on_cpu(value: Value) -> Value:
@@ -152,7 +152,7 @@ class Match:
         """
         return cross_gram(
             self.spec,
-            str(key[0]),
+            key[0],
             group or self.groups[key],
             self.sites(key) if sites is None else sites,
             lambda site: self.moved_elsewhere(site, key, without),
@@ -188,7 +188,7 @@ class Match:
         index = self.spec.index(base)
         found = []
         for key in self.groups:
-            if base[0] in self.spec.batch_axes(str(key[0])) and index.items() <= self.spec.index(key).items():
+            if base[0] in self.spec.batch_axes(key[0]) and index.items() <= self.spec.index(key).items():
                 found.append(key)
         return found
 

@@ -37,7 +37,7 @@ class Streams:
 
     def __init__(self, match: Match):
         self.match = match
-        self.keys = [key for key in match.groups if match.spec.spaces[str(key[0])].part == "residual"]
+        self.keys = [key for key in match.groups if match.spec.spaces[key[0]].part == "residual"]
         self._parts: dict[tuple[Key, tuple[str, ...]], _Part] = {}
 
     def turn_to_ends(self) -> bool:
@@ -58,7 +58,7 @@ class Streams:
             if not same(value, self.match.values[key]):
                 self.match.set({key: value})
                 turned = True
-            ends.add(str(key[0]))
+            ends.add(key[0])
         return turned
 
     def update(self, key: Key) -> bool:
@@ -95,7 +95,7 @@ class Streams:
         """The places of a stream, by the spaces whose elements move their tensors, too."""
         found: dict[tuple[str, ...], list[Site]] = {}
         for site in self.match.sites(key):
-            spaces = dict.fromkeys(str(other[0]) for other in self.match.movers(site, key))
+            spaces = dict.fromkeys(other[0] for other in self.match.movers(site, key))
             found.setdefault(tuple(spaces), []).append(site)
         return found
 

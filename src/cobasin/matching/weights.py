@@ -174,7 +174,7 @@ def _best(match: Match, key: Key, exactly: bool) -> Value:
     """The value that the Gram asks for, which may be large, and is not held any longer than that takes."""
     group = match.groups[key]
     # a stream runs through too many tensors to hold them all while parts are made
-    if isinstance(group, Permutation) and match.spec.spaces[str(key[0])].part == "ffn":
+    if isinstance(group, Permutation) and match.spec.spaces[key[0]].part == "ffn":
         return _best_neurons(Compared(match, key), group)
     gram = match.gram(key)
     if exactly:
@@ -184,7 +184,7 @@ def _best(match: Match, key: Key, exactly: bool) -> Value:
 
 
 def _best_neurons(compared: Compared, group: Permutation) -> Value:
-    if compared.spec.batch_axes(str(compared.key[0])):
+    if compared.spec.batch_axes(compared.key[0]):
         experts = Experts(compared)
         return experts.best((i, i) for i in range(experts.count))
     return Neurons(group, terms(compared), compared.gram).best
@@ -198,9 +198,9 @@ def _entries(match: Match, family: list[Key]) -> int:
 def _table(match: Match, family: list[Key]) -> int:
     """Bytes of the largest table of pairs that matching these keys needs: of neurons, or of all heads."""
     spec, ordered = match.spec, {fibre for base in family for fibre in match.fibres(base)}
-    bases = {str(key[0]) for key in ordered if spec.spaces[str(key[0])].part == "attention"}
+    bases = {key[0] for key in ordered if spec.spaces[key[0]].part == "attention"}
     pairs = pairs_size(spec, bases) if bases else 0
-    return max(pairs, *(4 * spec.sizes[str(key[0])] ** 2 for key in family))
+    return max(pairs, *(4 * spec.sizes[key[0]] ** 2 for key in family))
 
 
 def _from_bfloat16(match: Match, family: list[Key]) -> bool:

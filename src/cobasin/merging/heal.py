@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from cobasin.data import Batch
-from cobasin.learning.answers import against_labels, against_parents, answers
+from cobasin.learning.answers import against_labels, against_mean, answers, mean_answer
 from cobasin.learning.descent import Data, descend
 
 if TYPE_CHECKING:
@@ -43,7 +43,8 @@ class Judge:
             return against_labels(self.task, output.logits, batch)
         with torch.no_grad():
             parents = [answers(self.task, parent(**batch.inputs), batch.inputs) for parent in self.parents]
-        return against_parents(self.task, answers(self.task, output, batch.inputs), parents)
+        mean = mean_answer(self.task, parents)
+        return against_mean(self.task, answers(self.task, output, batch.inputs), mean)
 
     @torch.no_grad()
     def mean(self, model: PreTrainedModel, batches: Sequence[Batch], against: str) -> float:
@@ -94,4 +95,4 @@ def heal(
         seed=seed,
         patience=patience,
         report=progress,
-    ).losses
+    )

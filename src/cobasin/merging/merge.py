@@ -191,7 +191,8 @@ def merge_recipe(
     notes = [*recipe.notes, *repeated(names, typed, recipe.base), *unmerged(names, typed, owner)]
     report = progress or (lambda *_: None)
     parents = [model.checkpoint for model in typed]
-    matched = _equally_tied(_matched(recipe, names, typed, report, keep))
+    matched = _matched(recipe, names, typed, report, keep)
+    matched = replace(matched, typed=equally_tied(matched.typed))
     statistics = statistics_of(recipe, read, matched, fused, report, keep)
     fusion = Fusion(recipe, matched.typed, _coupled(recipe, matched, fused, statistics, report), fused, statistics)
     if recipe.method.statistics == "grams_in_turn":
@@ -248,10 +249,6 @@ def _coupled(
     for i, state in zip(once, coupled, strict=True):
         states[i] = state
     return states
-
-
-def _equally_tied(matched: Matched) -> Matched:
-    return replace(matched, typed=equally_tied(matched.typed))
 
 
 def _several(value: Any) -> bool:

@@ -132,9 +132,9 @@ def _matching(recipe: Recipe, spec: Spec, sizes: Mapping[str, int]) -> tuple[int
     """Bytes of what is held to find elements, by all workers, and of the largest tensor that is moved, in float32."""
     choice = Choice.parse(recipe.match.symmetry, recipe.match.layers)
     keys = [key for key in spec.sites if choice.frees(spec, key)]
-    ordered = any(spec.spaces[str(key[0])].part == "heads" for key in keys)
+    ordered = any(spec.spaces[key[0]].part == "heads" for key in keys)
     held, largest = 0, 0
-    for space in {str(key[0]) for key in keys}:
+    for space in {key[0] for key in keys}:
         free = [key for key in keys if key[0] == space]
         moved = FLOAT32 * max(sizes.get(site.tensor, 0) for key in free for site in spec.sites[key])
         n, workers = spec.sizes[space], min(len(free), os.cpu_count() or 1)
@@ -142,7 +142,7 @@ def _matching(recipe: Recipe, spec: Spec, sizes: Mapping[str, int]) -> tuple[int
             tables = n**2 * FLOAT64 + PARTS * min(TABLE, n**2 * FLOAT32)
             workers = 1 if n**2 * FLOAT32 > LARGE else workers
         else:  # Grams, those of all pairs of heads where their order is free, and what a solver makes of them
-            alike = {str(key[0]) for key in keys if spec.spaces[str(key[0])].over == spec.spaces[space].over}
+            alike = {key[0] for key in keys if spec.spaces[key[0]].over == spec.spaces[space].over}
             tables = pairs_size(spec, alike if ordered else [space], ordered)
             workers = 1 if ordered and tables > LARGE else workers
         held, largest = max(held, workers * (tables + 3 * moved)), max(largest, moved)

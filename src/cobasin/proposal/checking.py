@@ -168,7 +168,7 @@ def _still(element: Element) -> int:
     """How many of the parts of an element are the identity."""
     found = 0
     for key, value in element.values.items():
-        space = str(key[0])
+        space = key[0]
         rest = element.form.group(key).identity(element.spec.batch(space), element.spec.sizes[space])
         found += all(torch.equal(tensor, rest[part]) for part, tensor in value.items() if part in rest)
     return found
@@ -224,7 +224,7 @@ def first_names(spec: Spec) -> list[str]:
 def _spaces(form: Form) -> Iterator[tuple[str, Element]]:
     """For every space that a group acts on, a random element that moves it alone."""
     element = sample(form, 1)
-    for space in dict.fromkeys(str(key[0]) for key in element.values):
+    for space in dict.fromkeys(key[0] for key in element.values):
         yield space, replace(element, values={key: v for key, v in element.values.items() if key[0] == space})
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from cobasin.data.config import DataConfig
 from cobasin.errors import InputError
-from cobasin.recipe.blocks import Block, Positive, described
+from cobasin.recipe.blocks import Block, Data, Positive, Seed
 
 INPUTS = ("data", "samples", "seed")
 
@@ -23,14 +23,9 @@ class Repair(Block):
         data, samples, seed: the inputs that it is done on, which are made up without ``data``.
     """
 
-    data: DataConfig | None = None
+    data: Data = None
     samples: Positive | None = None
-    seed: Annotated[int, Field(strict=True, ge=0, lt=1 << 63)] = 0
-
-    @field_validator("data", mode="before")
-    @classmethod
-    def _described(cls, given: Any) -> Any:
-        return None if given is None else described(given)
+    seed: Seed = 0
 
     @model_validator(mode="before")
     @classmethod

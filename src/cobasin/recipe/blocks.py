@@ -36,6 +36,8 @@ ModelName = Annotated[str, Field(min_length=1), BeforeValidator(_model)]
 Positive = Annotated[int, Field(strict=True, gt=0)]
 Device = Annotated[str, Field(pattern=r"^(auto|cpu|mps|(cuda|xpu)(:\d+)?)$")]
 Layer = Annotated[int, Field(strict=True, ge=0)]
+Seed = Annotated[int, Field(strict=True, ge=0, lt=1 << 63)]
+Data = Annotated[DataConfig | None, BeforeValidator(lambda given: None if given is None else described(given))]
 
 
 class Block(BaseModel):
@@ -128,19 +130,14 @@ class Matching(Block):
     anchor: str = Field(default="medoid", min_length=1)
     layers: str | None = None
     method: Literal["weights", "activations", "learned"] = "weights"
-    data: DataConfig | None = None
+    data: Data = None
     samples: Positive | None = None
-    seed: Annotated[int, Field(strict=True, ge=0, lt=1 << 63)] = 0
+    seed: Seed = 0
     steps: Positive | None = None
     loss: Literal["parents", "labels"] | None = None
     move: Literal["source", "all"] | None = None
     orders: Annotated[bool, Field(strict=True)] | None = None
     device: Device = "auto"
-
-    @field_validator("data", mode="before")
-    @classmethod
-    def _described(cls, given: Any) -> Any:
-        return None if given is None else described(given)
 
     @model_validator(mode="before")
     @classmethod

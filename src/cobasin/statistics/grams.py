@@ -31,38 +31,14 @@ class InputGram:
     axis: int
 
 
-class GramSum:
-    """``Σ x̃ x̃ᵀ``, filled batch by batch, wherever the inputs are.
-
-    Attributes:
-        total: float64 [n + 1, n + 1]; its last entry is the number of tokens.
-    """
-
-    def __init__(self, total: Tensor):
-        self.total = total
-
-    @classmethod
-    def empty(cls, inputs: int, device: torch.device | str = "cpu") -> GramSum:
-        """The sum over no token of a map with this many inputs."""
-        return cls(torch.zeros(inputs + 1, inputs + 1, dtype=torch.float64, device=home(torch.device(device))))
-
-    @property
-    def count(self) -> float:
-        """How many tokens were added."""
-        return float(self.total[-1, -1])
-
-    def add(self, x: Tensor) -> None:
-        """Add the tokens ``x``: [tokens, n], of any dtype."""
-        x = x.detach().to(self.total)
-        n, first = x.shape[-1], x.sum(0)
-        self.total[:n, :n] += x.T @ x  # not in one step: that rounds as the sum lies in memory
-        self.total[:n, n] += first
-        self.total[n, :n] += first
-        self.total[n, n] += len(x)
-
-    def mean(self) -> Tensor:
-        """The mean over the tokens, the matrix of an `InputGram`; NaN before the first."""
-        return self.total / self.total[-1, -1]
+def add_tokens(total: Tensor, x: Tensor) -> None:
+    """Add the tokens ``x``, [tokens, n] of any dtype, to ``Σ x̃ x̃ᵀ``, float64 [n + 1, n + 1], wherever that is."""
+    x = x.detach().to(total)
+    n, first = x.shape[-1], x.sum(0)
+    total[:n, :n] += x.T @ x  # not in one step: that rounds as the sum lies in memory
+    total[:n, n] += first
+    total[n, :n] += first
+    total[n, n] += len(x)
 
 
 class Grams:
@@ -71,13 +47,16 @@ class Grams:
     Args:
         model: on the device where it runs.
         maps: its linear maps by the spec name of their weight.
+
+    Attributes:
+        sums: ``Σ x̃ x̃ᵀ`` over the tokens so far, the last entry their number, by the name of the first of those maps.
     """
 
     def __init__(self, model: PreTrainedModel, maps: Mapping[str, nn.Module]):
         self.model, self.maps = model, maps
         self.leaders: dict[str, str] = {}
         self.calls: TokenCalls = {}
-        self.sums: dict[str, GramSum] = {}
+        self.sums: Sums = {}
 
     def add(self, inputs: Mapping[str, Tensor], labels: Tensor | None, row: int) -> None:
         """Run one batch, and count the tokens of it that are not padding."""
@@ -87,8 +66,9 @@ class Grams:
         def add(name: str, x: Tensor) -> None:
             if next(about_tokens[name]):
                 if name not in self.sums:
-                    self.sums[name] = GramSum.empty(x.shape[-1], x.device)
-                self.sums[name].add(rows.counted(x))
+                    n = x.shape[-1] + 1
+                    self.sums[name] = torch.zeros(n, n, dtype=torch.float64, device=home(x.device))
+                add_tokens(self.sums[name], rows.counted(x))
 
         leaders = dict.fromkeys(self.leaders.values())
         with reading({name: self.maps[name] for name in leaders}, add), torch.no_grad():
@@ -115,11 +95,11 @@ class Grams:
 
     def state(self) -> dict[str, Tensor]:
         """The sums so far."""
-        return {name: one.total for name, one in self.sums.items()}
+        return self.sums
 
     def resume(self, state: Mapping[str, Tensor]) -> None:
         """Go on from the sums of `state`."""
-        self.sums = {name: GramSum(total.to(home(self.model.device))) for name, total in state.items()}
+        self.sums = {name: total.to(home(self.model.device)) for name, total in state.items()}
 
     def joined(self, total: Sums, more: Sums) -> Sums:
         """The sums over some rows and those after them; ``total`` is changed."""
@@ -127,7 +107,7 @@ class Grams:
 
     def result(self, rows: int) -> dict[str, InputGram]:
         """The Gram of every map that has read a token that counts, by spec name."""
-        means = {name: one.mean().cpu() for name, one in self.sums.items() if one.count}
+        means = {name: (total / total[-1, -1]).cpu() for name, total in self.sums.items() if total[-1, -1] > 0}
         return {
             name: InputGram(means[leader], input_axis(self.maps[name]))
             for name, leader in self.leaders.items()

@@ -19,12 +19,11 @@ from cobasin.checkpoints.typed import Typed
 from cobasin.statistics.collect import device_of
 from cobasin.statistics.grams import Grams, InputGram
 from cobasin.statistics.modules import built, linear_maps
-from cobasin.statistics.rows import inputs_for
 from cobasin.symmetry.spec import Spec, is_layer
 from cobasin.symmetry.state import Lazy, State
 
 if TYPE_CHECKING:
-    from cobasin.data import Batches
+    from cobasin.data import Batch, Batches
 
 
 def collect_in_turn(
@@ -56,7 +55,7 @@ def collect_in_turn(
         InputError: there is no such device; a model cannot be built.
     """
     place, names = device_of(device), [name for name in typeds[0] if name not in typeds[0].spec.tied]
-    calls, maps = _calls(typeds[0], states[0], next(iter(batches[0])).inputs, place)
+    calls, maps = _calls(typeds[0], states[0], next(iter(batches[0])), place)
     turns = _turns(typeds[0].spec, names, maps, calls)
     total = sum(map(len, batches)) * sum(bool(turn.maps) for turn in turns)
     fused: dict[str, Tensor] = {}
@@ -132,9 +131,7 @@ def _partly(fused: Mapping[str, Tensor], turn: _Turn, typed: Typed, state: State
     return Lazy(typed, read)
 
 
-def _calls(
-    typed: Typed, state: State, inputs: Mapping[str, Tensor], place: torch.device
-) -> tuple[list[str], frozenset[str]]:
+def _calls(typed: Typed, state: State, batch: Batch, place: torch.device) -> tuple[list[str], frozenset[str]]:
     """The names of the weights in the order in which a run calls their modules, and those of linear maps."""
     model, holders = built(typed, state, typed.checkpoint.running_dtype, place)
     calls: list[str] = []
@@ -142,7 +139,7 @@ def _calls(
         for module in modules:
             module.register_forward_pre_hook(lambda *_, name=name: calls.append(name))
     with torch.no_grad():
-        model(**inputs_for(model, {name: value[:2] for name, value in inputs.items()}))
+        model(**{name: value[:2] for name, value in batch.to(model.device, model.dtype).inputs.items()})
     return calls, frozenset(linear_maps(holders))
 
 
@@ -176,7 +173,7 @@ def _grams(
     sums = Grams(model, {name: module for name, module in linear_maps(holders).items() if name in turn.maps})
     try:
         for batch in batches:
-            sums.add(inputs_for(model, batch.inputs), None, 0)
+            sums.add(batch.to(model.device, model.dtype).inputs, None, 0)
             advance()
     finally:
         del model.forward  # it holds the model: a circle that would keep one model in memory for every layer

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from cobasin.checkpoints.running import cast_floats
-
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
@@ -85,11 +83,6 @@ def token_calls(
     with watching(lambda name, x: found.setdefault(name, []).append(rows.split(x) is not None)), torch.no_grad():
         model(**two)
     return found
-
-
-def inputs_for(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The inputs of a batch, where and as the model reads them."""
-    return {name: cast_floats(value, model.dtype).to(model.device) for name, value in inputs.items()}
 
 
 def row_count(inputs: Mapping[str, Tensor]) -> int:

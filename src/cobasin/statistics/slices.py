@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from torch import Tensor
 
 from cobasin.execution.outcomes import Keep, Outcome, found_by
-from cobasin.statistics.rows import inputs_for, row_count
+from cobasin.statistics.rows import row_count
 from cobasin.symmetry.spec import Key
 
 if TYPE_CHECKING:
@@ -137,13 +137,13 @@ def added(total: Sums, more: Sums) -> Sums:
 def _adding(sums: Collector, batches: Batches, span: range) -> Iterator[int]:
     """Add the batches of these numbers; after each one, the number of its rows."""
     for number, batch in zip(span, islice(batches.skip(span.start), len(span)), strict=True):
-        inputs, labels = inputs_for(sums.model, batch.inputs), batch.labels
-        sums.add(inputs, None if labels is None else labels.to(sums.model.device), number * batches.size)
-        yield row_count(inputs)
+        there = batch.to(sums.model.device, sums.model.dtype)
+        sums.add(there.inputs, there.labels, number * batches.size)
+        yield row_count(there.inputs)
 
 
 def _look(sums: Collector, batches: Batches) -> None:
-    sums.look(inputs_for(sums.model, next(iter(batches)).inputs))
+    sums.look(next(iter(batches)).to(sums.model.device, sums.model.dtype).inputs)
 
 
 def _slices(count: int) -> list[range]:

@@ -99,7 +99,7 @@ def in_old_order(spec: Spec, values: Mapping[Key, Value], key: Key, value: Value
 
 def _orders(spec: Spec, values: Mapping[Key, Value], key: Key) -> list[Tensor | None]:
     """For every batch axis of an element: the permutation that moves it, None where there is none."""
-    bases = [spec.key(over, spec.index(key)) for over in spec.batch_axes(str(key[0]))]
+    bases = [spec.key(over, spec.index(key)) for over in spec.batch_axes(key[0])]
     return [values[base]["perm"] if base in values else None for base in bases]
 
 

@@ -108,7 +108,7 @@ def _stacked(form: Form, key: Key, state: State, charge: int) -> Tensor:
         block = form.spec.entries[site.tensor].layout.blocks[site.block]
         if block.axes[site.axis].charge == charge and site.tensor not in form.spec.tied:
             view = block.view(state[site.tensor]).double()
-            sides.append(rows(view, batch_positions(form.spec, block.axes, str(key[0])), site.axis))
+            sides.append(rows(view, batch_positions(form.spec, block.axes, key[0]), site.axis))
     return torch.cat(sides, -2)
 
 

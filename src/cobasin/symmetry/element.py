@@ -77,8 +77,13 @@ class Element:
                 moved so, is moved like a weight. What both compute is kept either way.
 
         Raises:
-            InputError: where the model cannot be written in the target's norms.
+            InputError: where a tensor is missing; where the model cannot be written in the target's norms.
         """
+        if missing := [name for name in self.spec.entries if name not in state and name not in self.spec.tied]:
+            raise InputError(
+                f"{missing[0]} is not among the tensors: an element acts on tensors by their names in the spec; on a "
+                "model, take cobasin.transform(element, model)"
+            )
         form, frames = self.form, frames_of(self.form, self.source) if as_source and self.source else None
         start = canonical(form, state, frames)
         gauge = gauge_of(form, state) if self.target is None else self.target
@@ -182,15 +187,15 @@ class Element:
         generator = torch.Generator().manual_seed(seed)
         values = {}
         for key in form.spec.sites:
-            space = form.spec.spaces[str(key[0])]
+            space = form.spec.spaces[key[0]]
             if form.acts(key) and part in (None, space.part):
-                values[key] = form.group(key).sample(form.spec.batch(str(key[0])), space.size, generator)
+                values[key] = form.group(key).sample(form.spec.batch(key[0]), space.size, generator)
         return cls(form, values)
 
 
 def _check_value(form: Form, key: Key, value: Value) -> None:
     """Raise ValueError unless ``value`` has the parts and shapes of an element for ``key``."""
-    space = str(key[0])
+    space = key[0]
     if not form.acts(key):
         raise ValueError(f"{key_text(key)} does not act on {form.spec.architecture}")
     whole = form.group(key).identity(form.spec.batch(space), form.spec.spaces[space].size)

@@ -40,13 +40,13 @@ class Form:
         """The group that acts in this form with an element named ``key``."""
         if key in self._balanced:
             return General()
-        group = self.spec.group(str(key[0]), self.folded)
+        group = self.spec.group(key[0], self.folded)
         assert group is not None, key
         return group
 
     def acts(self, key: Key) -> bool:
         """Whether a group acts here with an element of this name."""
-        return key in self.spec.sites and self.spec.group(str(key[0]), self.folded) is not None
+        return key in self.spec.sites and self.spec.group(key[0], self.folded) is not None
 
     @cached_property
     def _balanced(self) -> frozenset[Key]:
@@ -207,7 +207,7 @@ def form_of(
         tuple(
             key
             for key in spec.sites
-            if balanced and key[0] in spec.invertible and chosen(spec.spaces[str(key[0])].part, spec.index(key))
+            if balanced and key[0] in spec.invertible and chosen(spec.spaces[key[0]].part, spec.index(key))
         ),
     )
 

@@ -14,7 +14,7 @@ from cobasin.symmetry.gauges import FreeGauge, LayerScale, Norm
 from cobasin.symmetry.groups import Group, Orthogonal
 from cobasin.symmetry.types import Axis, Layout, Product, TypeSyntaxError, layout, parse, unparse
 
-Key = tuple[str | int, ...]
+Key = tuple[str, *tuple[int, ...]]
 """Names one element: its space, then the index values it belongs to, as ``("ffn", 3)`` for layer 3."""
 
 
@@ -37,7 +37,7 @@ def worst_by_space(figures: Iterable[tuple[Key, float]]) -> dict[str, float]:
     """The largest figure of every space."""
     worst: dict[str, float] = {}
     for key, figure in figures:
-        worst[str(key[0])] = max(worst.get(str(key[0]), 0.0), figure)
+        worst[key[0]] = max(worst.get(key[0], 0.0), figure)
     return worst
 
 
@@ -176,8 +176,8 @@ class Spec:
 
     def index(self, key: Key) -> dict[str, int]:
         """The index values that a key belongs to; the inverse of `key`."""
-        over = [space for space in self.spaces[str(key[0])].over if space in self.index_spaces]
-        return dict(zip(over, key[1:], strict=True))  # type: ignore[arg-type]
+        over = [space for space in self.spaces[key[0]].over if space in self.index_spaces]
+        return dict(zip(over, key[1:], strict=True))
 
     @cached_property
     def sites(self) -> dict[Key, list[Site]]:
@@ -213,7 +213,7 @@ class Spec:
         return sorted(range(len(axes)), key=lambda i: -self._depth(axes[i].space))
 
     def _depth(self, space: str) -> int:
-        over = [o for o in self.batch_axes(space)] if space in self.spaces else []
+        over = self.batch_axes(space) if space in self.spaces else ()
         return 1 + max((self._depth(o) for o in over), default=0)
 
     def disk_names(self, names: Iterable[str]) -> dict[str, str]:

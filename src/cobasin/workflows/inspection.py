@@ -44,7 +44,7 @@ def describe_spaces(spec: Spec) -> list[dict]:
     used = {axis.space for entry in spec.entries.values() for b in entry.layout.blocks for axis in b.axes}
     elements: Counter[str] = Counter()
     for key in spec.sites:
-        elements[str(key[0])] += math.prod(spec.batch(str(key[0])))
+        elements[key[0]] += math.prod(spec.batch(key[0]))
     rows = []
     for name, space in spec.spaces.items():
         if name not in used:

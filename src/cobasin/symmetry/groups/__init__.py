@@ -3,8 +3,9 @@
 from cobasin.symmetry.groups.base import Group, Value
 from cobasin.symmetry.groups.diagonal import Diagonal
 from cobasin.symmetry.groups.gram import Gram
-from cobasin.symmetry.groups.isometry import General, Orthogonal, Rotation2
+from cobasin.symmetry.groups.isometry import General, Orthogonal
 from cobasin.symmetry.groups.permutation import Permutation
+from cobasin.symmetry.groups.rotation import Rotation2
 
 SignedPermutation = Permutation(signed=True)
 
