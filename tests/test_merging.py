@@ -204,6 +204,15 @@ def test_experts_are_fused_one_by_one_where_nothing_moves_them(monkeypatch):
     assert stacks
 
 
+def test_what_optimal_transport_cannot_follow_is_refused_before_it_is_matched(monkeypatch):
+    models = [checkpoint("mixtral/MixtralForCausalLM", seed) for seed in range(2)]
+    monkeypatch.setattr("cobasin.merging.merge.match_all", lambda *_, **__: pytest.fail("was matched"))
+    with pytest.raises(InputError, match="optimal transport cannot couple it; use another merge_method"):
+        merge(models, "ot_wts")
+    with pytest.raises(pytest.fail.Exception, match="was matched"):
+        merge(models, "linear")
+
+
 def test_a_base_in_memory_may_be_one_of_the_models():
     a, b = (checkpoint(CLASSIFIER, seed, torch.float32) for seed in (0, 1))
     found = merge([a, b], "task_arithmetic", base=a, symmetry="none", weights=[1, 1], normalize=True)

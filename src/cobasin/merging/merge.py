@@ -19,6 +19,7 @@ from cobasin.data.tokens import tokenizer_files
 from cobasin.errors import InputError
 from cobasin.finding.kept import Kept
 from cobasin.finding.match import Matched, match_all
+from cobasin.fusion.flow import flow_of
 from cobasin.fusion.registry import find
 from cobasin.merging.after import Afterwards, worse
 from cobasin.merging.fused import Fusion
@@ -189,6 +190,8 @@ def merge_recipe(
     (owner, *_) = owning = owners(recipe)
     afterwards = Afterwards.of(recipe, names, typed, owner)
     notes = [*recipe.notes, *repeated(names, typed, recipe.base), *unmerged(names, typed, owner)]
+    if recipe.method.couple is not None:
+        flow_of(typed[0])  # an architecture that it cannot follow is refused before models are matched
     report = progress or (lambda *_: None)
     parents = [model.checkpoint for model in typed]
     matched = _matched(recipe, names, typed, report, keep)

@@ -112,6 +112,8 @@ def _memory(recipe: Recipe, typed: list[Typed]) -> dict[str, int]:
         memory["fusing"] += len(typed) * moved
         if recipe.match.anchor == "consensus":
             memory["matching"] += whole  # a mean
+    if recipe.method.couple is not None:
+        memory["coupling"] = whole  # a model that is run to see how its modules follow one another
     if recipe.method.statistics is not None:
         maps = [entry.layout.shape for entry in spec.entries.values() if entry.index and len(entry.layout.shape) == 2]
         grams = sum((inputs + 1) ** 2 for _, inputs in maps) * FLOAT64  # less where maps read the same
