@@ -78,7 +78,7 @@ class _Move:
             _check_base(element, base, self.source)
         self.state = self._state({})
         self.form = self._form(self._carrying())
-        self.moved = self._moved(self.state)
+        self.moved = self._moved(self.form, self.state)
 
     def _carrying(self) -> set[str]:
         """The A that carry their norm's offset: those that can, and that do not lose precision by it.
@@ -94,8 +94,7 @@ class _Move:
             return able
         ends = []
         for carrying in (set(), able):
-            self.form = self._form(carrying)
-            moved = self._moved(self.state)
+            moved = self._moved(self._form(carrying), self.state)
             ends.append({name: float(moved[name].norm()) for name in able})
         eps = {name: torch.finfo(self.adapter.headers[self.typed.disk[name]].dtype).eps for name in able}
         return {name for name in able if ends[1][name] <= ends[0][name] * max(_GROWTH, _ROUNDING / eps[name])}
@@ -139,9 +138,9 @@ class _Move:
 
         return Lazy(self.typed.spec.entries, read)
 
-    def _moved(self, state: State) -> State:
+    def _moved(self, form: Form, state: State) -> State:
         """The tensors of base and adapter after the move; those that nobody asks for are not computed."""
-        form, spec, names = self.form, self.typed.spec, self.typed.spec.entries
+        spec, names = self.typed.spec, self.typed.spec.entries
         there = in_frames(form, Folded(form, state), frames_of(form, self.source))
         acted = Lazy(names, lambda name: act(spec, self.element.values, self.element.form.group, name, there[name]))
         back = in_frames(
@@ -246,7 +245,7 @@ class _Move:
         generator = torch.Generator().manual_seed(0)
         down = torch.randn(self.state[layer.down].shape, generator=generator, dtype=torch.float64)
         probe = self._state({layer.down: down})
-        moved = self._moved(probe)
+        moved = self._moved(self.form, probe)
         norms = [rows.flatten(1).norm(dim=1) for rows in (down, moved[layer.down])]
         problem = None
         if (norms[0] - norms[1]).abs().max() > EXACT * norms[0].max():
@@ -258,7 +257,8 @@ class _Move:
         shape = self.state[layer.magnitude].shape
         signs = torch.randint(0, 2, (_PROBES, *shape), generator=generator).double() * 2 - 1
         signs[0] = 1
-        ends = torch.stack([self._moved(self._state({layer.magnitude: one}))[layer.magnitude] for one in signs])
+        moved = (self._moved(self.form, self._state({layer.magnitude: one})) for one in signs)
+        ends = torch.stack([one[layer.magnitude] for one in moved])
         # a row that takes from one row only has a size that no signs change
         if (ends.abs() - ends[0].abs()).abs().max() > EXACT * ends.abs().max():
             problem = "the rows of its weight are mixed"

@@ -151,7 +151,7 @@ class _Pairs:
         """The Gram of these neurons and their partners alone."""
         pairs = _gram([(charge, x[rows, None], y[partners, None]) for charge, x, y in self._terms])
         if not self.gram.cross:
-            self.gram = pairs.map(*[lambda x: x.new_empty(len(self.order), *x.shape[1:])] * 2)
+            self.gram = pairs.map(lambda x: x.new_empty(len(self.order), *x.shape[1:]))
         self.gram.put(rows, pairs)
         self.order[rows] = partners
         return pairs

@@ -77,7 +77,7 @@ def propose_order(match: Match, base: Key) -> dict[Key, Value]:
 
         def each(key: Key) -> Gram:
             own, shared = by_heads(key)
-            return own.plus(shared.map(*[lambda x: share * x] * 2))
+            return own.plus(shared.map(lambda x: share * x))
 
         found = [_support(match, key, each(key), leading=4) for key in bases]
         within = assign(_total([*found, *inside]))  # [P, Q, S]: source of every target
@@ -97,7 +97,7 @@ def propose_order(match: Match, base: Key) -> dict[Key, Value]:
     chosen = torch.arange(len(perm), device="cpu")
     proposal: dict[Key, Value] = {base: {"perm": perm}}
     for key in bases:
-        picked = matched(key).map(*[lambda x: x.expand(len(perm), len(perm), *x.shape[2:])[perm, chosen]] * 2)
+        picked = matched(key).map(lambda x: x.expand(len(perm), len(perm), *x.shape[2:])[perm, chosen])
         proposal[key] = _listed(on_cpu(match.groups[key].project(picked, not match.choice.paper)), back)
     for key, own in experts.items():
         proposal[key] = _listed(on_cpu(own.best((p, q) for q, p in enumerate(perm.tolist()))), back)
@@ -111,7 +111,7 @@ def _by_heads(
 ) -> tuple[Gram, Gram]:
     """The Grams ``[P, Q, R, S, ...]`` of a basis: of what every head has for itself, of what those of a group share."""
     if inner is None:
-        return match.gram(key, family, pairs).map(*[lambda x: x.unsqueeze(2).unsqueeze(2)] * 2), Gram()
+        return match.gram(key, family, pairs).map(lambda x: x.unsqueeze(2).unsqueeze(2)), Gram()
     sites = match.sites(key)
     own = [site for site in sites if _carries(match, site, [inner])]
     shared = [site for site in sites if site not in own]

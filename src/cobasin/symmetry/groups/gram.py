@@ -53,8 +53,9 @@ class Gram:
             for charge, term in getattr(part, kind).items():
                 getattr(self, kind)[charge][rows] = term
 
-    def map(self, change: Callable[[Tensor], Tensor], norms: Callable[[Tensor], Tensor]) -> Gram:
-        """The Gram with ``change`` applied to every cross term and ``norms`` to every norm."""
+    def map(self, change: Callable[[Tensor], Tensor], norms: Callable[[Tensor], Tensor] | None = None) -> Gram:
+        """The Gram with ``change`` applied to every cross term, and to every norm, where ``norms`` is not."""
+        norms = norms or change
         return Gram(
             {charge: change(term) for charge, term in self.cross.items()},
             {charge: norms(term) for charge, term in self.source.items()},

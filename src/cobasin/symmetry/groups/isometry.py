@@ -77,7 +77,7 @@ class Isometry(Group):
         apart = high / low > 1 + _APART
         if apart.any():  # rare: unlike models in badly scaled gauges
             starts = _between(low[apart], high[apart], _STARTS[1:-1])
-            other, other_score = _best(*self._alternate(gram.map(*[lambda x: x[apart]] * 2), starts, _ROUNDS))
+            other, other_score = _best(*self._alternate(gram.map(lambda x: x[apart]), starts, _ROUNDS))
             better = other_score > score[apart]
             improved = apart.masked_scatter(apart, better)
             for part, x in best.items():
