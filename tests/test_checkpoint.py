@@ -214,6 +214,7 @@ def test_a_config_of_another_kind(tiny_bert):
     [
         ("llama-mqa-tied/LlamaForCausalLM", "LlamaModel"),
         ("gemma3/Gemma3ForCausalLM", "Gemma3TextModel"),
+        ("gpt2/GPT2LMHeadModel", "GPT2Model"),
         ("qwen3/Qwen3ForCausalLM", "Qwen3ForCausalLM"),  # the file has the head of a language model
     ],
 )

@@ -35,6 +35,13 @@ def models(folder, case, keys, value):
     return duplicate(folder / "anchor", "source", **dict(zip(keys, values, strict=True))), folder / "anchor"
 
 
+def said(case, keys):
+    """What a message calls these keys."""
+    made = model(case)
+    declared = declare(made.config, type(made).__name__, made.state_dict()).function_keys
+    return {key if key in declared else TODAY.get(key, key) for key in keys.split(" + ")}
+
+
 def same(a, b):
     """Whether two folders compute the same function, to rounding; another one is another beyond doubt."""
     found = verify(load(a), load(b), FLOAT32_PARTS)
@@ -50,7 +57,7 @@ def test_a_key_that_differs_is_refused(tmp_path, case, keys, value, effect):
     if effect in alone:
         refused_by_both(source, anchor, *alone[effect])
         return
-    named = {TODAY.get(key, key) for key in keys.split(" + ")}
+    named = said(case, keys)
     refused_by_both(source, anchor, str(source), str(anchor), *(f"{key} is " for key in named))
     if effect == FAILS:
         with pytest.raises(InputError, match="cannot be built by transformers"):
@@ -83,8 +90,7 @@ def test_tied_against_untied_heads(tmp_path, case):
 def test_every_key_of_every_declaration_is_in_the_table():
     covered = {}
     for case, keys, *_ in [*ROWS, *((case, "tie_word_embeddings") for case in TIED)]:
-        named = {TODAY.get(key, key) for key in keys.split(" + ")}
-        covered.setdefault(model(case).config.model_type, set()).update(named)
+        covered.setdefault(model(case).config.model_type, set()).update(said(case, keys))
     for case in CASES:
         made = model(case)
         keys = declare(made.config, type(made).__name__, made.state_dict()).function_keys
@@ -167,6 +173,41 @@ def test_the_mask_of_an_encoder_counts_where_it_decodes(tmp_path):
     refused_by_both(*ends, "is_causal is False in")
 
 
+@pytest.mark.parametrize("value", [True, None])
+@pytest.mark.parametrize("case", ["bert/BertForMaskedLM", "bart/BartModel", "modernbert/ModernBertModel"])
+def test_a_mask_that_only_one_config_speaks_of(tmp_path, case, value):
+    """Attention takes it from any config that has it, and each part of a model its own where there is none."""
+    source, anchor = models(tmp_path, case, "is_causal", value)
+    refused_by_both(source, anchor, f"is_causal is {value} in")
+
+
+def test_a_rotary_embedding_wider_than_a_head_is_refused(tmp_path):
+    source, anchor = models(tmp_path, "gptneox/GPTNeoXForCausalLM", "head_dim", 16)
+    refused_by_both(source, anchor, "head_dim beyond the size of a head is not covered")
+
+
+@pytest.mark.parametrize(
+    ("case", "key", "value"),
+    [
+        ("distilbert/DistilBertForMaskedLM", "sinusoidal_pos_embds", True),
+        ("gpt2/GPT2LMHeadModel", "reorder_and_upcast_attn", True),
+        ("bert/BertForMaskedLM", "hidden_act", "gelu_python"),
+        ("bert/BertForMaskedLM", "attention_head_size", 64),
+    ],
+)
+def test_a_key_that_changes_nothing_is_no_difference(tmp_path, case, key, value):
+    source, anchor = models(tmp_path, case, key, value)
+    assert run("match", source, anchor, "--out", tmp_path / "out").code == 0
+    assert same(anchor, source)
+
+
+@pytest.mark.parametrize("sizes", [{"num_hidden_layers": None}, {"hidden_size": 2}])
+def test_sizes_that_no_model_has_are_refused_in_one_line(tmp_path, sizes):
+    folder = tmp_path / "model"
+    model("phi/PhiForCausalLM").save_pretrained(folder)
+    refused_by_both(duplicate(folder, "other", **sizes), folder, "other")
+
+
 def test_the_end_of_a_text_as_old_configs_of_clip_have_it(tmp_path):
     source, anchor = models(tmp_path, "clip-text/CLIPTextModel", "eos_token_id", 2)
     assert run("match", source, anchor, "--out", tmp_path / "matched").code == 0
@@ -234,7 +275,11 @@ def test_one_value_in_two_spellings(tmp_path, case, key, values):
     ("case", "keys", "text"),
     [
         ("stablelm-12b/StableLmForCausalLM", {"rope_parameters": NO_ROPE}, "qk_layernorm = true without a rotary"),
-        ("llama-gqa/LlamaForCausalLM", {"per_layer_config": {"0": {"intermediate_size": 8}}}, "is not that of a Llama"),
+        (
+            "llama-gqa/LlamaForCausalLM",
+            {"per_layer_config": {"0": {"rms_norm_eps": 0.1}}},
+            "no declaration has layers with settings of their own",
+        ),
         ("vit/ViTForImageClassification", {"image_size": [8]}, "the config has a size of [8]; expected one number"),
     ],
 )

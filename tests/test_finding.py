@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from cobasin.checkpoints.checkpoint import load
-from cobasin.checkpoints.running import instantiate
+from cobasin.checkpoints.running import instantiate, probe
 from cobasin.checkpoints.typed import Typed
 from cobasin.data.synthetic import dead_leaves, synthetic_inputs, written
 from cobasin.errors import InputError
@@ -282,6 +282,28 @@ def test_a_recipe():
         "digest": None,
         "seed": 3,
     }
+
+
+@pytest.mark.parametrize("case", ["clip/CLIPModel", "siglip/SiglipModel"])
+def test_embeddings_of_two_towers_are_noted(case):
+    """Their logits stay; what is stored of their embeddings is of no use afterwards, unless the stream stays."""
+    models = [model(case, seed) for seed in (0, 1)]
+    inputs = probe(models[0].config, type(models[0]).__name__)
+    inputs = {name: x.double() if x.is_floating_point() else x for name, x in inputs.items()}
+
+    def embedded(symmetry):
+        element = api.match(*models, symmetry)
+        ends = (load(models[0]), transform(element, models[0], torch.float64))
+        with torch.no_grad():
+            a, b = (instantiate(end, torch.float64)(**inputs).text_embeds for end in ends)
+        return any("text_embeds" in note for note in element.report["notes"]), float((a - b).abs().max())
+
+    noted, change = embedded("full")
+    assert noted
+    assert change > 0.1
+    noted, change = embedded("ffn,heads,attention,scale")
+    assert not noted
+    assert change < 1e-6
 
 
 def test_embeddings_that_are_taken_from_a_model_with_a_head_are_noted(tmp_path):

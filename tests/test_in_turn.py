@@ -8,6 +8,7 @@ import torch
 from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.running import cast_floats, instantiate, probe
 from cobasin.checkpoints.typed import Typed
+from cobasin.data import Batch
 from cobasin.errors import InputError
 from cobasin.fusion.registry import find
 from cobasin.statistics.collect import collector
@@ -30,7 +31,7 @@ class Data:
 
     def __iter__(self):
         self.reads += 1
-        return (type("Batch", (), {"inputs": inputs, "labels": None}) for inputs in self.batches)
+        return (Batch(inputs, None) for inputs in self.batches)
 
 
 def candidates(case, count=2):

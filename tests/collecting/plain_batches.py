@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from types import SimpleNamespace
 
 import torch
 from torch import Tensor
+
+from cobasin.data import Batch
 
 PAD = {"labels": -100, "attention_mask": 0, "decoder_attention_mask": 0}
 
@@ -34,16 +35,16 @@ class PlainBatches:
     def skip(self, n: int) -> PlainBatches:
         return PlainBatches(self.all, self.size, self.start + n)
 
-    def __iter__(self) -> Iterator[SimpleNamespace]:
+    def __iter__(self) -> Iterator[Batch]:
         for first in range(self.start * self.size, self.rows, self.size):
             self.reads += 1
             yield batch(self.all[first : first + self.size])
 
 
-def batch(rows: Sequence[Row]) -> SimpleNamespace:
+def batch(rows: Sequence[Row]) -> Batch:
     """One padded batch of rows."""
     inputs = {name: _padded([row[name] for row in rows], PAD.get(name, 0)) for name in rows[0]}
-    return SimpleNamespace(labels=inputs.pop("labels", None), inputs=inputs)
+    return Batch(labels=inputs.pop("labels", None), inputs=inputs)
 
 
 def _padded(values: list[Tensor], pad: int) -> Tensor:

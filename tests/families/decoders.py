@@ -2,7 +2,7 @@
 
 import transformers as T
 
-from families import CAUSAL_KEYS, CHANGES, DECODER_HEADS, KEEPS, LINEAR_ROPE, PADDING_KEYS, SHAPES, SMALL, UNCOVERED
+from families import CAUSAL_KEYS, CHANGES, DECODER_HEADS, LINEAR_ROPE, PADDING_KEYS, SHAPES, SMALL, UNCOVERED
 
 _GPT2 = {"vocab_size": 40, "n_embd": 24, "n_layer": 2, "n_head": 4, "n_inner": 20, "n_positions": 32}
 _LLAMA3_ROPE = {
@@ -51,7 +51,6 @@ KEYS = {
         "layer_norm_epsilon": (0.1, CHANGES),
         "scale_attn_weights": (False, CHANGES),
         "scale_attn_by_inverse_layer_idx": (True, CHANGES),
-        "reorder_and_upcast_attn": (True, KEEPS),  # the same sums in another order
         "add_cross_attention": (True, UNCOVERED),
     },
     "gpt2/GPT2ForSequenceClassification": PADDING_KEYS,

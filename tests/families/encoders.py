@@ -83,7 +83,6 @@ KEYS = {
         **_NO_DECODER_KEYS,
         "n_heads": (2, CHANGES),
         "activation": ("relu", CHANGES),
-        "sinusoidal_pos_embds": (True, KEEPS),  # fills the position table before it is read from the file
     },
     "electra/ElectraForPreTraining": _BERT_KEYS,
     "albert/AlbertForMaskedLM": {**_KEYS, **_NO_DECODER_KEYS, "num_hidden_layers": (5, CHANGES)},

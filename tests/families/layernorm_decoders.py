@@ -13,6 +13,8 @@ _CLASSES = ("Model", "ForSequenceClassification")
 
 FAMILIES = {
     "gptneox": ("GPTNeoX", ("ForCausalLM", *DECODER_HEADS), T.GPTNeoXConfig, {**_PAD, **_PARTIAL}),
+    # of 6 coordinates of a head 2 are turned
+    "gptneox-narrow": ("GPTNeoX", ("ForCausalLM",), T.GPTNeoXConfig, {**_PAD, **_PARTIAL, "head_dim": 4}),
     "gptneox-sequential-tied": (
         "GPTNeoX",
         ("ForCausalLM",),
@@ -108,6 +110,7 @@ KEYS = {
         **_NORM_KEYS,
         **_OTHER_ROPE,
         "num_attention_heads": (2, CHANGES),
+        "head_dim": (4, CHANGES),  # only the rotary embedding reads it
         "use_parallel_residual": (False, CHANGES),
     },
     "gptneox/GPTNeoXForSequenceClassification": PADDING_KEYS,

@@ -2,7 +2,7 @@
 
 import transformers as T
 
-from families import CHANGES, ENCODER_HEADS, LINEAR_ROPES, SMALL
+from families import ANSWERING_HEADS, CHANGES, LINEAR_ROPES, SMALL
 
 _MODERNBERT = {
     **SMALL,
@@ -15,7 +15,7 @@ _MODERNBERT = {
 }
 
 FAMILIES = {
-    "modernbert": ("ModernBert", ENCODER_HEADS, T.ModernBertConfig, _MODERNBERT),
+    "modernbert": ("ModernBert", ANSWERING_HEADS, T.ModernBertConfig, _MODERNBERT),
     "modernbert-biased": (
         "ModernBert",
         ("ForMaskedLM", "ForSequenceClassification"),

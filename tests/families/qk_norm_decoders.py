@@ -19,7 +19,7 @@ FAMILIES = {
     "qwen3": ("Qwen3", HEADS, T.Qwen3Config, {**GROUPED, "head_dim": 8}),
     "gemma3": ("Gemma3", ("ForCausalLM",), T.Gemma3TextConfig, _GEMMA3),
     "gemma3-text": ("Gemma3Text", ("ForSequenceClassification", "Model"), T.Gemma3TextConfig, _GEMMA3),
-    "olmo2": ("Olmo2", HEADS, T.Olmo2Config, GROUPED),
+    "olmo2": ("Olmo2", ("ForCausalLM", "ForSequenceClassification", "Model"), T.Olmo2Config, GROUPED),
 }
 FLOAT32_PARTS: tuple[str, ...] = ("qwen3/", "gemma3", "olmo2")  # RMSNorm and rotary angles
 

@@ -4,7 +4,7 @@ import transformers as T
 
 from families import CAUSAL_KEYS, CHANGES, KEEPS, LINEAR_ROPE, PADDING_KEYS, SHAPES, SMALL
 
-HEADS = ("ForCausalLM", "ForSequenceClassification", "Model")
+HEADS = ("ForCausalLM", "ForSequenceClassification", "ForTokenClassification", "Model")
 GROUPED = {**SMALL, "num_key_value_heads": 2, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 _GEMMA = {**GROUPED, "head_dim": 8}
 
@@ -12,6 +12,12 @@ FAMILIES = {
     "mistral": ("Mistral", HEADS, T.MistralConfig, {**GROUPED, "sliding_window": 5}),
     "qwen2": ("Qwen2", HEADS, T.Qwen2Config, GROUPED),
     "phi3": ("Phi3", HEADS, T.Phi3Config, GROUPED),
+    "qwen2-unbiased": (
+        "Qwen2",
+        ("ForTokenClassification",),
+        T.Qwen2Config,
+        {**GROUPED, "token_classification_bias": False},
+    ),
     "phi3-partial": (
         "Phi3",
         ("ForCausalLM",),

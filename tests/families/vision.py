@@ -20,6 +20,7 @@ _BEIT_SHARED = {**_VIT, "use_shared_relative_position_bias": True, "use_absolute
 
 FAMILIES = {
     "vit": ("ViT", ("ForImageClassification", "Model"), T.ViTConfig, _VIT),
+    "vit-wide-heads": ("ViT", ("ForImageClassification",), T.ViTConfig, {**_VIT, "head_dim": 8}),
     "deit": ("DeiT", ("ForImageClassification", _TEACHER, "Model"), T.DeiTConfig, _VIT),
     # only bare models read the mask token
     "dinov2": ("Dinov2", ("ForImageClassification",), T.Dinov2Config, {**_DINO, "use_mask_token": False}),
@@ -40,7 +41,11 @@ LAYER_KEYS = {"num_attention_heads": (2, CHANGES), "hidden_act": ("relu", CHANGE
 PICTURE_KEYS = {"image_size": (16, SHAPES), "patch_size": (2, SHAPES)}
 _KEYS = LAYER_KEYS | PICTURE_KEYS
 KEYS = {
-    "vit/ViTForImageClassification": {**_KEYS, "pooler_act": ("relu", KEEPS)},  # there is no pooler
+    "vit/ViTForImageClassification": {
+        **_KEYS,
+        "pooler_act": ("relu", KEEPS),  # there is no pooler
+        "is_causal": (True, CHANGES),
+    },
     "vit/ViTModel": {"pooler_act": ("relu", CHANGES)},
     "deit/DeiTForImageClassificationWithTeacher": {**_KEYS, "pooler_act": ("relu", KEEPS)},
     "deit/DeiTModel": {"pooler_act": ("relu", CHANGES)},

@@ -39,8 +39,11 @@ def gpt2(request: Request) -> Spec:
             ValueBias(f"{fused}.bias", f"{output}.weight", f"{output}.bias", block=2),
         ),
         (
-            *("n_head", "activation_function", "layer_norm_epsilon", "scale_attn_weights"),
-            *("scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn"),
+            "n_head",
+            "activation_function",
+            "layer_norm_epsilon",
+            "scale_attn_weights",
+            "scale_attn_by_inverse_layer_idx",
         ),
         "transformer.",
     )

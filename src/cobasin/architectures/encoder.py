@@ -97,7 +97,9 @@ def bert_layer(prefix: str) -> dict[str, str]:
 def bert_spaces(request: Request, layers: tuple[str, ...] = LAYER) -> dict[str, Space]:
     """Spaces of BERT, RoBERTa and DeBERTa; ``layers`` are the index spaces in a layer's name."""
     config = request.config
-    width = getattr(config, "attention_head_size", config.hidden_size // config.num_attention_heads)
+    width = config.hidden_size // config.num_attention_heads
+    if config.model_type == "deberta-v2":  # the others ignore the key
+        width = getattr(config, "attention_head_size", width)
     return attention(config.num_attention_heads, width, layers) | {
         "layer": Space(config.num_hidden_layers),
         "resid": stream(config.hidden_size, request.head),
@@ -241,5 +243,5 @@ def distilbert(request: Request) -> Spec:
             ValueBias(f"{own}.v_lin.bias", f"{own}.out_lin.weight", f"{own}.out_lin.bias"),
         ),
         buffers=(r"embeddings\.position_ids",),
-        function_keys=("n_heads", "activation", "sinusoidal_pos_embds", *SAME_FUNCTION, *tie_keys(ties)),
+        function_keys=("n_heads", "activation", *SAME_FUNCTION, *tie_keys(ties)),
     )

@@ -137,7 +137,10 @@ def gpt_neox(request: Request) -> Spec:
     """GPT-NeoX and Pythia, with branches in parallel or one after the other. Files name the LM head ``embed_out``."""
     config = request.config
     width = config.hidden_size // config.num_attention_heads
-    bases, query, key = head_bases(width, HEAD, rotated_size(config, width))
+    # only the rotary embedding reads head_dim
+    rotated = rotated_size(config, getattr(config, "head_dim", None) or width)
+    require(rotated <= width, "head_dim beyond the size of a head")
+    bases, query, key = head_bases(width, HEAD, rotated)
     own, mlp = "layers.{layer}.attention", "layers.{layer}.mlp"
     layer, biases = megatron_layer(own, mlp, "head", query, key, config.attention_bias)
     name = "lm_head" if request.has("lm_head.weight") else "embed_out"
@@ -157,7 +160,10 @@ def gpt_neox(request: Request) -> Spec:
             "final_layer_norm": layers_of(head),
         },
         biases,
-        ("num_attention_heads", "hidden_act", "layer_norm_eps", "use_parallel_residual", *rope_keys(config)),
+        (
+            *("num_attention_heads", "hidden_act", "layer_norm_eps", "use_parallel_residual", "head_dim"),
+            *rope_keys(config),
+        ),
         "gpt_neox.",
     )
 

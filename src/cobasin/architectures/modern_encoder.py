@@ -8,7 +8,7 @@ offsets only where a reader has a bias. The norm in front of a tied decoder stay
 from __future__ import annotations
 
 from cobasin.architectures import Request, declares
-from cobasin.architectures.encoder import stream
+from cobasin.architectures.encoder import HEADS, stream
 from cobasin.architectures.parts import LAYER, labels, linear, rope_keys, tie_keys
 from cobasin.symmetry.gauges import Norm, ValueBias
 from cobasin.symmetry.groups import Orthogonal, Permutation, Rotation2
@@ -18,7 +18,7 @@ OWN, MLP = "layers.{layer}.attn", "layers.{layer}.mlp"
 PER_HEAD = ("layer", "head")
 
 
-@declares("ModernBert", "modernbert", "Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification")
+@declares("ModernBert", "modernbert", *HEADS)
 def modernbert(request: Request) -> Spec:
     """ModernBERT. Queries, keys and values are fused, and so are the gate of an FFN and what it multiplies."""
     config = request.config

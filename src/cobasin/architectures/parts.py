@@ -72,7 +72,9 @@ def output_head(
     if request.head == "ForSequenceClassification":
         return linear("score", "label", stream, bias=False), {}
     if request.head == "ForTokenClassification":
-        return linear(classifier, "label", stream), {}
+        # of the classes that all decoders share; those with a head of their own name it otherwise
+        biased = classifier != "score" or getattr(request.config, "token_classification_bias", True)
+        return linear(classifier, "label", stream, biased), {}
     ties = {f"{lm}.weight": embedding} if request.config.tie_word_embeddings else {}
     return linear(lm, "vocab", stream, biased), ties
 

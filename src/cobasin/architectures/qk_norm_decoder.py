@@ -63,7 +63,7 @@ def gemma3(request: Request) -> Spec:
     return gemma_sandwich(request, normed_basis(head_width(config), shared=True), attention)
 
 
-@declares("Olmo2", "olmo2", *HEADS)
+@declares("Olmo2", "olmo2", "Model", "ForCausalLM", "ForSequenceClassification")
 def olmo2(request: Request) -> Spec:
     """OLMo 2: norms behind attention and FFN only, and over all queries and all keys of a layer."""
     config = request.config

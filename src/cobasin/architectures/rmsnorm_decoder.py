@@ -30,7 +30,7 @@ from cobasin.symmetry.spec import Space, Spec
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
-HEADS = ("Model", "ForCausalLM", "ForSequenceClassification")
+HEADS = ("Model", "ForCausalLM", "ForSequenceClassification", "ForTokenClassification")
 OWN, MLP = "layers.{layer}.self_attn", "layers.{layer}.mlp"
 PER_GROUP = ("layer", "kv")
 QUERY, KEY = "(kv rep pair freq)", "(kv pair' freq)"
@@ -144,7 +144,7 @@ def _norm(gain: str, branch: Mapping[str, str]) -> Norm:
     return Norm(gain, tuple(name for name, type_ in branch.items() if type_.endswith(" resid")), centred=False)
 
 
-@declares("Llama", "llama", *HEADS, "ForTokenClassification")
+@declares("Llama", "llama", *HEADS)
 def llama(request: Request) -> Spec:
     """Llama, with multi-head, grouped-query and multi-query attention."""
     config = request.config

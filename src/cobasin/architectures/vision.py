@@ -96,18 +96,21 @@ def pre_norm(
     up: str = "ffn",
     norms: tuple[Norm, ...] = (),
     biases: tuple[FreeGauge, ...] = (),
+    width: int | None = None,
     **options,
 ) -> Spec:
     """A model around a stack of pre-LayerNorm layers.
 
     ``final`` is the norm behind the stack, which the weights of ``head`` read. ``biased`` says which of query, key
     and value have a bias, ``scales`` names the layer scales of attention and FFN. The norms fold where ``resid``
-    has a larger group for it; ``norms`` and ``biases`` are those of other parts.
+    has a larger group for it; ``norms`` and ``biases`` are those of other parts. ``width`` is the size of a head where
+    it is not that of the stream divided by their number.
     """
     query, key, value, output, before, after, first, second = (f"{names.layer}.{part}" for part in names[1:])
     scales = tuple(f"{names.layer}.{scale}" for scale in scales)
     heads = config.num_attention_heads
-    spaces = attention(heads, config.hidden_size // heads) | {"layer": Space(config.num_hidden_layers)} | spaces
+    width = width or config.hidden_size // heads
+    spaces = attention(heads, width) | {"layer": Space(config.num_hidden_layers)} | spaces
     if "ffn" not in spaces:
         spaces["ffn"] = Space(config.intermediate_size, neurons(config.hidden_act), LAYER, part="ffn")
     folding = (
@@ -176,6 +179,7 @@ def _vision(
         norm,
         head,
         prefix=f"{config.model_type}.",
+        width=getattr(config, "head_dim", None),
         **options,
     )
 

@@ -160,7 +160,7 @@ def _headless(architecture: str, headers: Mapping[str, Header]) -> bool:
     """Whether a file has no head of the class that the config names, of which Sentence Transformers runs the body."""
     import transformers
 
-    if architecture.endswith("ForCausalLM"):
+    if architecture.endswith(("ForCausalLM", "LMHeadModel")):
         return not any(re.search(r"\b(lm_head|embed_out)\.", name) for name in headers)
     prefix = getattr(getattr(transformers, architecture, None), "base_model_prefix", "")
     encoder = architecture.endswith(("ForMaskedLM", "ForPreTraining")) and bool(prefix)

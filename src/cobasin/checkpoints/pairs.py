@@ -15,7 +15,6 @@ from cobasin.errors import InputError
 
 # What Transformers takes for a key that a config does not have; some are in files of older versions only.
 _DEFAULTS = {
-    "is_causal": True,
     "use_bidirectional_attention": False,
     "position_embedding_type": "absolute",
     "is_decoder": False,
@@ -27,7 +26,12 @@ _DEFAULTS = {
     "position_buckets": -1,
     "conv_act": "tanh",
 }
-_ALSO_CALLED = {"swish": "silu"}
+# Names of one function, or of one that differs by rounding.
+_ALSO_CALLED = {
+    "swish": "silu",
+    "gelu_python": "gelu",
+    **dict.fromkeys(("gelu_accurate", "gelu_python_tanh", "gelu_pytorch_tanh", "gelu_fast"), "gelu_new"),
+}
 # Two models that say the same in the first of these files that both have, have the same vocabulary.
 _VOCABULARY_FILES = (
     "tokenizer.json",
@@ -56,10 +60,12 @@ def check_pair(source: Typed, anchor: Typed) -> None:
             f"{a.label} is a {a.architecture}, {b.label} is a {b.architecture}: only models of one architecture match"
             + why
         )
+    keys = (*source.spec.function_keys, *anchor.spec.function_keys)
+    masks = [f"{part}{dot}is_causal" for part, dot, _ in (key.rpartition(".") for key in keys)]  # of every tower
     problems = [
-        f"{key} is {_setting(a, key)!r} in {a.label} and {_setting(b, key)!r} in {b.label}"
-        for key in dict.fromkeys((*source.spec.function_keys, *anchor.spec.function_keys))
-        if _setting(a, key) != _setting(b, key)
+        f"{key} is {_setting(source, key)!r} in {a.label} and {_setting(anchor, key)!r} in {b.label}"
+        for key in dict.fromkeys((*keys, *masks))
+        if _setting(source, key) != _setting(anchor, key)
     ]
     for name, space in source.spec.spaces.items():
         other = anchor.spec.spaces.get(name)
@@ -78,7 +84,8 @@ def check_pair(source: Typed, anchor: Typed) -> None:
 def embeds(checkpoint: Checkpoint) -> bool:
     """Whether Sentence Transformers takes the states of this model for embeddings, though its file has a head."""
     folder = checkpoint.folder
-    return folder is not None and (folder / "modules.json").is_file() and "For" in checkpoint.architecture
+    headed = "For" in checkpoint.architecture or checkpoint.architecture.endswith("LMHeadModel")
+    return folder is not None and (folder / "modules.json").is_file() and headed
 
 
 def _only_in_one(source: Typed, anchor: Typed) -> list[str]:
@@ -97,17 +104,21 @@ def _only_in_one(source: Typed, anchor: Typed) -> list[str]:
     return found
 
 
-def _setting(checkpoint: Checkpoint, key: str) -> object:
+def _setting(typed: Typed, key: str) -> object:
     """What the config says; of a rotary embedding without the old name of its type, which some files repeat.
 
     A dotted key (``text_config.hidden_act``) is looked up in a config within the config.
     """
+    config = typed.checkpoint.config
 
     def said(part: object, name: str) -> object:
+        if name == "is_causal":  # attention takes it from any config that has it, null as well
+            unsaid = None if config.is_encoder_decoder else key in typed.spec.function_keys
+            return getattr(part, name, "as the code has it" if unsaid is None else unsaid)
         found = getattr(part, name, None)
         return _DEFAULTS.get(name) if found is None else found
 
-    value = reduce(said, key.split("."), checkpoint.config)
+    value = reduce(said, key.split("."), config)
     if key == "pos_att_type" and isinstance(value, (list, tuple)):
         return sorted(value)
     if key.endswith(("image_size", "patch_size")) and isinstance(value, (int, list, tuple)):

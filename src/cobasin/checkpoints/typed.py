@@ -16,7 +16,6 @@ from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.weight_files import listed
 from cobasin.errors import InputError
 from cobasin.symmetry.spec import Spec
-from cobasin.symmetry.types import TypeSyntaxError
 
 
 @dataclass(frozen=True)
@@ -40,14 +39,17 @@ class Typed(Mapping[str, Tensor]):
             raise InputError(
                 f"{label}: the config is of model_type {config.model_type!r}, but {architecture} is of {expected!r}"
             )
+        if config.is_heterogeneous:
+            raise InputError(f"{label}: per_layer_config: no declaration has layers with settings of their own")
         try:
             spec = declare(config, architecture, checkpoint.headers)
+            headers = {name: (header.shape, header.dtype) for name, header in checkpoint.headers.items()}
+            problems = spec.problems(headers)
         except InputError as error:
             raise InputError(f"{label}: {error}") from error
-        except (ArithmeticError, TypeError, TypeSyntaxError, RuntimeError) as error:
+        except (ArithmeticError, TypeError, ValueError, RuntimeError) as error:
             # transformers lets some impossible sizes pass, and does not say what differs from layer to layer
             raise InputError(f"{label}: the config is not that of a {architecture}: {error}") from error
-        problems = spec.problems({name: (header.shape, header.dtype) for name, header in checkpoint.headers.items()})
         if problems:
             unexpected = any(line.startswith("unexpected") for line in problems)
             way_out = ". Remove what is unexpected from the file, or name the class that reads it in config.json"
@@ -188,4 +190,5 @@ def check_finite(label: str, name: str, tensor: Tensor) -> None:
 
 
 def _is_finite(tensor: Tensor) -> bool:
-    return all(math.isfinite(end) for end in torch.aminmax(tensor))  # one pass, and NaN shows in both ends
+    # one pass, and NaN shows in both ends
+    return not tensor.numel() or all(math.isfinite(end) for end in torch.aminmax(tensor))

@@ -38,6 +38,10 @@ EMBEDS = (
     "modules.json: Sentence Transformers takes embeddings from this model, without its head; what the head puts out "
     "is kept, embeddings are in another basis"
 )
+JOINT = (
+    "what the two towers say of each other is kept; text_embeds and image_embeds are in another basis: make those that "
+    "are stored anew, or leave the stream where it is (--symmetry ffn,heads,attention,scale)"
+)
 AVERAGED = "cobasin merge averages models whose head was untied; other tools do so only with an untied anchor"
 
 
@@ -84,6 +88,8 @@ class CommonForm:
             self.notes.append("the label sets differ: the task heads were moved along, but not compared")
         if "residual" in choice.parts and any(embeds(model.checkpoint) for model in typed):
             self.notes.append(EMBEDS)
+        if "residual" in choice.parts and any(key[0] == "joint" for key in forms[0].spec.sites if forms[0].acts(key)):
+            self.notes.append(JOINT)
         states = [canonical(form, model) for form, model in zip(forms, self.typed, strict=True)]
         tied = {name for form in forms for name in form.spec.tied}  # repeats another tensor, if only in some models
         place = search.place() if search else CPU
