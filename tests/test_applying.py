@@ -1,6 +1,7 @@
 """Elements applied to models other than the one that was matched, and undone."""
 
 import copy
+import json
 
 import pytest
 import torch
@@ -8,11 +9,14 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from cobasin.checkpoints.checkpoint import load
+from cobasin.checkpoints.running import instantiate, probe
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
 from cobasin.finding import match as api
 from cobasin.finding.applying import transform
+from cobasin.merging.merge import merge
 from cobasin.symmetry.element import Element
+from command_line import edit_json, run
 from tiny_models import checkpoint, model
 
 
@@ -127,3 +131,32 @@ def test_large_conditions_are_noted():
         anchor.bert.encoder.layer[0].attention.self.query.weight[0] *= 1e4
     notes = api.match(source, load(anchor.bfloat16()), "gl").report["notes"]
     assert any("amplifies the rounding of the file" in note for note in notes)
+
+
+def named_heads(folder):
+    """What Whisper's times of words are read from: the cross-attention of the heads that a file names."""
+    made = load(folder)
+    running = instantiate(made, torch.float64)
+    running.set_attn_implementation("eager")
+    inputs = probe(made.config, made.architecture, 0)
+    inputs = {name: x.double() if x.is_floating_point() else x for name, x in inputs.items()}
+    with torch.no_grad():
+        attended = running(**inputs, output_attentions=True).cross_attentions
+    heads = json.loads((folder / "generation_config.json").read_text())["alignment_heads"]
+    return heads, torch.stack([attended[layer][:, head] for layer, head in heads])
+
+
+def test_heads_that_a_file_names_are_named_where_they_are(tmp_path):
+    folders = [tmp_path / str(seed) for seed in range(2)]
+    for seed, folder in enumerate(folders):
+        model("whisper/WhisperForConditionalGeneration", seed).save_pretrained(folder)
+        heads = [[0, 0], [0, 1], [1, 0], [1, 1], [2, 1]]
+        edit_json(folder / "generation_config.json", lambda said, heads=heads: said.update(alignment_heads=heads))
+    assert run("match", folders[1], folders[0], "--out", tmp_path / "matched").code == 0
+    (before, expected), (after, found) = named_heads(folders[1]), named_heads(tmp_path / "matched")
+    assert torch.allclose(found, expected, rtol=0, atol=1e-9)
+    assert after != before
+    (tmp_path / "matched" / "generation_config.json").write_bytes((folders[1] / "generation_config.json").read_bytes())
+    assert not torch.allclose(named_heads(tmp_path / "matched")[1], expected, rtol=0, atol=1e-3)
+    merged = merge([folders[1], folders[0]], symmetry="full", anchor=1)  # the first moves, and its files go along
+    assert json.loads(merged.checkpoint.beside["generation_config.json"])["alignment_heads"] == after

@@ -27,7 +27,14 @@ FAMILIES = {
     "gemma": ("Gemma", HEADS, T.GemmaConfig, _GEMMA),
     "gemma2": ("Gemma2", HEADS, T.Gemma2Config, {**_GEMMA, "sliding_window": 12, "query_pre_attn_scalar": 7}),
 }
-FLOAT32_PARTS: tuple[str, ...] = ("mistral", "qwen2/", "phi3", "gemma/", "gemma2")  # RMSNorm and rotary angles
+FLOAT32_PARTS: tuple[str, ...] = (
+    "mistral",
+    "qwen2/",
+    "qwen2-unbiased",
+    "phi3",
+    "gemma/",
+    "gemma2",
+)  # RMSNorm and rotary angles
 
 HEAD_KEY = "num_attention_heads + num_key_value_heads + head_dim"
 RMS_KEYS = {

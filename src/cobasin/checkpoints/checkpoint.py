@@ -57,7 +57,8 @@ class Checkpoint(Tensors):
     `headers` holds every tensor's dtype, shape and shard in file order; `checkpoint[name]` reads (or
     computes) one tensor through `read`, which must be safe to call from several threads. `architecture` is
     the name of the model class that the tensors belong to; `folder` is where the model's other files
-    (tokenizer ...) are, and `stored` says whether its tensors are those of the files there.
+    (tokenizer ...) are, `beside` the contents, by name, of those that are others than there, and `stored` says
+    whether its tensors are those of the files there.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Checkpoint(Tensors):
         self.read = read
         self.folder = folder
         self.stored = stored
+        self.beside: dict[str, str] = {}
 
     @property
     def running_dtype(self) -> torch.dtype:

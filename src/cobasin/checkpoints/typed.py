@@ -74,7 +74,9 @@ class Typed(Mapping[str, Tensor]):
         def read(on_disk: str) -> Tensor:
             return self[own[on_disk]] if on_disk in own else self.checkpoint[on_disk]
 
-        return Typed(Checkpoint(label, config, architecture, headers, read, self.checkpoint.folder), spec)
+        untied = Checkpoint(label, config, architecture, headers, read, self.checkpoint.folder)
+        untied.beside = self.checkpoint.beside
+        return Typed(untied, spec)
 
     @cached_property
     def disk_names(self) -> dict[str, str]:
@@ -176,7 +178,9 @@ class Typed(Mapping[str, Tensor]):
                 )
             return tensor
 
-        return Checkpoint(source.label, config, source.architecture, headers, read, source.folder)
+        moved = Checkpoint(source.label, config, source.architecture, headers, read, source.folder)
+        moved.beside = source.beside
+        return moved
 
 
 def check_finite(label: str, name: str, tensor: Tensor) -> None:

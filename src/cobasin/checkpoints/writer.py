@@ -80,7 +80,7 @@ def write(
         total_size = checkpoint.size
         index = {"metadata": {"total_size": total_size}, "weight_map": weight_map}
         _write_file(folder / INDEX_FILE, json.dumps(index, indent=2, sort_keys=True) + "\n")
-    write_beside(folder, checkpoint.folder, files or {})
+    write_beside(folder, checkpoint.folder, {**checkpoint.beside, **(files or {})})
     if checkpoint.folder is not None and not (folder / GENERATION_FILE).exists():
         _keep_generation(checkpoint, checkpoint.folder, folder)
     # Last: without a config no loader takes the folder for a model.

@@ -14,6 +14,7 @@ from cobasin.adapters.move import move_adapter
 from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
+from cobasin.finding.beside import moved_beside
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.state import Lazy, squared_distance
 
@@ -36,7 +37,9 @@ def transform(element: Element, source: Any, dtype: torch.dtype | None = None) -
     """
     typed = typed_for(element, source)
     state = typed if dtype is None else Lazy(typed, lambda name: typed[name].to(dtype))
-    return typed.derived(element.apply(state), dtype)
+    moved = typed.derived(element.apply(state), dtype)
+    moved.beside = moved_beside(element, typed.checkpoint)
+    return moved
 
 
 def transform_adapter(

@@ -17,6 +17,7 @@ from cobasin.checkpoints.typed import Typed
 from cobasin.checkpoints.writer import Content
 from cobasin.data.tokens import tokenizer_files
 from cobasin.errors import InputError
+from cobasin.finding.beside import moved_beside
 from cobasin.finding.kept import Kept
 from cobasin.finding.match import Matched, match_all
 from cobasin.fusion.flow import flow_of
@@ -213,6 +214,9 @@ def merge_recipe(
         merged[0], after = afterwards.run(fusion, matched, merged[0], report)
         notes += worse(after)
     checkpoints = [result(recipe, fusion.typed[one], state) for one, state in zip(owning, merged, strict=True)]
+    for one, checkpoint in zip(owning, checkpoints, strict=True):
+        if (element := matched.elements[one]) is not None:
+            checkpoint.beside = moved_beside(element, parents[one])
     return Merge(recipe, names, parents, checkpoints, matched, fusion.weights, fusion.statistics.report, notes, after)
 
 

@@ -1,0 +1,36 @@
+"""What files beside a model's tensors say of its heads, after an element has put these in another order."""
+
+from __future__ import annotations
+
+import json
+
+from cobasin.checkpoints.checkpoint import Checkpoint
+from cobasin.checkpoints.weight_files import read_json
+from cobasin.checkpoints.writer import GENERATION_FILE
+from cobasin.symmetry.element import Element
+
+NAMED = "alignment_heads"
+"""In Whisper's `generation_config.json`: [layer, head] of the cross-attention that the times of words are read from."""
+
+
+def moved_beside(element: Element, source: Checkpoint) -> dict[str, str]:
+    """The contents, by name, of the source's files that are others for the model that the element makes of it.
+
+    Raises:
+        InputError: such a file cannot be read.
+    """
+    path = None if source.folder is None else source.folder / GENERATION_FILE
+    if path is None or not path.is_file():
+        return source.beside
+    said = json.loads(source.beside.get(GENERATION_FILE, "null")) or read_json(path)
+    named = said.get(NAMED)
+    if not isinstance(named, list) or any(not isinstance(one, list) or len(one) != 2 for one in named):
+        return source.beside
+    moved = [[layer, _place(element, layer, head)] for layer, head in named]
+    return source.beside | {GENERATION_FILE: json.dumps(said | {NAMED: moved}, indent=2) + "\n"}
+
+
+def _place(element: Element, layer: int, head: int) -> int:
+    order = element.values.get(("cross_head", layer), {}).get("perm")
+    heads = [] if order is None else order.tolist()
+    return heads.index(head) if head in heads else head
