@@ -96,6 +96,12 @@ class Checkpoint(Tensors):
         """Numbers in all tensors."""
         return sum(math.prod(header.shape) for header in self.headers.values())
 
+    @property
+    def rounding(self) -> float:
+        """The unit in the last place, relative, of the coarsest tensor of real numbers."""
+        dtypes = {header.dtype for header in self.headers.values() if header.dtype.is_floating_point}
+        return max(torch.finfo(dtype).eps for dtype in dtypes)
+
     def __repr__(self) -> str:
         return f"Checkpoint({self.label!r}, {self.architecture}, {len(self)} tensors)"
 

@@ -174,8 +174,7 @@ def _same(
     if all(_equal(first[name], second[name]) for name in counted):
         heads = "" if first.labels == second.labels else ", but for the heads"
         return True, f"the files hold the same numbers, up to their dtype{heads}", None
-    headers = [header for model in typed for header in model.checkpoint.headers.values()]
-    rounding = max(torch.finfo(header.dtype).eps for header in headers if header.dtype.is_floating_point)
+    rounding = max(model.checkpoint.rounding for model in typed)
     # with other labels the outputs are others, whatever the rest
     runs = first.labels == second.labels and first.checkpoint.parameters <= VERIFIED_PARAMETERS
     if not matched.relative <= (NEAR if runs else 1) * rounding + ARITHMETIC < files.relative:

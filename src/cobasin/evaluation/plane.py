@@ -82,9 +82,8 @@ def loss_plane(
     share = blend.inner(along, across) / base**2 if base else 0.0  # of b - a in c - a
     upright = [c - share * b for b, c in zip(along, across, strict=True)]
     height = math.sqrt(blend.inner(upright, upright))
-    dtypes = [header.dtype for model in opened for header in model.headers.values() if header.dtype.is_floating_point]
     size = math.sqrt(blend.inner([1.0, 0.0, 0.0], [1.0, 0.0, 0.0]))
-    rounding = _ROUNDING * max(torch.finfo(dtype).eps for dtype in dtypes) * size
+    rounding = _ROUNDING * max(model.rounding for model in opened) * size
     if height <= max(_FLAT * base, rounding) or not base:
         labels = ", ".join(model.label for model in opened)
         raise InputError(f"{labels}: lie on one line in weights, so there is no plane through them")

@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
-
 from cobasin.checkpoints.pairs import check_pair, embeds
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
@@ -261,8 +259,7 @@ def _forms(
 
 def _amplification(condition: float, model: Typed) -> list[str]:
     """A note where a map of this condition would make the rounding of the model's file visible."""
-    headers = model.checkpoint.headers.values()
-    rounding = condition * max(torch.finfo(h.dtype).eps for h in headers if h.dtype.is_floating_point)
+    rounding = condition * model.checkpoint.rounding
     if rounding <= COARSE:
         return []
     return [

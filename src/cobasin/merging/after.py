@@ -27,6 +27,7 @@ from cobasin.recipe import Recipe
 from cobasin.recipe.after import After
 from cobasin.statistics.collect import device_of
 from cobasin.statistics.modules import built, by_spec_name
+from cobasin.statistics.rows import row_count
 from cobasin.symmetry.form import Form
 from cobasin.symmetry.state import Lazy, State
 
@@ -110,7 +111,7 @@ class Afterwards:
         judge = Judge([parents[i].model for i in self.teachers], self.inputs.task)
         against = [*(["parents"] if self.teachers else []), *(["labels"] if self.inputs.labelled else [])]
         report: dict[str, Any] = {
-            "inputs": self.inputs.report | {"held_out": sum(len(next(iter(one.inputs.values()))) for one in held)},
+            "inputs": self.inputs.report | {"held_out": sum(row_count(one.inputs) for one in held)},
             "losses": {},
         }
 

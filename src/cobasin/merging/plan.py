@@ -57,7 +57,7 @@ def plan(recipe: Recipe, models: Mapping[str, Any]) -> dict[str, Any]:
         "head": head,
         "folders": len(results) if head == "keep" else None,
         "tensors": len(results[0].headers),
-        "parameters": sum(math.prod(header.shape) for header in results[0].headers.values()),
+        "parameters": results[0].parameters,
         "bytes_read": sum(model.checkpoint.size for model in typed),
         "bytes_written": sum(result.size for result in results),
         "memory": _memory(recipe, typed),

@@ -109,7 +109,7 @@ def _take_apart(check: Check, typed: Typed, reference: Tensor) -> Check:
     pieces = {space: change(moved(typed, one), reference) for space, one in _spaces(Form(typed.spec))}
     broken = [space for space, size in pieces.items() if size > ROUNDING]
     found: list[str] = []
-    if sum(math.prod(header.shape) for header in typed.checkpoint.headers.values()) <= REPAIRED:
+    if typed.checkpoint.parameters <= REPAIRED:
         for space in broken:
             found += repairs(typed.spec, space, lambda spec, space=space: _keeps(typed, spec, space, reference))
     return replace(check, pieces=pieces, repairs=list(dict.fromkeys(found)))
