@@ -125,10 +125,15 @@ def test_verify(tmp_path):
     assert (same.code, different.code) == (0, 1)
     assert same.out.startswith("same function: relative difference 0.0e+00")
     assert different.out.startswith("different functions: relative difference ")
-    edit_tensors(anchor, lambda tensors: tensors["bert.embeddings.LayerNorm.bias"].fill_(float("nan")))
+    edit_tensors(anchor, lambda tensors: [tensor.zero_() for tensor in tensors.values()])
     undecided = run("verify", source, anchor)
     assert undecided.code == 2
-    assert undecided.out == f"cannot tell: the outputs of {anchor} are not finite\n"
+    assert undecided.out == f"cannot tell: the outputs of {anchor} are all 0\n"
+    name = "bert.embeddings.LayerNorm.bias"
+    edit_tensors(anchor, lambda tensors: tensors[name].fill_(float("nan")))
+    broken = run("verify", source, anchor)
+    assert broken.code == 2
+    assert broken.err.startswith(f"error: {anchor}: {name} has NaN or infinite values")
 
 
 def test_verify_with_a_tolerance(tmp_path):
