@@ -119,6 +119,25 @@ def test_match_only_some_symmetries_and_layers(tmp_path):
     assert all("encoder.layer.1.attention" in name for name in moved)
 
 
+def test_a_matched_model_that_its_dtype_does_not_hold_is_told(tmp_path):
+    """Offsets that are large in the anchor's norms, and not in the source's, are moved into what reads them."""
+    source, anchor = pair(tmp_path, "gpt2/GPT2LMHeadModel", torch.bfloat16)
+
+    def outlying(tensors):
+        for name, tensor in tensors.items():
+            if "ln_" in name and name.endswith("bias"):
+                tensor[3] = 1000.0
+
+    finished = run("match", source, anchor, "--out", tmp_path / "near")
+    assert "rounded to the dtypes" not in finished.out
+    edit_tensors(anchor, outlying)
+    finished = run("match", source, anchor, "--out", tmp_path / "far")
+    assert finished.code == 0
+    assert "note: rounded to the dtypes of the file it is not surely the same function: " in finished.out
+    assert "; rounded to the dtypes of the file, " in (tmp_path / "far" / "README.md").read_text()
+    assert run("verify", source, tmp_path / "far").code != 0
+
+
 def test_verify(tmp_path):
     source, anchor = pair(tmp_path, BERT)
     same, different = run("verify", source, source), run("verify", source, anchor)

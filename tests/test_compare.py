@@ -12,6 +12,8 @@ from cobasin.comparing.agreement import OUTSIDE, Difference
 from cobasin.comparing.compare import _shared, compare
 from cobasin.comparing.distance import distance
 from cobasin.errors import InputError
+from cobasin.finding.applying import transform
+from cobasin.finding.match import match
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import form_of
 from cobasin.workflows import compare as compare_workflow
@@ -162,6 +164,15 @@ def test_distances_are_those_of_the_tensors():
         assert row["before"] == pytest.approx(squared**0.5, rel=1e-6)
         assert len(row["agreement"]) == len(row["chance"]) == 101
     assert found.spaces["resid"]["layers"] == {}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_independent_models_stay_so_when_one_was_matched_to_the_other(case):
+    """Its coordinates have their places then, and that is all."""
+    anchor, source = original(case), original(case, 1)
+    found = compare(anchor, transform(match(source, anchor), source))
+    assert found.kept > 0.5
+    assert found.verdict == "independent", found.reason
 
 
 def test_heads_of_different_labels_are_not_compared():

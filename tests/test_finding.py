@@ -206,6 +206,15 @@ def test_data_takes_the_place_of_what_is_made_up():
     assert reports[2]["inputs"]["digest"] is None
 
 
+@pytest.mark.parametrize("method", ["activations", "learned"])
+def test_inputs_on_which_models_overflow_are_refused(method):
+    pixels = torch.zeros(8, 8, 3)
+    pixels[0, 0, 0] = torch.nan
+    data = [{"image": pixels.numpy(), "label": 0}] * 4
+    with pytest.raises(InputError, match="overflow on"):
+        api.match(*unrelated(VIT), method=method, data=data)
+
+
 def test_many_models():
     models = [checkpoint(GPT2, seed) for seed in range(3)]
     matched = api.match_all(models, method="activations", anchor="medoid", samples=8)

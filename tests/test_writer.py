@@ -145,6 +145,8 @@ def test_other_files_are_carried_along(folder, tmp_path):
         "optimizer.pt",
         "pytorch_model.bin.index.json.bin",
         "tf_model.h5.index.json",
+        "eval_results.json",
+        "trainer_state.json",
     ]
     for name, text in {**carried, **dict.fromkeys(left, "x")}.items():
         (folder / name).parent.mkdir(exist_ok=True)

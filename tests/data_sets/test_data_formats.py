@@ -355,7 +355,7 @@ def test_without_datasets_or_network(monkeypatch):
         ("a.txt", "x", {"split": "train"}, "is one file, without a split"),
         ("a.txt", "x", {"name": "main"}, "'name' is for data sets of the hub"),
         ("a.txt", "x", {"format": "datasets"}, ".parquet or .arrow"),
-        ("a.parquet", "x", {}, "datasets cannot load it"),
+        ("a.parquet", "x", {}, "datasets cannot load it: Parquet"),
     ],
 )
 def test_bad_files(tmp_path, name, content, options, message):

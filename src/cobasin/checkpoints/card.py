@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 NOT_VERIFIED = "not run on probe inputs (large model); check with cobasin verify"
 _FRONT = "---\nlibrary_name: transformers\ntags:\n- merge\n- cobasin\n---\n"
 _ADAPTER_FRONT = _FRONT.replace("transformers", "peft")
@@ -34,7 +37,7 @@ def anchor(report: dict) -> str:
 def applied(report: dict) -> str:
     """The card of a model or an adapter that was moved by a saved element."""
     verification = report["verification"]
-    function = "not run on probe inputs" if verification is None else verification["reason"]
+    function = "not run on probe inputs" if verification is None else _verified(verification)
     notes = "".join(f"- note: {note}\n" for note in report["notes"])
     return (
         f"{_front(report)}# {report['model']}, moved by {report['element']}\n\n"
@@ -131,7 +134,7 @@ def _front(report: dict) -> str:
 
 def _numbers(report: dict) -> str:
     verification = report["verification"]
-    function = report.get("not_verified", NOT_VERIFIED) if verification is None else verification["reason"]
+    function = report.get("not_verified", NOT_VERIFIED) if verification is None else _verified(verification)
     deviation = max(report["deviation_from_group"].values(), default=0.0)
     notes = "".join(f"- note: {note}\n" for note in report["notes"])
     worst = ", ".join(f"{space} {figure:.3g}" for space, figure in report.get("condition", {}).items())
@@ -144,3 +147,8 @@ def _numbers(report: dict) -> str:
         f"- function, in float64: {function}\n"
         f"- deviation of the transformation from its group: {deviation:.1e}\n{notes}"
     )
+
+
+def _verified(verification: Mapping[str, Any]) -> str:
+    rounded = verification.get("rounded")
+    return verification["reason"] + (f"; rounded to the dtypes of the file, {rounded}" if rounded else "")

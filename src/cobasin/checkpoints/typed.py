@@ -183,6 +183,13 @@ class Typed(Mapping[str, Tensor]):
         return moved
 
 
+def equally_tied(models: list[Typed]) -> list[Typed]:
+    """With all output heads untied, unless all are tied alike."""
+    if all(model.spec.tied == models[0].spec.tied for model in models):
+        return models
+    return [model.untied() for model in models]
+
+
 def check_finite(label: str, name: str, tensor: Tensor) -> None:
     """Refuse a tensor of a file that holds NaN or infinite values.
 

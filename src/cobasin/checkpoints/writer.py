@@ -26,6 +26,10 @@ from cobasin.errors import InputError
 from cobasin.execution.parts import Part
 
 _DTYPE_NAMES = {dtype: name for name, dtype in SAFETENSORS_DTYPES.items()}
+_OF_THE_SOURCE = {
+    *("config.json", "cobasin.json", "trainer_state.json"),
+    *("all_results.json", "eval_results.json", "train_results.json", "test_results.json", "predict_results.json"),
+}
 _WEIGHT_SUFFIXES = {
     *(".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".onnx_data"),
     *(".gguf", ".tflite", ".ot"),
@@ -195,8 +199,8 @@ def _carry(source: Path, folder: Path) -> None:
         name = path.relative_to(source)
         hidden = any(part.startswith(".") for part in name.parts)
         weights = (path.suffix in _WEIGHT_SUFFIXES or path.name.endswith(".index.json")) and path not in beside
-        # README and report describe the source, and the config is written anew.
-        described = path.name in ("config.json", "cobasin.json") or path.stem.lower() == "readme"
+        # README, report and scores describe the source, and the config is written anew.
+        described = path.name in _OF_THE_SOURCE or path.stem.lower() == "readme"
         own = len(name.parts) == 1 and described
         if path.is_file() and not (hidden or weights or own):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)

@@ -4,15 +4,17 @@ Both are brought to canonical form and matched by the whole symmetry group, so t
 Two figures then tell the cases apart:
 
 * ``kept``, the share of coordinates (neurons, directions of heads and of the residual stream) that matching leaves
-  where they are. Fine-tuning leaves neurons in their places, and nothing else does: of n neurons in random order one
-  stays by chance, whatever n, and the trace of a random rotation is about 0. From 1/2 on, the models **share a base**.
+  where they are. Fine-tuning leaves neurons in their places: of n neurons in random order one stays by chance, whatever
+  n, and the trace of a random rotation is about 0. So do models of which one was matched to the other before, of
+  whatever origin, which the second figure tells.
 * ``shared``, how far the matched layers are from what chance gives, on the way to equality. A layer's agreement is
   ``c = 1 - |a - b|²/(|a|² + |b|²)``: 0 for unrelated weights, 1 for equal ones. Matching finds some agreement between
   any two models, the more the smaller they are. That floor f is measured, by matching a copy of one of them whose
   tensors are shuffled along every axis (the same entries and shapes, no relation). ``shared`` is the median over the
   layers of ``(c - f)/(1 - f)``. Models ``s + a`` and ``s + b`` whose own parts a and b are unrelated agree by
-  ``|s|²/(|s|² + |a|²)``, so from 1/2 on they have more in common than apart: they **share a basin**, as a model does
-  with a scrambled copy of a fine-tune of it. Models from different seeds agree beyond chance in what their data
+  ``|s|²/(|s|² + |a|²)``, so from 1/2 on they have more in common than apart: they **share a base** where half of the
+  coordinates or more are kept, otherwise a **basin**, as a model does with a scrambled copy of a fine-tune of it.
+  Models from different seeds agree beyond chance in what their data
   fixes, such as embeddings, and less than half in their layers: they are **independent**.
 
 Models are the **same** if their files hold the same numbers, or if matching brings files that differ so close that only
@@ -32,7 +34,7 @@ from typing import Any, Literal
 import torch
 
 from cobasin.checkpoints.checkpoint import load
-from cobasin.checkpoints.typed import Typed
+from cobasin.checkpoints.typed import Typed, equally_tied
 from cobasin.comparing.agreement import (
     OUTSIDE,
     Difference,
@@ -48,12 +50,12 @@ from cobasin.comparing.agreement import (
 from cobasin.finding.common_form import CommonForm
 from cobasin.matching.state import Match
 from cobasin.matching.weights import ascend
-from cobasin.merging.parents import equally_tied
 from cobasin.progress import Progress, rounds
 from cobasin.symmetry.spec import Key
 from cobasin.verification import VERIFIED_PARAMETERS, Verdict, verify
 
 HALF = 0.5  # of the coordinates; of the way from chance to equality
+CLOSE = 0.95  # an agreement of layers that is half of the way or more, whatever chance gives up to 0.9
 NEAR = 4  # roundings of the files that may be rounding; the outputs have the last word
 ARITHMETIC = 8 * torch.finfo(torch.float32).eps  # of matching, which moves tensors in float32
 
@@ -132,10 +134,10 @@ def compare(a: Any, b: Any, symmetry: str = "gl", progress: Progress | None = No
     stay = kept(matches["after"], matches["after"].groups)
     stay = stay if stay is None else max(stay, 0.0)  # of traces of rotations
     same, reason, verification = _same(typed, counted, files, total(layers["after"]))
-    shared = None
+    shared, stays = None, stay is not None and stay >= HALF
     if same:
         verdict: Relation = "same"
-    elif stay is not None and stay >= HALF:
+    elif stays and statistics.median(layers["after"][place].agreement for place in _places(layers["after"])) >= CLOSE:
         verdict = "share a base"
         reason = f"{stay:.0%} of the coordinates stay in their places; relative distance {files.relative:.2g}"
     else:
@@ -143,7 +145,7 @@ def compare(a: Any, b: Any, symmetry: str = "gl", progress: Progress | None = No
         ascend(matches["chance"], rounds(progress, "matching by chance"))
         layers["chance"] = by_layer(matches["chance"])
         shared = _shared(layers["after"], layers["chance"])
-        verdict = "share a basin" if shared >= HALF else "independent"
+        verdict = "independent" if shared < HALF else "share a base" if stays else "share a basin"
         reason = f"matched, the layers are {shared:.0%} of the way from what chance gives to equality in weights"
         if stay is not None:
             reason = f"{stay:.0%} of the coordinates stay in their places; {reason}"
@@ -197,10 +199,14 @@ def _shared(matched: dict[str, Difference], chance: dict[str, Difference]) -> fl
 
     What is outside of them says little: embeddings of one vocabulary agree between independent models, too.
     """
-    places = [place for place in matched if place != OUTSIDE] or [OUTSIDE]
-    floors = {place: chance[place].agreement for place in places}
+    floors = {place: chance[place].agreement for place in _places(matched)}
     # constant tensors agree with themselves, shuffled or not
     return statistics.median((matched[place].agreement - f) / (1 - f) for place, f in floors.items() if f < 1)
+
+
+def _places(layers: Mapping[str, Difference]) -> list[str]:
+    """The layers; of a model without any, all of it."""
+    return [place for place in layers if place != OUTSIDE] or [OUTSIDE]
 
 
 def _spaces(matches: Mapping[str, Match]) -> dict[str, dict[str, Any]]:

@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 
 from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.pairs import check_pair
-from cobasin.checkpoints.typed import Typed
+from cobasin.checkpoints.typed import Typed, equally_tied
 from cobasin.matching.state import compared
-from cobasin.merging.parents import equally_tied
 from cobasin.symmetry.canonical import canonical
 from cobasin.symmetry.form import form_of
 from cobasin.symmetry.state import State, squared_distance

@@ -74,9 +74,10 @@ def _open(data: DataConfig) -> Any:
         else:
             path = str(folder) if folder.is_dir() else data.path
             found = datasets.load_dataset(path, data.name, split=data.split or "train")
-    except Exception as error:  # datasets, its readers and the hub client raise their own kinds
+    except Exception as failed:  # datasets, its readers and the hub client raise their own kinds
+        error = failed.__cause__ or failed  # of the library's own "an error occurred"
         where = "" if folder.exists() else "no such file or folder, and "
-        raise InputError(f"{data.path}: {where}datasets cannot load it: {one_line(error)}") from error
+        raise InputError(f"{data.path}: {where}datasets cannot load it: {one_line(error)}") from failed
     if isinstance(found, datasets.DatasetDict):
         split = data.split or "train"
         if split not in found:

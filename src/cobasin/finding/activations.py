@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from cobasin.checkpoints.typed import Typed
+from cobasin.errors import InputError
 from cobasin.matching.activations import Activations, with_activations
 from cobasin.matching.state import Match
 from cobasin.matching.weights import ascend
@@ -43,6 +44,9 @@ def by_activations(
         pair: source and anchor.
         batches: inputs of both.
         report: see `cobasin.matching.weights.ascend`.
+
+    Raises:
+        InputError: the models overflow on these inputs.
     """
     maps = [{name: module for name, module in one.maps.items() if name in match.tensors} for one in pair]
     device = pair[0].model.device
@@ -52,6 +56,8 @@ def by_activations(
         weight, side = name.rsplit(":", 1)
         into = input_axis(maps[0][weight])
         source, anchor = (x.cpu() for x in sides)
+        if not (source.isfinite().all() and anchor.isfinite().all()):
+            raise InputError(f"activations of {weight}: have NaN or infinite values; the models overflow on this data")
         found[name] = Activations(into if side == "in" else 1 - into, side == "in", (source, anchor))
     joint = with_activations(match, found)
     ascend(joint, report)

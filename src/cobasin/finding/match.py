@@ -13,7 +13,7 @@ from typing import Any
 
 from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.fingerprint import fingerprint
-from cobasin.checkpoints.typed import Typed
+from cobasin.checkpoints.typed import Typed, equally_tied
 from cobasin.errors import InputError
 from cobasin.execution.outcomes import Outcome
 from cobasin.finding.common_form import CommonForm
@@ -166,7 +166,7 @@ def match_all(
         check_shared(search.method)
     if keep is not None and search.method == "learned" and search.state is None:
         search = replace(search, state=keep.folder / "learning")
-    typed = [model if isinstance(model, Typed) else Typed.of(load(model)) for model in models]
+    typed = equally_tied([model if isinstance(model, Typed) else Typed.of(load(model)) for model in models])
     fixed = _fixed(anchor, len(typed))
     if keep is not None and (ended := keep.elements()) is not None:
         reference, elements, report = ended

@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint
-from cobasin.checkpoints.typed import Typed
+from cobasin.checkpoints.typed import Typed, equally_tied
 from cobasin.checkpoints.writer import Content
 from cobasin.data.tokens import tokenizer_files
 from cobasin.errors import InputError
@@ -24,7 +24,7 @@ from cobasin.fusion.flow import flow_of
 from cobasin.fusion.registry import find
 from cobasin.merging.after import Afterwards, worse
 from cobasin.merging.fused import Fusion
-from cobasin.merging.parents import equally_tied, matches, prepare, repeated, unmerged
+from cobasin.merging.parents import matches, prepare, repeated, unmerged
 from cobasin.merging.results import merged_state, owners, result
 from cobasin.merging.statistics import Statistics, batches_of, in_turn, statistics_of
 from cobasin.progress import Progress

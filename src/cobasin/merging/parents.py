@@ -9,7 +9,7 @@ from typing import Any
 
 from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.pairs import check_pair
-from cobasin.checkpoints.typed import Typed
+from cobasin.checkpoints.typed import Typed, equally_tied
 from cobasin.checkpoints.weight_files import module_weights
 from cobasin.data.tokens import tokenizer_files
 from cobasin.errors import InputError
@@ -23,7 +23,7 @@ from cobasin.symmetry.spec import is_layer
 def prepare(recipe: Recipe, models: Mapping[str, Any]) -> tuple[list[str], list[Typed], str | None]:
     """The models of a recipe and whose head the result has, all that headers and configs can tell checked."""
     names = recipe.referenced
-    typed = [Typed.of(_loaded(name, models.get(name, name))) for name in names]
+    typed = equally_tied([Typed.of(_loaded(name, models.get(name, name))) for name in names])
     for other in typed[1:]:
         check_pair(other, typed[0])
     for space, size in typed[0].spec.sizes.items():
@@ -56,13 +56,6 @@ def _loaded(name: str, model: Any) -> Checkpoint:
         checkpoint = copy.copy(checkpoint)
         checkpoint.label = name
     return checkpoint
-
-
-def equally_tied(models: list[Typed]) -> list[Typed]:
-    """With all output heads untied, unless all are tied alike."""
-    if all(model.spec.tied == models[0].spec.tied for model in models):
-        return models
-    return [model.untied() for model in models]
 
 
 def ends(recipe: Recipe, typed: list[Typed]) -> list[Typed]:

@@ -174,6 +174,11 @@ def _function(report: dict) -> None:
         output.print(f"function: {report.get('not_verified', NOT_VERIFIED)}")
     else:
         output.print(f"function in float64: {report['verification']['reason']}")
+        if rounded := report["verification"].get("rounded"):
+            output.print(
+                f"note: rounded to the dtypes of the file it is not surely the same function: {rounded}; convert both "
+                "models to float32 or float64 first"
+            )
 
 
 def verdict(report: dict) -> None:

@@ -15,7 +15,7 @@ from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.output import publishing
 from cobasin.checkpoints.pairs import check_pair
 from cobasin.checkpoints.refusals import check_output, check_read
-from cobasin.checkpoints.typed import Typed
+from cobasin.checkpoints.typed import Typed, equally_tied
 from cobasin.data import Batch, batches, task_of
 from cobasin.errors import InputError
 from cobasin.evaluation.page import Table, page
@@ -26,7 +26,6 @@ from cobasin.evaluation.tasks import METRICS, check_metric, evaluate, labels_of
 from cobasin.finding.applying import found_between
 from cobasin.finding.match import Matched, match_all
 from cobasin.matching.choice import Choice
-from cobasin.merging.parents import equally_tied
 from cobasin.paths import expanded, short
 from cobasin.presenting import progress as bars
 from cobasin.progress import Progress

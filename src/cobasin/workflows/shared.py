@@ -68,7 +68,9 @@ def evidence_of(element: Element, source: Checkpoint) -> dict:
         return evidence | {"verification": None}
     with bars.status("verifying the function in float64"):
         verdict = verify(source, transform(element, source, torch.float64))
-    return evidence | {"verification": checked(verdict, "the model", source.architecture)}
+        found = checked(verdict, "the model", source.architecture)
+        written = verify(source, transform(element, source))
+    return evidence | {"verification": found | {"rounded": None if written.same else written.reason}}
 
 
 def checked(verdict: Verdict, what: str, architecture: str) -> dict[str, Any]:
