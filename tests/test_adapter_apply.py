@@ -76,6 +76,19 @@ def test_what_is_read_is_not_replaced(matched):
     assert f"holds {apply[1]}, which is read" in line
 
 
+def test_a_base_that_the_matched_model_was_not_made_of(tmp_path):
+    """No norm of BERT is folded: its element says nothing of the model that it starts from."""
+    source, new = base(tmp_path, BERT, torch.float32), tmp_path / "new"
+    for seed, name in enumerate(("anchor", "other"), 1):
+        model(BERT, seed, torch.float32).save_pretrained(tmp_path / name)
+    assert run("match", source, tmp_path / "anchor", "--out", new).code == 0
+    adapter = lora(source, dtype=torch.float32, target_modules=["query", "value"])
+    other, out = tmp_path / "other", tmp_path / "out"
+    line = refused(tmp_path, "apply", new, adapter, "--base", other, "--out", out, unread=False)
+    assert f"{other} is not the model that the element starts from: it makes no {new} of it" in line
+    assert run("apply", new, adapter, "--base", source, "--out", out).code == 0
+
+
 def test_an_adapter_of_another_base(matched, tmp_path):
     changes = {"hidden_size": 28, "intermediate_size": 20}
     config = transformers.ViTConfig(**json.loads((matched / "base" / "config.json").read_text()) | changes)

@@ -2,6 +2,10 @@
 
 import json
 import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -136,6 +140,17 @@ def test_a_matched_model_that_its_dtype_does_not_hold_is_told(tmp_path):
     assert "note: rounded to the dtypes of the file it is not surely the same function: " in finished.out
     assert "; rounded to the dtypes of the file, " in (tmp_path / "far" / "README.md").read_text()
     assert run("verify", source, tmp_path / "far").code != 0
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize(("where", "code", "text"), [(">/dev/full", 2, "output cannot be written"), (">&-", 0, "")])
+def test_output_that_nobody_can_read(tmp_path, where, code, text):
+    source, _ = pair(tmp_path, BERT)
+    command = [sys.executable, "-c", "from cobasin.cli import main; main()", "inspect", str(source), "--json"]
+    done = subprocess.run(f"{shlex.join(command)} {where}", shell=True, check=False, capture_output=True, text=True)
+    assert done.returncode == code, done.stderr
+    assert text in done.stderr
+    assert len(done.stderr.splitlines()) <= 1
 
 
 def test_verify(tmp_path):

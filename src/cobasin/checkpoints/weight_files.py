@@ -99,6 +99,8 @@ def describe(tensors: Any, shard: str, label: str) -> dict[str, Header]:
             raise InputError(f"{label}: {found}; expected a state dict, names to tensors")
         if value.is_meta:
             raise InputError(f"{label}: {name} has no data (meta device); load the model's weights first")
+        if value.layout != torch.strided:
+            raise InputError(f"{label}: {name} is of layout {value.layout}; expected a dense tensor (to_dense)")
     return {name: Header(value.dtype, tuple(value.shape), shard) for name, value in tensors.items()}
 
 

@@ -118,12 +118,20 @@ def in_parts(
 
 
 def result(report: dict, json: bool, show: Show) -> None:
-    """Print a report, as JSON or by ``show``; the exit code stays that of the work where nobody reads to the end."""
+    """Print a report, as JSON or by ``show``; the exit code stays that of the work where nobody reads to the end.
+
+    Raises:
+        InputError: it cannot be written.
+    """
+    if sys.stdout is None:  # closed before the start
+        return
     try:
         if json:
             print(jsonlib.dumps(report, allow_nan=False))
         else:
             show(report)
         sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left would be written at exit
+        if not isinstance(error, BrokenPipeError):
+            raise InputError(f"standard output cannot be written: {error.strerror}") from error

@@ -64,6 +64,21 @@ def transform_adapter(
     return move_adapter(element, adapter, None if base is None else typed_for(element, base), dtype=dtype)
 
 
+def check_made(element: Element, source: Typed, made: Checkpoint) -> None:
+    """Refuse a source of which the element does not make this model.
+
+    Raises:
+        InputError: they are apart by more than the rounding of the file.
+    """
+    there, new = element.apply(source), typed_for(element, made)
+    names = [name for name in new if name not in new.spec.tied]
+    apart = sum(squared_distance(there[name], new[name]) for name in names)
+    size = sum(float(torch.linalg.vector_norm(new[name], dtype=torch.float64)) ** 2 for name in names)
+    if math.sqrt(apart) > max(SAME, 2 * made.rounding) * math.sqrt(size):
+        label = source.checkpoint.label
+        raise InputError(f"{label} is not the model that the element starts from: it makes no {made.label} of it")
+
+
 def typed_for(element: Element, model: Any) -> Typed:
     """The model as the element acts on it, untied where the element is of an untied model.
 

@@ -42,6 +42,9 @@ class Choice:
         Raises:
             InputError: for a word or a range that cannot be read.
         """
+        for name, given in (("symmetry", symmetry), ("layers", layers or "")):
+            if not isinstance(given, str):
+                raise InputError(f"{name} {given!r}: expected a text, like 'ffn,heads' or '0-4,7'")
         chosen = None if layers is None else _parse_layers(layers)
         if symmetry == "paper":
             return cls(frozenset({"ffn", "attention", "scale"}), paper=True, layers=chosen)

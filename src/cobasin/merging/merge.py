@@ -122,6 +122,8 @@ def merge(
         InputError: as in `match`; for parameters that do not fit; for task heads of different label sets without
             ``head``.
     """
+    if isinstance(models, (str, Path)):
+        raise InputError(f"models: {models} is one model; expected a list of two or more")
     count = len(models) + (base is not None)
     if count < 2:
         raise InputError(f"a merge needs two models or more, got {count}")

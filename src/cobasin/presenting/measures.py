@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import median
 
-from rich.table import Table
+from rich.table import Column, Table
 
 from cobasin.presenting.tables import SHOWN, output
 
@@ -44,7 +44,7 @@ def compare_report(report: dict) -> None:
     )
     spaces = {name: row["layers"] for name, row in report["spaces"].items() if row["layers"]}
     title = "relative distance, and the median cosine of coordinates when matched"
-    table = Table("layer", "not matched", "matched", *["by chance"] * chance, *spaces, title=title)
+    table = Table("layer", *_figures("not matched", "matched", *["by chance"] * chance, *spaces), title=title)
     for place in list(report["layers"])[:SHOWN]:
         distances = [_number(value) for value in report["layers"][place].values() if value is not None]
         cosines = [_number(median(own[place]["agreement"])) if place in own else "" for own in spaces.values()]
@@ -53,7 +53,7 @@ def compare_report(report: dict) -> None:
     if (more := len(report["layers"]) - SHOWN) > 0:
         output.print(f"and {more} more layers (--json has them all)")
     headings = ["distance before", "after", "stay in place", "median cosine when matched", *["by chance"] * chance]
-    table = Table("space", *headings)
+    table = Table("space", *_figures(*headings))
     for space, row in report["spaces"].items():
         medians = [_number(median(row[key])) for key in ("agreement", "chance") if row[key] is not None]
         table.add_row(space, f"{row['before']:.6g}", f"{row['after']:.6g}", _share(row["kept"]), *medians)
@@ -66,3 +66,8 @@ def compare_report(report: dict) -> None:
 
 def _share(value: float | None) -> str:
     return "" if value is None else f"{max(value, 0.0):.0%}"
+
+
+def _figures(*headings: str) -> list[Column]:
+    """Columns that break in a narrow terminal, where digits would be left out otherwise."""
+    return [Column(heading, overflow="fold") for heading in headings]

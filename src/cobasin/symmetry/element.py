@@ -30,6 +30,7 @@ from cobasin.symmetry.serial import dump, parse
 from cobasin.symmetry.spec import Key, Spec, key_of, key_text, worst_by_space
 from cobasin.symmetry.state import Lazy, State
 
+FILE = "cobasin.safetensors"  # in the folder of a matched model
 FORMAT = "1"  # of the file
 LARGEST_DEVIATION = 1e-6
 
@@ -144,11 +145,12 @@ class Element:
 
     @classmethod
     def load(cls, path: str | Path) -> Element:
-        """Read an element back.
+        """Read an element back, from its file or the folder of a matched model.
 
         Raises:
             InputError: where the file cannot be read or is not an element.
         """
+        path = Path(path) / FILE if Path(path).is_dir() else path
         try:
             with safe_open(path, framework="pt") as file:
                 metadata = file.metadata() or {}

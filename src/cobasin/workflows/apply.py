@@ -18,17 +18,15 @@ from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.refusals import check_output, check_read
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
-from cobasin.finding.applying import transform, typed_for
+from cobasin.finding.applying import check_made, transform, typed_for
 from cobasin.finding.common_form import AVERAGED, UNTIED
 from cobasin.finding.transport import transport, transport_adapter
 from cobasin.paths import expanded
 from cobasin.presenting import progress as bars
-from cobasin.symmetry.element import Element
+from cobasin.symmetry.element import FILE, Element
 from cobasin.verification import VERIFIED_PARAMETERS, verify
 from cobasin.workflows.shared import (
-    ELEMENT_FILE,
     checked,
-    element_at,
     evidence_of,
     match_files,
     products_kept,
@@ -40,7 +38,7 @@ from cobasin.workflows.shared import (
 def apply_to_folder(element_path: str, model: str, out: Path, base: str | None, overwrite: bool) -> dict:
     """Move a model, or an adapter with its base, by a saved element; returns the report."""
     path = expanded(element_path)
-    element, folder = element_at(path), path if path.is_dir() else None
+    element, folder = Element.load(path), path if path.is_dir() else None
     report: dict = {"cobasin": __version__, "element": element_path, "model": model, "out": str(out), "notes": []}
     if is_adapter(model):
         adapter = load_adapter(model)
@@ -82,7 +80,7 @@ def transport_to_folder(
     folders = [model.folder for model in (old, target, source)]
     check_output(out, overwrite, [*folders, path if path and path.is_dir() else None])
     check_read(out, [path])
-    element = None if path is None else element_at(path)
+    element = None if path is None else Element.load(path)
     report = {"cobasin": __version__, "base": base, "tuned": tuned, "new": new, "element": element_path}
     report |= {"out": str(out), "scale": scale}
     if isinstance(source, Checkpoint):
@@ -113,7 +111,7 @@ def _of_bases(element: Element, adapter: bool) -> dict[str, Any]:
 
 def _move_adapter(element: Element, adapter: Adapter, base: str | None, path: Path) -> tuple[Adapter, dict]:
     """The adapter moved with its base, and the report; ``path`` is the element's file or the matched model's folder."""
-    home = path if path.is_dir() else path.parent if path.name == ELEMENT_FILE else None
+    home = path if path.is_dir() else path.parent if path.name == FILE else None
     matched = load(home) if home and (home / "config.json").is_file() else None
     named = adapter.config.get("base_model_name_or_path")
     base = base or (named if named and expanded(named).is_dir() else None)
@@ -125,6 +123,8 @@ def _move_adapter(element: Element, adapter: Adapter, base: str | None, path: Pa
     config = original.config if original else matched.config if matched else None
     type_adapter(adapter, element.spec, config)  # what does not fit is best told by the adapter's own tensors
     typed = None if original is None else typed_for(element, original)
+    if typed is not None and matched is not None:
+        check_made(element, typed, matched)
     moved = move_adapter(element, adapter, typed, config)
     notes = _on_new_base(moved, adapter, str(home.absolute()) if home and matched else None)
     return moved, {"base": base, "notes": notes, **_adapter_evidence(element, adapter, typed)}

@@ -238,8 +238,12 @@ def _check_out(
     recipe: Recipe, out: Path, overwrite: bool, arguments: Sequence[str], loaded: Mapping[str, Checkpoint]
 ) -> list[str]:
     """Refuse an output folder that is in the way of what is read; the recipe and the data, which are read, too."""
-    check_output(out, overwrite, [model.folder for model in loaded.values()])
+    folders = [model.folder for model in loaded.values() if model.folder is not None]
+    check_output(out, overwrite, folders)
     given = recipe.statistics
+    cache = None if given is None or given.cache is None else expanded(given.cache).resolve()
+    if inside := [folder for folder in folders if cache is not None and cache.is_relative_to(folder.resolve())]:
+        raise InputError(f"statistics.cache {cache}: lies in {inside[0]}, a model that is read; name another folder")
     data = [] if given is None or given.data is None else given.data if isinstance(given.data, list) else [given.data]
     after = None if recipe.after is None else recipe.after.data
     data = [*data, *(one for one in (recipe.match.data, after) if one is not None)]

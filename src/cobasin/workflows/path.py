@@ -31,7 +31,7 @@ from cobasin.presenting import progress as bars
 from cobasin.progress import Progress
 from cobasin.recipe.data_file import data_config
 from cobasin.statistics.collect import device_of
-from cobasin.workflows.shared import element_at
+from cobasin.symmetry.element import Element
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -134,7 +134,7 @@ def _matched(models: list[Typed], request: Request, path: Path | None, doing: st
     if path is None:
         with bars.steps(doing) as progress:
             return match_all(models, request.match, anchor=0, progress=progress)
-    element = element_at(path)
+    element = Element.load(path)
     source, anchor = found_between(element, models[1], models[0], request.match)
     return Matched([anchor, source], [None, element], 0, {})
 

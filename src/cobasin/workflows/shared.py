@@ -22,10 +22,8 @@ from cobasin.execution.parts import Part
 from cobasin.finding.applying import transform
 from cobasin.paths import expanded
 from cobasin.presenting import progress as bars
-from cobasin.symmetry.element import Element
+from cobasin.symmetry.element import FILE, Element
 from cobasin.verification import VERIFIED_PARAMETERS, Verdict, verify
-
-ELEMENT_FILE = "cobasin.safetensors"
 
 
 def inputs_of(models: Mapping[str, Checkpoint], files: Iterable[str | Path]) -> dict[str, Any]:
@@ -36,14 +34,9 @@ def inputs_of(models: Mapping[str, Checkpoint], files: Iterable[str | Path]) -> 
     return folders | {f"file {path}": stamp(path) for path in there}
 
 
-def element_at(path: Path) -> Element:
-    """That of a matched model's folder, or in a file."""
-    return Element.load(path / ELEMENT_FILE if path.is_dir() else path)
-
-
 def match_files(element: Element, report: dict, text: str) -> dict:
     """The files that go with a matched model."""
-    return {ELEMENT_FILE: element.save, **report_files(report, text)}
+    return {FILE: element.save, **report_files(report, text)}
 
 
 def report_files(report: dict, text: str) -> dict[str, str]:
