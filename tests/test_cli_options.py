@@ -144,7 +144,7 @@ def test_damaged_element_files(folders):
             Element.load(path)
         assert text in str(refusal.value)
         assert str(path) in str(refusal.value)
-    for missing in (out / "nothing", out):
+    for missing in (out / "nothing", out.parent):  # in a folder it is looked for
         with pytest.raises(InputError, match="not a readable element file"):
             Element.load(missing)
 
