@@ -166,6 +166,18 @@ def test_one_row_left_in_place_is_different():
     json.dumps(verdict.to_dict(), allow_nan=False)
 
 
+@pytest.mark.parametrize(
+    "row", ["bert.embeddings.token_type_embeddings.weight 1", "bert.embeddings.word_embeddings.weight 37"]
+)
+def test_what_texts_have_is_probed(row):
+    """Second segments, and a special token, in a vocabulary of which few rows are seen."""
+    name, place = row.split()
+    model = bert(vocab_size=30_000, cls_token_id=37)
+    moved = model[name].clone()
+    moved[int(place)] = torch.randn(24, generator=torch.Generator().manual_seed(0))
+    assert verify(model, of(model, dict(model) | {name: moved})).same is False
+
+
 def test_between_rounding_and_another_function_it_cannot_tell():
     model = bert()
     nudged = changed(model, classifier__weight=model["classifier.weight"] * (1 + 2e-5))
@@ -194,6 +206,12 @@ def test_rounding_that_drowns_the_outputs_cannot_tell():
     assert verdict.relative_float64 == pytest.approx(0.5)
     assert "too much to tell" in verdict.reason
     assert verify(a, a).same is True
+
+
+@pytest.mark.parametrize("tolerance", [-1e-9, float("nan"), float("inf")])
+def test_a_tolerance_that_is_none(tolerance):
+    with pytest.raises(InputError, match="expected a finite number that is not negative"):
+        verify(bert(), bert(), tolerance)
 
 
 def test_tolerance_is_strict():
@@ -296,6 +314,18 @@ def test_tensors_that_do_not_fill_the_class():
     deep = dict(bert(num_hidden_layers=3))
     with pytest.raises(InputError, match=r"no place .* bert\.encoder\.layer\.2\.\S+ and 15 more"):
         verify(model, of(model, deep))
+    for dtype in (torch.int8, torch.bool, torch.complex64):
+        short = dict(model) | {"classifier.weight": model["classifier.weight"].to(dtype)}
+        with pytest.raises(InputError, match=rf"computes in floats, .* classifier\.weight in {dtype}"):
+            verify(model, of(model, short))
+
+
+@pytest.mark.parametrize("setting", [{"hidden_size": -24}, {"num_attention_heads": 0}])
+def test_a_config_of_impossible_sizes(setting):
+    model = bert()
+    model.config.update(setting)
+    with pytest.raises(InputError, match="cannot be built by transformers from this config: "):
+        verify(model, model)
 
 
 def test_an_expert_that_is_missing():

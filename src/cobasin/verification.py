@@ -66,9 +66,12 @@ def verify(a: Any, b: Any, tolerance: float | None = None, seed: int = 0) -> Ver
     undecided between.  One float64 model is in memory at a time.
 
     Raises:
-        InputError: a model that cannot be loaded, NaN or infinite values in a tensor, a class that transformers does
-            not have, tensors that do not fill it, an input of unknown kind, a model that does not run on them.
+        InputError: a tolerance below zero or not finite, a model that cannot be loaded, NaN or infinite values in a
+            tensor, a class that transformers does not have, tensors that do not fill it, an input of unknown kind, a
+            model that does not run on them.
     """
+    if tolerance is not None and not 0 <= tolerance < math.inf:
+        raise InputError(f"tolerance {tolerance}: expected a finite number that is not negative")
     a, b = load(a), load(b)
     for checkpoint in (a, b):
         for name, header in checkpoint.headers.items():

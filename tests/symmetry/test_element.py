@@ -184,6 +184,27 @@ def test_damaged_files_are_refused(damage, tmp_path):
     assert str(path) in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    "broken",
+    [None, lambda gain: gain[1:], lambda gain: gain.long(), lambda gain: gain * math.nan],
+    ids=["absent", "short", "whole numbers", "not finite"],
+)
+def test_gauges_that_no_model_has_are_refused(broken, tmp_path):
+    path, form = tmp_path / "element", form_of("vit")
+    element = between(form, 0, *models(form, 2))
+    element.save(path)
+    Element.load(path)
+    name = form.norms[0].weight
+
+    def change(tensors, metadata):
+        gain = tensors.pop(f"target/{name}")
+        tensors.update({f"target/{name}": broken(gain).clone()} if broken else {})
+
+    resave(path, change)
+    with pytest.raises(InputError, match=f"damaged element file.*{name}"):
+        Element.load(path)
+
+
 @pytest.mark.parametrize("keep", [0, 7, 300, -20])
 def test_truncated_files_are_refused(keep, tmp_path):
     path = tmp_path / "element"

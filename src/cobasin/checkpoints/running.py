@@ -41,7 +41,8 @@ INPUT_SIZES = {
     "pixel_values": ("image_size", "num_channels"),
     "input_features": ("num_mel_bins", "max_source_positions"),
 }
-SPECIAL_TOKENS = ("pad", "bos", "eos", "cls", "sep", "mask", "unk", "decoder_start")
+LOOKED_FOR = ("pad", "eos", "decoder_start")
+IN_TEXTS = ("bos", "cls", "sep", "mask", "unk")
 
 
 def instantiate(checkpoint: Checkpoint, dtype: torch.dtype) -> PreTrainedModel:
@@ -64,6 +65,7 @@ def build(checkpoint: Checkpoint, state: dict[str, Tensor], dtype: torch.dtype) 
         InputError: as `instantiate`.
     """
     where = f"{checkpoint.label}: {checkpoint.architecture}"
+    unbuilt = f"{where} cannot be built by transformers from this config"
     cls = model_class(checkpoint.architecture)
     options = {}
     if "add_pooling_layer" in inspect.signature(cls.__init__).parameters:
@@ -83,13 +85,13 @@ def build(checkpoint: Checkpoint, state: dict[str, Tensor], dtype: torch.dtype) 
                 output_loading_info=True,
                 **options,
             )
-    except (KeyError, ValueError, ImportError, AssertionError) as error:  # an activation or a padding it does not know
-        raise InputError(f"{where} cannot be built by transformers from this config: {one_line(error)}") from error
     except RuntimeError as error:
-        if "conversion" not in str(error):
-            raise
-        # Tensors that transformers joins as it loads them, such as those of the experts of a layer.
-        raise InputError(f"{where} is loaded by joining tensors, of which some are missing or too many") from error
+        # Tensors that transformers joins as it loads them, such as those of the experts of a layer; an impossible size.
+        joined = f"{where} is loaded by joining tensors, of which some are missing or too many"
+        raise InputError(joined if "conversion" in str(error) else f"{unbuilt}: {one_line(error)}") from error
+    except (ArithmeticError, KeyError, ValueError, ImportError, AssertionError) as error:
+        # an activation or a padding that it does not know, no heads
+        raise InputError(f"{unbuilt}: {one_line(error)}") from error
     for name, found, expected in sorted(info["mismatched_keys"]):
         raise InputError(f"{where} expects {name} of shape {list(expected)}, the checkpoint has {list(found)}")
     if info["missing_keys"]:
@@ -97,13 +99,20 @@ def build(checkpoint: Checkpoint, state: dict[str, Tensor], dtype: torch.dtype) 
     # A name that differs from a tensor of the class in its numbers only is a layer too many; any other
     # belongs to a head that this class does not have, and cannot change what it computes.
     known = {re.sub(r"\d+", "#", name) for name in model.state_dict()}
+    prefix = f"{model.base_model_prefix}."
     surplus = {
         name
         for name in info["unexpected_keys"]
-        if any(re.sub(r"\d+", "#", full) in known for full in (name, f"{model.base_model_prefix}.{name}"))
+        if any(re.sub(r"\d+", "#", full) in known for full in (name, prefix + name))
     }
     if surplus:
         raise InputError(f"{where} has no place for tensors of the checkpoint: {_some(surplus)}")
+    parameters = {name for name, _ in model.named_parameters()}
+    for name, tensor in state.items():
+        if not tensor.is_floating_point() and not parameters.isdisjoint(
+            {name, prefix + name, name.removeprefix(prefix)}
+        ):
+            raise InputError(f"{where} computes in floats, the checkpoint has {name} in {tensor.dtype}")
     return model.eval()
 
 
@@ -138,7 +147,7 @@ def input_sizes(config: PreTrainedConfig, architecture: str) -> dict[str, dict[s
 def probe(config: PreTrainedConfig, architecture: str, seed: int = 0) -> dict[str, Tensor]:
     """Inputs that a model of this config and class runs on.
 
-    Token ids [2, length] with the second row a third shorter and an attention mask, length at most 32;
+    Token ids [2, length] with the second row a third shorter, an attention mask and segments, length at most 32;
     one row [1, length] where the class cannot take a padded batch; pixel values [2, channels, height,
     width] or mel features [2, bins, frames] from a normal distribution.  The same seed gives the same inputs.
 
@@ -169,20 +178,22 @@ def _tokens(config: PreTrainedConfig, architecture: str, generator: torch.Genera
     """Token ids for encoder and decoder, and the attention mask."""
     # RoBERTa's position table has rows for the padding token and those before it, which are no positions.
     length = max(2, min(32, positions(config) - 4))
-    pad = getattr(config, "pad_token_id", None)
-    specials = set()
-    for kind in SPECIAL_TOKENS:
-        named = getattr(config, f"{kind}_token_id", None)
-        specials.update(named if isinstance(named, list) else [named])
-    # Vocabularies keep their special tokens in the first rows, whether or not the config names them.
-    plain = [i for i in range(5, config.vocab_size) if i not in specials]
+    named = {kind: getattr(config, f"{kind}_token_id", None) for kind in LOOKED_FOR + IN_TEXTS}
+    specials = {i for value in named.values() for i in (value if isinstance(value, list) else [value])}
+    plain = [i for i in range(config.vocab_size) if i not in specials]
     ids = torch.tensor(plain or range(config.vocab_size))
     tokens = ids[torch.randint(len(ids), (2, length), generator=generator)]
     decoder_tokens = ids[torch.randint(len(ids), (2, length), generator=generator)]
+    # Most texts have them: a fault in their rows must not go unseen.
+    in_texts = [named[kind] for kind in IN_TEXTS if named[kind] not in (named["pad"], named["eos"])]
+    seen = torch.tensor([i for i in in_texts if i in range(config.vocab_size)][: length - 1], dtype=torch.int64)
+    tokens[0, : len(seen)] = seen
+    if named["decoder_start"] in range(config.vocab_size):
+        decoder_tokens[:, 0] = named["decoder_start"]
     mask = torch.ones_like(tokens)
     mask[1, length - max(1, length // 3) :] = 0
     accepted = inspect.signature(model_class(architecture).forward).parameters
-    eos = getattr(config, "eos_token_id", None)
+    pad, eos = named["pad"], named["eos"]
     if eos == 2 and "CLIP" in architecture:
         eos = config.vocab_size - 1  # with a 2, that of old configs, CLIP looks for the largest id
     if isinstance(eos, int) and ("decoder_input_ids" in accepted or "CLIP" in architecture):
@@ -191,6 +202,8 @@ def _tokens(config: PreTrainedConfig, architecture: str, generator: torch.Genera
     # Some configs have -1 for "no padding token", or one that their vocabulary has not.
     tokens[mask == 0] = pad if isinstance(pad, int) and 0 <= pad < config.vocab_size else 0
     inputs = {"input_ids": tokens, "attention_mask": mask}
+    if segments := getattr(config, "type_vocab_size", 0):
+        inputs["token_type_ids"] = (torch.arange(length) * segments // length).repeat(2, 1)
     if not architecture.endswith("ForSequenceClassification"):  # there the decoder reads what the encoder reads
         inputs["decoder_input_ids"] = decoder_tokens
     if architecture.endswith("ForSequenceClassification") and pad is None:

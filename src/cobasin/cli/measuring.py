@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from cobasin.cli.shared import SYMMETRY, Json, Out, Overwrite, SpecFile, app, declare, result
-from cobasin.errors import InputError
 from cobasin.paths import expanded
 
 
@@ -34,8 +32,6 @@ def verify(
     from cobasin.presenting import progress, tables
     from cobasin.verification import verify as verify_
 
-    if tolerance is not None and not (math.isfinite(tolerance) and tolerance >= 0):
-        raise InputError(f"tolerance {tolerance}: expected a finite number that is not negative")
     with progress.status("running both models on probe inputs"):
         verdict = verify_(a, b, tolerance)
     result({"a": a, "b": b, **verdict.to_dict()}, json, tables.verdict)

@@ -246,18 +246,11 @@ def gauge_of(form: Form, state: State) -> Gauge:
     return gauge | frames_as_gauge(balancing_frames(form, folded))
 
 
-def gauge_names(form: Form) -> set[str]:
-    """What `gauge_of` finds."""
-    means = {name for name, norm in form.readers.items() if norm.centred} | form.centred_writers.keys()
-    shifts = {bias.weight for bias in form.biases if isinstance(bias, SoftmaxShift)}
-    return {
-        *form.norm_parameters,
-        *form.scale_parameters,
-        *(f"{name}:mean" for name in means),
-        *(f"{name}:shift" for name in shifts),
-        *(f"{bias.bias}:{bias.block}" for bias in form.biases if not isinstance(bias, SoftmaxShift)),
-        *(f"{key_text(key)}:{part}" for key in form.balanced for part in FRAME),
-    }
+def gauge_shapes(form: Form) -> dict[str, torch.Size]:
+    """The shapes of what `gauge_of` finds."""
+    entries = form.spec.entries.items()
+    state = {name: torch.empty(entry.layout.shape, device="meta") for name, entry in entries}
+    return {name: tensor.shape for name, tensor in gauge_of(form, state).items()}
 
 
 def gains_of(form: Form, state: State) -> Gauge:

@@ -19,8 +19,8 @@ from cobasin.symmetry.canonical import (
     canonical,
     frames_of,
     gains_of,
-    gauge_names,
     gauge_of,
+    gauge_shapes,
     in_gauge,
     obstacles,
 )
@@ -173,11 +173,10 @@ class Element:
                     gauges[kind][rest] = tensor
             for key, value in values.items():
                 _check_value(form, key, value)
-            for gauge in gauges.values():
-                if gauge and (missing := gauge_names(form) - gauge.keys()):
-                    raise ValueError(f"the gauge lacks {min(missing)}")
+            for gauge in filter(None, gauges.values()):
+                _check_gauge(form, gauge)
             element = cls(form, values, gauges["source"] or None, gauges["target"] or None, report)
-        except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, RecursionError, RuntimeError, TypeError, ValueError) as error:
             raise InputError(f"{path}: a damaged element file ({error!r})") from None
         if wrong := [space for space, deviation in element.deviation().items() if not deviation < LARGEST_DEVIATION]:
             raise InputError(f"{path}: a damaged element file ({', '.join(wrong)} is outside its group)")
@@ -206,3 +205,14 @@ def _check_value(form: Form, key: Key, value: Value) -> None:
     for part, tensor in value.items():
         if tensor.shape != whole[part].shape or tensor.dtype != whole[part].dtype:
             raise ValueError(f"{key_text(key)}/{part} is {tensor.dtype} {tuple(tensor.shape)}")
+
+
+def _check_gauge(form: Form, gauge: Gauge) -> None:
+    """Raise ValueError unless all that a gauge must hold is there, in its shape and finite."""
+    for name, shape in gauge_shapes(form).items():
+        if name not in gauge:
+            raise ValueError(f"the gauge lacks {name}")
+        if gauge[name].shape != shape or not gauge[name].is_floating_point() or not gauge[name].isfinite().all():
+            raise ValueError(
+                f"the gauge has {name} in shape {tuple(gauge[name].shape)}, expected {tuple(shape)}, finite"
+            )
