@@ -12,7 +12,6 @@ from cobasin.data.synthetic import synthetic_inputs
 from cobasin.errors import InputError
 from cobasin.finding import match as api
 from cobasin.finding.applying import transform
-from cobasin.learning import descent
 from cobasin.merging.merge import merge_recipe
 from cobasin.recipe import Recipe
 from cobasin.symmetry.state import Lazy
@@ -210,7 +209,7 @@ def test_an_interrupted_search_goes_on(tmp_path, monkeypatch):
         api.match(anchor, models(VIT, 3)[2], **options)
     other = api.match(source, anchor, resume=False, **options | {"seed": 1})
     assert same(other, api.match(source, anchor, **options | {"seed": 1, "state": None}))
-    descent.forget(tmp_path / "state")
+    (tmp_path / "state").unlink()
     assert list(tmp_path.iterdir()) == []
 
 

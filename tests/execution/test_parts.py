@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from cobasin import architectures
-from cobasin.checkpoints.output import unfinished
 from cobasin.checkpoints.sharing import sharing
 from cobasin.errors import InputError
 from cobasin.execution import parts
@@ -21,6 +20,7 @@ from cobasin.finding import match as api
 from cobasin.finding.kept import Kept
 from cobasin.matching import weights
 from cobasin.merging import statistics
+from cobasin.whole_files import unfinished
 from command_line import pair, refused, run, snapshot
 from merge_cases import CLASSIFIER, recipe, saved, token_rows
 from own_architectures import EXAMPLE, starcoder2

@@ -14,7 +14,7 @@ from safetensors.torch import safe_open, save_file
 
 from cobasin.data import Batch
 from cobasin.errors import InputError
-from cobasin.learning.descent import descend, forget, hold_out
+from cobasin.learning.descent import descend, hold_out
 
 
 class Interrupted(Exception):
@@ -118,7 +118,7 @@ def test_an_interrupted_run_ends_as_one_that_was_not(tmp_path, stop):
     again, taken = run(state)  # what is complete is not done again
     assert same(again, whole)
     assert taken == []
-    forget(state)
+    state.unlink()
     assert list(state.parent.iterdir() if state.parent.exists() else []) == []
 
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
 from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Tensors
@@ -26,6 +25,7 @@ from cobasin.checkpoints.weight_files import (
 from cobasin.checkpoints.writer import Content, write_beside
 from cobasin.errors import InputError
 from cobasin.paths import expanded
+from cobasin.whole_files import write_tensors
 
 CONFIG_FILE, WEIGHTS_FILE = ADAPTER_FILE, "adapter_model.safetensors"
 LARGEST = 1e30  # of lora_alpha
@@ -150,7 +150,7 @@ def save_adapter(
         InputError: where ``out`` is refused or cannot be written.
     """
     with publishing(out, overwrite, adapter.folder) as partial:
-        save_file({name: adapter[name].contiguous() for name in adapter}, partial / WEIGHTS_FILE, {"format": "pt"})
+        write_tensors(partial / WEIGHTS_FILE, adapter, {"format": "pt"})
         write_beside(partial, adapter.folder, files or {})
         (partial / CONFIG_FILE).write_text(
             json.dumps(adapter.config, indent=2, sort_keys=True) + "\n", encoding="utf-8"

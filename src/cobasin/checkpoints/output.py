@@ -14,12 +14,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 from cobasin.checkpoints.refusals import check_output, output_errors
 from cobasin.errors import InputError
 from cobasin.execution.parts import living
 from cobasin.paths import expanded
+from cobasin.whole_files import UNFINISHED, replacing
 
 RUN = ".run.json"
 """In an unfinished folder: what the run is of, as JSON."""
@@ -30,7 +30,6 @@ SHARED = "parts"
 
 PARTS = "number of parts"
 """In `RUN` of a folder that parts fill: how many they are."""
-_UNFINISHED = ".unfinished"
 
 
 @contextmanager
@@ -104,14 +103,9 @@ def working(
         raise
 
 
-def unfinished(path: Path) -> Path:
-    """Another name for a file while it is written, which no other process uses; a killed one leaves it."""
-    return path.with_name(f"{path.name}.{uuid4().hex[:12]}{_UNFINISHED}")
-
-
 def _clear(folder: Path) -> None:
     """Remove the files that killed processes were writing."""
-    for path in folder.rglob(f"*{_UNFINISHED}"):
+    for path in folder.rglob(f"*{UNFINISHED}"):
         path.unlink(missing_ok=True)
 
 
@@ -198,9 +192,8 @@ def _left(out: Path, resume: bool) -> list[Path]:
 
 def write_run(path: Path, run: Mapping[str, Any]) -> None:
     """Note what an unfinished folder is of."""
-    whole = unfinished(path)
-    whole.write_text(json.dumps(run, indent=2, sort_keys=True))
-    whole.replace(path)
+    with replacing(path) as new:
+        new.write_text(json.dumps(run, indent=2, sort_keys=True))
 
 
 def check_run(left: Path, run: Mapping[str, Any] | None, anew: str) -> None:

@@ -188,8 +188,8 @@ def _tokens(config: PreTrainedConfig, architecture: str, generator: torch.Genera
     in_texts = [named[kind] for kind in IN_TEXTS if named[kind] not in (named["pad"], named["eos"])]
     seen = torch.tensor([i for i in in_texts if i in range(config.vocab_size)][: length - 1], dtype=torch.int64)
     tokens[0, : len(seen)] = seen
-    if named["decoder_start"] in range(config.vocab_size):
-        decoder_tokens[:, 0] = named["decoder_start"]
+    if (start := named["decoder_start"]) is not None and start in range(config.vocab_size):
+        decoder_tokens[:, 0] = start
     mask = torch.ones_like(tokens)
     mask[1, length - max(1, length // 3) :] = 0
     accepted = inspect.signature(model_class(architecture).forward).parameters

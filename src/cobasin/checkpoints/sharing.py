@@ -9,11 +9,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from cobasin.checkpoints.output import FOUND, PARTS, RUN, SHARED, check_run, unfinished, write_run
+from cobasin.checkpoints.output import FOUND, PARTS, RUN, SHARED, check_run, write_run
 from cobasin.checkpoints.refusals import check_output, output_errors
 from cobasin.errors import InputError
 from cobasin.execution.parts import Part
 from cobasin.paths import expanded
+from cobasin.whole_files import unfinished
 
 
 @contextmanager

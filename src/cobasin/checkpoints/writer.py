@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from cobasin.checkpoints.checkpoint import Checkpoint
-from cobasin.checkpoints.output import publishing, unfinished
+from cobasin.checkpoints.output import publishing
 from cobasin.checkpoints.sequential import SequentialFile
 from cobasin.checkpoints.weight_files import (
     INDEX_FILE,
@@ -24,6 +24,7 @@ from cobasin.checkpoints.weight_files import (
 )
 from cobasin.errors import InputError
 from cobasin.execution.parts import Part
+from cobasin.whole_files import unfinished
 
 _DTYPE_NAMES = {dtype: name for name, dtype in SAFETENSORS_DTYPES.items()}
 _OF_THE_SOURCE = {

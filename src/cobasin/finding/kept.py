@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
-from cobasin.checkpoints.output import out_of, unfinished
+from cobasin.checkpoints.output import out_of
 from cobasin.checkpoints.refusals import output_errors
 from cobasin.checkpoints.weight_files import one_line
 from cobasin.errors import InputError
@@ -18,6 +17,7 @@ from cobasin.execution.outcomes import Outcome
 from cobasin.execution.parts import Part
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.spec import key_of, key_text
+from cobasin.whole_files import replacing, unfinished, write_tensors
 
 _ELEMENTS = "elements.json"
 
@@ -67,12 +67,10 @@ class Kept:
     def save(self, name: str, outcome: Outcome) -> bool:
         """Keep an outcome, whole or not at all; False where another part has, whose is kept."""
         tensors = {
-            f"{key_text(key)}/{part}": tensor.contiguous()
-            for key, value in outcome.values.items()
-            for part, tensor in value.items()
+            f"{key_text(key)}/{part}": tensor for key, value in outcome.values.items() for part, tensor in value.items()
         }
         metadata = {"distances": json.dumps(outcome.distances), "says": json.dumps(outcome.says)}
-        return self._write(self._path(name), lambda path: save_file(tensors, path, metadata))
+        return self._write(self._path(name), lambda path: write_tensors(path, tensors, metadata))
 
     def drop(self, name: str) -> None:
         """Forget an outcome, where there is one."""
@@ -109,17 +107,18 @@ class Kept:
         with output_errors(out_of(path)):
             # of a folder that is shared, and was gathered meanwhile, nothing is made anew
             self.folder.mkdir(parents=self.part is None, exist_ok=True)
-            new = unfinished(path)
-            write(new)
             if self.part is None:
-                new.replace(path)
+                with replacing(path) as new:
+                    write(new)
                 return True
+            new = unfinished(path)
             try:
+                write(new)
                 os.link(new, path)
             except FileExistsError:
                 return False
             finally:
-                new.unlink()
+                new.unlink(missing_ok=True)
         return True
 
 

@@ -14,7 +14,7 @@ from cobasin.errors import InputError
 from cobasin.finding.activations import Runnable, by_activations
 from cobasin.finding.common_form import CommonForm, agree
 from cobasin.finding.search import Prepared
-from cobasin.learning.descent import Data, forget, hold_out
+from cobasin.learning.descent import Data, hold_out
 from cobasin.learning.in_memory import InMemory
 from cobasin.matching.learned import Mixture, learn
 from cobasin.matching.moves import Moves
@@ -130,7 +130,7 @@ def _learn(
         return pairs(common.models.match(order[position], common.models.states[reference], values))
 
     if asked.state is not None and not asked.resume:
-        forget(asked.state)
+        asked.state.unlink(missing_ok=True)
     done = learn(
         mixture,
         [[start[i] for i in order] for start in starts],

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from cobasin.checkpoints.output import refuse_other
@@ -24,6 +23,7 @@ from cobasin.checkpoints.weight_files import one_line
 from cobasin.data import Batch, Batches
 from cobasin.errors import InputError
 from cobasin.statistics.rows import generator_of
+from cobasin.whole_files import replacing, write_tensors
 
 BETAS = (0.9, 0.98)  # of Adam
 WARM_UP = 20  # steps, but no more than a fifth of all
@@ -75,7 +75,7 @@ def descend(
         look: steps between two looks at the held-out data.
         patience: looks.
         state: a file that keeps all this at every look. What is there is gone on from; the caller removes it, before
-            to start anew, and at the end (`forget`).
+            to start anew, and at the end.
         of: what the descent is of, as JSON; a state of anything else is refused.
         report: called at every look with the number of the step and the loss on held-out data.
 
@@ -126,12 +126,6 @@ def descend(
     return run.losses
 
 
-def forget(state: Path) -> None:
-    """Remove a state, where there is one."""
-    for path in (state, _new(state)):
-        path.unlink(missing_ok=True)
-
-
 @dataclass
 class _Run:
     """A descent at some step."""
@@ -158,12 +152,12 @@ class _Run:
         for i, (parameter, best) in enumerate(zip(self.parameters, self.best, strict=True)):
             tensors |= {f"{i}/now": parameter.detach(), f"{i}/best": best}
             tensors |= {f"{i}/adam/{name}": value for name, value in self.optimizer.state[parameter].items()}
-        tensors = {name: tensor.cpu().clone().contiguous() for name, tensor in tensors.items()}
+        tensors = {name: tensor.cpu().clone() for name, tensor in tensors.items()}
         metadata = {"of": self.of, "step": self.step, "losses": self.losses}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            save_file(tensors, _new(path), {name: json.dumps(value) for name, value in metadata.items()})
-            _new(path).replace(path)
+            with replacing(path) as new:
+                write_tensors(new, tensors, {name: json.dumps(value) for name, value in metadata.items()})
         except (OSError, SafetensorError) as error:
             raise InputError(f"{path}: cannot be written: {one_line(error)}") from error
 
@@ -190,10 +184,6 @@ class _Run:
             self.step, self.losses = metadata["step"], metadata["losses"]
         except (SafetensorError, OSError, ValueError, KeyError, AttributeError, RuntimeError) as error:
             raise InputError(f"{path}: is damaged ({one_line(error)}); leave --resume out to start anew") from error
-
-
-def _new(path: Path) -> Path:
-    return path.with_name(f"{path.name}.new")
 
 
 def _endless(batches: Data, seed: int, done: int) -> Iterator[Batch]:

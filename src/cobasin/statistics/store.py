@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 import cobasin
 from cobasin.checkpoints.weight_files import one_line
 from cobasin.errors import InputError
 from cobasin.statistics.grams import InputGram
+from cobasin.whole_files import replacing, write_tensors
 
 _LAYOUT = 2  # of the files; a number of its own for every change that makes old ones wrong
 
@@ -87,16 +87,13 @@ def write(path: Path, source: Source, values: Mapping[str, Tensor | InputGram], 
             grams[name] = stored.setdefault(id(value.matrix), name), value.axis
             value = value.matrix
         if name in stored.values() or name not in grams:
-            tensors[name] = value.contiguous()
+            tensors[name] = value
     metadata = {"cobasin": cobasin.__version__, "source": source.text, "grams": json.dumps(grams)}
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        save_file(tensors, temporary, metadata | {name: json.dumps(note) for name, note in notes.items()})
-        temporary.replace(path)
+        with replacing(path) as new:
+            write_tensors(new, tensors, metadata | {name: json.dumps(note) for name, note in notes.items()})
     except (OSError, SafetensorError) as error:
         raise InputError(f"{path}: cannot be written: {one_line(error)}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def read(path: Path, source: Source) -> tuple[dict[str, Any], dict[str, Any]]:

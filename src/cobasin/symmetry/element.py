@@ -8,7 +8,6 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
 from cobasin.errors import InputError
 from cobasin.symmetry.action import Values, act, in_new_order, in_old_order
@@ -29,6 +28,7 @@ from cobasin.symmetry.groups import Value
 from cobasin.symmetry.serial import dump, parse
 from cobasin.symmetry.spec import Key, Spec, key_of, key_text, worst_by_space
 from cobasin.symmetry.state import Lazy, State
+from cobasin.whole_files import write_tensors
 
 FILE = "cobasin.safetensors"  # in the folder of a matched model
 FORMAT = "1"  # of the file
@@ -141,7 +141,7 @@ class Element:
             "form": dump(self.form),
             "report": json.dumps(self.report),
         }
-        save_file({name: tensor.clone().contiguous() for name, tensor in tensors.items()}, path, metadata)
+        write_tensors(Path(path), {name: tensor.clone() for name, tensor in tensors.items()}, metadata)
 
     @classmethod
     def load(cls, path: str | Path) -> Element:

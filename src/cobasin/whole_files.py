@@ -1,0 +1,42 @@
+"""Files that are there whole, or as they were before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import uuid4
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+UNFINISHED = ".unfinished"
+"""The end of the names of files that are being written."""
+
+
+def unfinished(path: Path) -> Path:
+    """Another name for a file while it is written, which no other process uses; a killed one leaves it."""
+    return path.with_name(f"{path.name}.{uuid4().hex[:12]}{UNFINISHED}")
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A path to write to, which becomes ``path`` at the end of the block; nothing is left of it if that fails."""
+    new = unfinished(path)
+    try:
+        yield new
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """Write a safetensors file that whoever may read new files can read.
+
+    Raises:
+        OSError, SafetensorError: it cannot be written.
+    """
+    path.touch()
+    mode = path.stat().st_mode  # the library makes files that only their owner can read
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path, dict(metadata))
+    path.chmod(mode)

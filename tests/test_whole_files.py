@@ -1,0 +1,35 @@
+"""Files that are written whole, and may be read by all who may read other new files."""
+
+import os
+import stat
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from cobasin.whole_files import replacing, write_tensors
+
+
+def test_a_file_is_as_it_was_until_it_is_whole(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old")
+    with pytest.raises(KeyboardInterrupt), replacing(path) as new:
+        new.write_text("half")
+        raise KeyboardInterrupt
+    assert path.read_text() == "old"
+    with replacing(path) as new:
+        new.write_text("new")
+        assert path.read_text() == "old"
+    assert path.read_text() == "new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077])
+def test_tensors_are_as_readable_as_other_files(mask, tmp_path):
+    before = os.umask(mask)
+    try:
+        write_tensors(tmp_path / "file", {"x": torch.arange(6).view(2, 3).T}, {"format": "pt"})
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o666 & ~mask
+    assert torch.equal(load_file(tmp_path / "file")["x"], torch.arange(6).view(2, 3).T)
