@@ -68,6 +68,12 @@ def test_a_tensor_that_is_not_float(folders, dtype, broken):
 
 
 @pytest.mark.parametrize("broken", [0, 1], ids=["source", "anchor"])
+def test_weights_of_a_model_that_has_diverged(folders, broken):
+    edit_tensors(folders[broken], lambda tensors: tensors.update({QUERY: tensors[QUERY] * 1e20}))
+    refused_by_both(*folders, f"{folders[broken]}: {QUERY} has values up to ", "diverged", unread=False)
+
+
+@pytest.mark.parametrize("broken", [0, 1], ids=["source", "anchor"])
 def test_all_tensors_that_do_not_fit_are_in_one_message(folders, broken):
     def change(tensors):
         del tensors["bert.embeddings.LayerNorm.bias"], tensors["cls.predictions.bias"]

@@ -12,6 +12,7 @@ import cobasin
 from cobasin import architectures
 from cobasin.architectures import declare, load_file, registered
 from cobasin.checkpoints.checkpoint import load
+from cobasin.checkpoints.fit import problems
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
 from cobasin.proposal import propose
@@ -58,7 +59,7 @@ def reading(spec):
 def test_a_draft_of_a_known_family_is_its_declaration(case, monkeypatch):
     given = checkpoint(case)
     declared, draft = Typed.of(given).spec, spec_of(propose(given), given, monkeypatch)
-    assert draft.problems({name: (h.shape, h.dtype) for name, h in given.headers.items()}) == []
+    assert problems(draft, {name: (h.shape, h.dtype) for name, h in given.headers.items()}) == []
     assert draft.entries.keys() == declared.entries.keys()
     for name, entry in declared.entries.items():
         assert meaning(draft.entries[name].layout) == meaning(entry.layout), name

@@ -13,9 +13,14 @@ from cobasin.whole_files import replacing, write_tensors
 def test_a_file_is_as_it_was_until_it_is_whole(tmp_path):
     path = tmp_path / "file"
     path.write_text("old")
-    with pytest.raises(KeyboardInterrupt), replacing(path) as new:
-        new.write_text("half")
-        raise KeyboardInterrupt
+
+    def interrupted():
+        with replacing(path) as new:
+            new.write_text("half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert path.read_text() == "old"
     with replacing(path) as new:
         new.write_text("new")

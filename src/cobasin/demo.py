@@ -31,7 +31,7 @@ from cobasin.finding.applying import transform
 from cobasin.finding.match import match
 from cobasin.merging.merge import merge
 from cobasin.presenting.tables import output
-from cobasin.symmetry.state import squared_distance
+from cobasin.symmetry.state import apart
 from cobasin.verification import Verdict, verify
 
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ def _match_and_merge(out: Path, way: str, digits: Digits, points: int, show: Sho
         return evaluate(model, digits)
 
     path = loss_path(anchor, matched, evaluate_point, points)
-    distance = math.sqrt(sum(squared_distance(anchor[name], matched[name]) for name in anchor))
+    distance = apart(anchor, matched, anchor)
     return Outcome(accuracy, loss, path, distance, report, verdict)
 
 

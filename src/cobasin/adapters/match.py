@@ -21,7 +21,7 @@ from cobasin.symmetry.canonical import gauge_of
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import form_of
 from cobasin.symmetry.spec import Space, Spec
-from cobasin.symmetry.state import State, squared_distance
+from cobasin.symmetry.state import apart
 
 LORA = "LoRA"  # in the place of an architecture
 
@@ -52,8 +52,8 @@ def match_adapters(
     element = Element(form, match.values, *(gauge_of(form, end) for end in ends))
     report = {
         "symmetry": "gl",
-        "distance_before": _distance(*ends),
-        "distance_after": _distance(element.apply(ends[0]), ends[1]),
+        "distance_before": apart(ends[0], ends[1], ends[1]),
+        "distance_after": apart(element.apply(ends[0]), ends[1], ends[1]),
         "objective": [math.sqrt(value) for value in history],
         "spaces": {
             f"rank.{FACTOR.fullmatch(names[0])[1]}": {  # type: ignore[index]
@@ -145,7 +145,3 @@ def _check_pair(source: Adapter, anchor: Adapter) -> None:
 
 def _tensors(adapter: Adapter) -> dict[str, Tensor]:
     return {name: adapter[name].double() for name in adapter}
-
-
-def _distance(a: State, b: State) -> float:
-    return math.sqrt(sum(squared_distance(a[name], b[name]) for name in b))

@@ -13,9 +13,13 @@ from torch import Tensor
 
 from cobasin.architectures import declare, known
 from cobasin.checkpoints.checkpoint import Checkpoint
+from cobasin.checkpoints.fit import problems
 from cobasin.checkpoints.weight_files import listed
 from cobasin.errors import InputError
 from cobasin.symmetry.spec import Spec
+
+LARGEST = 1e8
+"""Of an entry: no trained weight is near, and the products of larger ones are soon beyond float32."""
 
 
 @dataclass(frozen=True)
@@ -44,16 +48,16 @@ class Typed(Mapping[str, Tensor]):
         try:
             spec = declare(config, architecture, checkpoint.headers)
             headers = {name: (header.shape, header.dtype) for name, header in checkpoint.headers.items()}
-            problems = spec.problems(headers)
+            found = problems(spec, headers)
         except InputError as error:
             raise InputError(f"{label}: {error}") from error
         except (ArithmeticError, TypeError, ValueError, RuntimeError) as error:
             # transformers lets some impossible sizes pass, and does not say what differs from layer to layer
             raise InputError(f"{label}: the config is not that of a {architecture}: {error}") from error
-        if problems:
-            unexpected = any(line.startswith("unexpected") for line in problems)
+        if found:
+            unexpected = any(line.startswith("unexpected") for line in found)
             way_out = ". Remove what is unexpected from the file, or name the class that reads it in config.json"
-            raise InputError(f"{label} does not fit {architecture}: {listed(problems)}{way_out if unexpected else ''}")
+            raise InputError(f"{label} does not fit {architecture}: {listed(found)}{way_out if unexpected else ''}")
         return cls(checkpoint, spec)
 
     def untied(self) -> Typed:
@@ -128,7 +132,8 @@ class Typed(Mapping[str, Tensor]):
     def _check(self, name: str, tensor: Tensor) -> None:
         """Refuse, on first sight, what only the values can tell."""
         label, disk = self.checkpoint.label, self.disk_names
-        check_finite(label, disk[name], tensor)
+        if (size := check_finite(label, disk[name], tensor)) > LARGEST:
+            raise InputError(f"{label}: {disk[name]} has values up to {size:.1e}; the training diverged")
         for tied, twin in self.spec.tied.items():
             # versions of transformers differ in what they load
             if twin == name and tied in disk and not torch.equal(self.checkpoint[disk[tied]], tensor):
@@ -171,7 +176,7 @@ class Typed(Mapping[str, Tensor]):
             else:
                 tensor = one_by_one(spec_names[disk]) if one_by_one else stacked(name)[place].clone()
             tensor = tensor.to(headers[disk].dtype)
-            if not _is_finite(tensor):
+            if not math.isfinite(_size(tensor)):
                 raise InputError(
                     f"{source.label}: {disk}, transformed, does not fit {tensor.dtype}: its largest values become "
                     "infinite; convert the models to bfloat16 or float32 first"
@@ -190,16 +195,19 @@ def equally_tied(models: list[Typed]) -> list[Typed]:
     return [model.untied() for model in models]
 
 
-def check_finite(label: str, name: str, tensor: Tensor) -> None:
-    """Refuse a tensor of a file that holds NaN or infinite values.
+def check_finite(label: str, name: str, tensor: Tensor) -> float:
+    """The size of the largest entry of a tensor of a file, which must not hold NaN or infinite values.
 
     Raises:
         InputError: names the model's ``label`` and the tensor.
     """
-    if not _is_finite(tensor):
+    size = _size(tensor)
+    if not math.isfinite(size):
         raise InputError(f"{label}: {name} has NaN or infinite values; the file is damaged or the training diverged")
+    return size
 
 
-def _is_finite(tensor: Tensor) -> bool:
+def _size(tensor: Tensor) -> float:
+    """The size of the largest entry, NaN where there is one."""
     # one pass, and NaN shows in both ends
-    return not tensor.numel() or all(math.isfinite(end) for end in torch.aminmax(tensor))
+    return max(abs(float(end)) for end in torch.aminmax(tensor)) if tensor.numel() else 0.0

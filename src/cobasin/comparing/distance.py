@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from cobasin.checkpoints.checkpoint import load
@@ -12,7 +10,7 @@ from cobasin.checkpoints.typed import Typed, equally_tied
 from cobasin.matching.state import compared
 from cobasin.symmetry.canonical import canonical
 from cobasin.symmetry.form import form_of
-from cobasin.symmetry.state import State, squared_distance
+from cobasin.symmetry.state import apart
 
 
 class Distance(NamedTuple):
@@ -44,10 +42,6 @@ def distance(a: Any, b: Any) -> Distance:
     form = form_of(ends[0].spec, folded=bool(ends[0].spec.norms), free_biases=True)
     x, y = (canonical(form, end) for end in ends)
     return Distance(
-        _apart(files[0], files[1], [name for name in files[0] if name not in left_out]),
-        _apart(x, y, [name for name in compared(form) if name not in left_out]),
+        apart(files[0], files[1], [name for name in files[0] if name not in left_out]),
+        apart(x, y, [name for name in compared(form) if name not in left_out]),
     )
-
-
-def _apart(a: State, b: State, names: Iterable[str]) -> float:
-    return math.sqrt(math.fsum(squared_distance(a[name], b[name]) for name in names))

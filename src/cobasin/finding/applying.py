@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
 from cobasin.finding.beside import moved_beside
 from cobasin.symmetry.element import Element
-from cobasin.symmetry.state import Lazy, squared_distance
+from cobasin.symmetry.state import Lazy, apart
 
 SAME = 1e-3  # of the distance of two models: how far an element may miss the one that it leads to
 
@@ -72,9 +71,8 @@ def check_made(element: Element, source: Typed, made: Checkpoint) -> None:
     """
     there, new = element.apply(source), typed_for(element, made)
     names = [name for name in new if name not in new.spec.tied]
-    apart = sum(squared_distance(there[name], new[name]) for name in names)
-    size = sum(float(torch.linalg.vector_norm(new[name], dtype=torch.float64)) ** 2 for name in names)
-    if math.sqrt(apart) > max(SAME, 2 * made.rounding) * math.sqrt(size):
+    nothing = Lazy(new, lambda name: torch.zeros_like(new[name]))
+    if apart(there, new, names) > max(SAME, 2 * made.rounding) * apart(new, nothing, names):
         label = source.checkpoint.label
         raise InputError(f"{label} is not the model that the element starts from: it makes no {made.label} of it")
 
@@ -112,7 +110,7 @@ def found_between(element: Element, source: Typed, target: Typed, symmetry: str 
         raise InputError("the element has no report of how it was found; give one that cobasin match has written")
     source, target = typed_for(element, source.checkpoint), typed_for(element, target.checkpoint)
     there, names = element.apply(source), [name for name in target if name not in target.spec.tied]
-    left = math.sqrt(sum(squared_distance(there[name], target[name]) for name in names))
+    left = apart(there, target, names)
     before, after = (element.report[f"distance_{when}"] for when in ("before", "after"))
     if abs(left - after) > SAME * max(before, after):
         moved = element.report.get("anchor_moved")

@@ -10,28 +10,26 @@ from typing import Any
 
 from cobasin.checkpoints.pairs import check_pair, embeds
 from cobasin.checkpoints.typed import Typed
-from cobasin.errors import InputError
 from cobasin.execution.jobs import CPU
 from cobasin.execution.outcomes import Keep, numbers
 from cobasin.finding.activations import Runnable, by_activations
+from cobasin.finding.forms import check_free, forms_of
 from cobasin.finding.kept import Kept
 from cobasin.finding.search import Prepared, Search
 from cobasin.matching.choice import Choice
 from cobasin.matching.many import Models
-from cobasin.matching.state import Match, compared, free_groups
+from cobasin.matching.state import Match, compared
 from cobasin.matching.weights import ascend
 from cobasin.progress import Progress, rounds
 from cobasin.symmetry.action import Values
 from cobasin.symmetry.balance import conditions, in_isometries, keep_bases
-from cobasin.symmetry.canonical import Gauge, canonical, frames_as_gauge, frames_of, gains_of, gauge_of, obstacles
+from cobasin.symmetry.canonical import Gauge, canonical, frames_as_gauge, frames_of, gauge_of
 from cobasin.symmetry.element import Element
-from cobasin.symmetry.form import Form, form_of
-from cobasin.symmetry.spec import Spec, key_text, worst_by_space
+from cobasin.symmetry.spec import key_text, worst_by_space
 from cobasin.symmetry.state import State, squared_distance
 
 COARSE = 0.5  # relative: rounding that a map makes so large is worth a note
 AGREED = 1e-8  # squared distance of matched weights, over their squared norm
-UNTIED = "the output head is untied from the embedding"
 EMBEDS = (
     "modules.json: Sentence Transformers takes embeddings from this model, without its head; what the head puts out "
     "is kept, embeddings are in another basis"
@@ -40,7 +38,6 @@ JOINT = (
     "what the two towers say of each other is kept; text_embeds and image_embeds are in another basis: make those that "
     "are stored anew, or leave the stream where it is (--symmetry ffn,heads,attention,scale)"
 )
-AVERAGED = "cobasin merge averages models whose head was untied; other tools do so only with an untied anchor"
 
 
 class CommonForm:
@@ -81,7 +78,7 @@ class CommonForm:
         self.heads = typed[0].heads if any(model.labels != typed[0].labels for model in typed) else []
         self.search: Prepared | None = search.prepared(typed) if search else None
         wanted = list(range(len(typed)) if anchors is None else anchors)
-        forms, self.typed, self.anchors, self.notes = _forms(typed, choice, wanted)
+        forms, self.typed, self.anchors, self.notes = forms_of(typed, choice, wanted)
         if self.heads:
             self.notes.append("the label sets differ: the task heads were moved along, but not compared")
         if "residual" in choice.parts and any(embeds(model.checkpoint) for model in typed):
@@ -230,33 +227,6 @@ class CommonForm:
         return self._gauges[model]
 
 
-def _forms(
-    typed: Sequence[Typed], choice: Choice, anchors: list[int]
-) -> tuple[list[Form], list[Typed], list[int], list[str]]:
-    """The canonical form of every model, and the anchors and notes that go with it.
-
-    Folding the norms in front of a tied head unties it.
-    """
-    plain = [_form(model.spec, choice) for model in typed]
-    if not choice.folded or not typed[0].spec.norms:
-        return plain, list(typed), anchors, []
-    unties = any(model.spec.unties for model in typed)
-    ends = [model.untied() for model in typed] if unties else list(typed)
-    forms = [_form(end.spec, choice, folded=True) for end in ends]
-    gains = [gains_of(form, end) for form, end in zip(forms, ends, strict=True)]
-    found = {
-        anchor: [line for form, own in zip(forms, gains, strict=True) for line in obstacles(form, own, gains[anchor])]
-        for anchor in anchors
-    }
-    reasons = {anchor: "; ".join(dict.fromkeys(lines)) for anchor, lines in found.items() if lines}
-    if len(reasons) == len(anchors):
-        return plain, list(typed), anchors, [f"residual stream matched by permutation only: {reasons[anchors[0]]}"]
-    notes = [f"{typed[anchor].checkpoint.label} cannot be the reference: {why}" for anchor, why in reasons.items()]
-    if unties:
-        notes += [UNTIED, AVERAGED]
-    return forms, ends, [anchor for anchor in anchors if anchor not in reasons], notes
-
-
 def _amplification(condition: float, model: Typed) -> list[str]:
     """A note where a map of this condition would make the rounding of the model's file visible."""
     rounding = condition * model.checkpoint.rounding
@@ -266,31 +236,6 @@ def _amplification(condition: float, model: Typed) -> list[str]:
         f"a map of condition {condition:.1e} amplifies the rounding of the file to {rounding:.1e}: convert the models "
         "to float32 first, or match with --symmetry full"
     ]
-
-
-def _form(spec: Spec, choice: Choice, folded: bool = False) -> Form:
-    return form_of(
-        spec,
-        folded=folded,
-        free_biases=not choice.paper,
-        balanced=choice.general,
-        parts=choice.parts,
-        layers=choice.layers,
-    )
-
-
-def possible_forms(spec: Spec, choice: Choice) -> list[Form]:
-    """The forms of models of a type, of which their gains decide: norms folded, or not."""
-    return [_form(spec, choice), *([_form(spec, choice, folded=True)] if choice.folded and spec.norms else [])]
-
-
-def check_free(forms: Sequence[Form], choice: Choice, symmetry: str, excluded: Sequence[str] = ()) -> None:
-    """Refuse a symmetry that leaves nothing free in any of these forms."""
-    if not any(free_groups(form, choice, excluded) for form in forms):
-        raise InputError(
-            f"symmetry {symmetry!r} leaves nothing free in {forms[0].spec.architecture}"
-            + ("" if choice.layers is None else " with these layers (the residual stream runs through all of them)")
-        )
 
 
 def agree(*matches: Match) -> bool:

@@ -59,12 +59,12 @@ def _loaded(name: str, model: Any) -> Checkpoint:
 
 
 def ends(recipe: Recipe, typed: list[Typed]) -> list[Typed]:
-    """The models as they are merged: untied, where matching moves a norm into the head and the files allow it."""
+    """The models of `prepare` as they are merged: untied, where matching moves a norm into a tied head."""
     spec = typed[0].spec
     folds = matches(recipe, typed) and spec.norms and Choice.parse(recipe.match.symmetry, recipe.match.layers).folded
     if folds and any(model.spec.unties for model in typed):
         return [model.untied() for model in typed]
-    return equally_tied(typed)
+    return typed
 
 
 def matches(recipe: Recipe, typed: Sequence[Typed]) -> bool:

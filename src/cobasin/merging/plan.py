@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cobasin.checkpoints.typed import Typed
-from cobasin.finding.common_form import UNTIED, check_free, possible_forms
+from cobasin.finding.forms import UNTIED, check_free, possible_forms
 from cobasin.finding.search import Search
 from cobasin.matching.choice import Choice
 from cobasin.matching.neurons import TABLE

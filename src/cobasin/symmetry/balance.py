@@ -134,4 +134,4 @@ def _frame(direct: Tensor, contragredient: Tensor) -> Value:
 
 def _multiples(scale: Tensor, size: int) -> Tensor:
     """Multiples of the identity, ``[*batch, size, size]``."""
-    return scale[..., None, None] * torch.eye(size, dtype=scale.dtype)
+    return scale[..., None, None] * torch.eye(size).to(scale)

@@ -176,7 +176,7 @@ class Element:
             for gauge in filter(None, gauges.values()):
                 _check_gauge(form, gauge)
             element = cls(form, values, gauges["source"] or None, gauges["target"] or None, report)
-        except (AttributeError, KeyError, RecursionError, RuntimeError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
             raise InputError(f"{path}: a damaged element file ({error!r})") from None
         if wrong := [space for space, deviation in element.deviation().items() if not deviation < LARGEST_DEVIATION]:
             raise InputError(f"{path}: a damaged element file ({', '.join(wrong)} is outside its group)")

@@ -8,11 +8,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-import torch
-
 from cobasin.symmetry.gauges import FreeGauge, LayerScale, Norm
 from cobasin.symmetry.groups import Group, Orthogonal
-from cobasin.symmetry.types import Axis, Layout, Product, TypeSyntaxError, layout, parse, unparse
+from cobasin.symmetry.types import Axis, Layout, Product, TypeSyntaxError, layout, parse
 
 Key = tuple[str, *tuple[int, ...]]
 """Names one element: its space, then the index values it belongs to, as ``("ffn", 3)`` for layer 3."""
@@ -259,37 +257,6 @@ class Spec:
             for name, space in self.spaces.items()
             if space.group == Orthogonal(scaled=True) and name not in neutral
         )
-
-    def problems(self, headers: Mapping[str, tuple[tuple[int, ...], torch.dtype]]) -> list[str]:
-        """All that is wrong with a checkpoint's headers (on-disk name to shape and dtype), one line each."""
-        names, found = self.disk_names(headers), []
-        within = {name.split(".")[0] for name, disk in names.items() if disk.removeprefix(self.prefix) != disk}
-        used = {self.own_name(disk): disk for disk in names.values()}
-        for disk in headers if len(names) < len(headers) else ():
-            name = self.own_name(disk)
-            if name is not None and used[name] != disk:
-                found.append(f"{disk} and {used[name]} are the same tensor under two names")
-        for name in sorted(self.file_entries.keys() - names.keys() - self.tied.keys()):
-            prefix = self.prefix if name.split(".")[0] in within else ""
-            found.append(f"missing tensor {prefix}{name} {self._file_layout(name)[1]}")
-        for name, disk in names.items():
-            shape, dtype = headers[disk]
-            if name not in self.file_entries:
-                found.append(f"unexpected tensor {disk} {tuple(shape)}, not part of {self.architecture}")
-            elif tuple(shape) != self._file_layout(name)[1]:
-                text, wanted = self._file_layout(name)
-                found.append(f"{disk} has shape {tuple(shape)}, its type {text!r} needs {wanted}")
-            elif not dtype.is_floating_point or dtype.itemsize < 2:
-                found.append(f"{disk} has dtype {dtype}, expected float64, float32, float16 or bfloat16")
-        return found
-
-    def _file_layout(self, name: str) -> tuple[str, tuple[int, ...]]:
-        """Type and shape of a tensor of the file."""
-        entry, place = self.file_entries[name]
-        layout_ = self.entries[entry].layout
-        if place is None:
-            return layout_.text, layout_.shape
-        return unparse(layout_.nodes[1:]), layout_.shape[1:]
 
 
 def is_layer(space: str) -> bool:

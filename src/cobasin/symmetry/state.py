@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -20,6 +21,11 @@ def squared_distance(x: Tensor, y: Tensor) -> float:
     for a, b in zip(x.reshape(-1).split(_CHUNK), y.reshape(-1).split(_CHUNK), strict=True):
         total += float(torch.linalg.vector_norm(a.to(dtype) - b.to(dtype), dtype=torch.float64)) ** 2
     return total
+
+
+def apart(x: State, y: State, names: Iterable[str]) -> float:
+    """The distance of some tensors of two models, all taken together."""
+    return math.sqrt(math.fsum(squared_distance(x[name], y[name]) for name in names))
 
 
 def wide(tensor: Tensor) -> Tensor:

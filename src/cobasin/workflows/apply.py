@@ -19,7 +19,7 @@ from cobasin.checkpoints.refusals import check_output, check_read
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
 from cobasin.finding.applying import check_made, transform, typed_for
-from cobasin.finding.common_form import AVERAGED, UNTIED
+from cobasin.finding.forms import AVERAGED, UNTIED
 from cobasin.finding.transport import transport, transport_adapter
 from cobasin.paths import expanded
 from cobasin.presenting import progress as bars

@@ -1,0 +1,44 @@
+"""Whether the tensors of a checkpoint are those that are declared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from cobasin.symmetry.spec import Spec
+from cobasin.symmetry.types import unparse
+
+
+def problems(spec: Spec, headers: Mapping[str, tuple[tuple[int, ...], torch.dtype]]) -> list[str]:
+    """All that is wrong with a checkpoint's headers (on-disk name to shape and dtype), one line each."""
+    names, found = spec.disk_names(headers), []
+    within = {name.split(".")[0] for name, disk in names.items() if disk.removeprefix(spec.prefix) != disk}
+    used = {spec.own_name(disk): disk for disk in names.values()}
+    for disk in headers if len(names) < len(headers) else ():
+        name = spec.own_name(disk)
+        if name is not None and used[name] != disk:
+            found.append(f"{disk} and {used[name]} are the same tensor under two names")
+    for name in sorted(spec.file_entries.keys() - names.keys() - spec.tied.keys()):
+        prefix = spec.prefix if name.split(".")[0] in within else ""
+        found.append(f"missing tensor {prefix}{name} {_file_layout(spec, name)[1]}")
+    for name, disk in names.items():
+        shape, dtype = headers[disk]
+        if name not in spec.file_entries:
+            found.append(f"unexpected tensor {disk} {tuple(shape)}, not part of {spec.architecture}")
+            continue
+        text, wanted = _file_layout(spec, name)
+        if tuple(shape) != wanted:
+            found.append(f"{disk} has shape {tuple(shape)}, its type {text!r} needs {wanted}")
+        elif not dtype.is_floating_point or dtype.itemsize < 2:
+            found.append(f"{disk} has dtype {dtype}, expected float64, float32, float16 or bfloat16")
+    return found
+
+
+def _file_layout(spec: Spec, name: str) -> tuple[str, tuple[int, ...]]:
+    """Type and shape of a tensor of the file."""
+    entry, place = spec.file_entries[name]
+    layout = spec.entries[entry].layout
+    if place is None:
+        return layout.text, layout.shape
+    return unparse(layout.nodes[1:]), layout.shape[1:]
