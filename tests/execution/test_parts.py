@@ -224,7 +224,8 @@ def test_refused(tmp_path, impatient):
     out = ["--out", tmp_path / "out"]
     for wrong, text in (
         ([*match, "--part", "3/2"], "--part 3/2: expected i/n"),
-        ([*match, "--part", "1/2", "--resume"], "goes without --resume"),
+        ([*match, "--part", "1/2", "--resume"], "goes without --resume, which gathers the parts"),
+        ([*match, "--part", "1/2", "--engine", "ray"], "goes without --engine ray, which makes parts of its own"),
         ([*match, "--part", "1/2", "--engine", "ray"], "without --engine ray"),
         ([*match, "--engine", "slurm"], "--engine slurm: expected local or ray"),
         ([*merge, "--repair", "--part", "1/2"], "repair and heal start anew"),

@@ -89,10 +89,10 @@ def one_part(part: str | None, engine: str, resume: bool) -> tuple[int, int] | N
 
     if engine not in ("local", "ray"):
         raise InputError(f"--engine {engine}: expected local or ray")
-    if part is not None and (resume or engine != "local"):
-        raise InputError(
-            f"--part {part}: goes without --resume, which gathers the parts, and without --engine {engine}"
-        )
+    if part is not None and resume:
+        raise InputError(f"--part {part}: goes without --resume, which gathers the parts")
+    if part is not None and engine != "local":
+        raise InputError(f"--part {part}: goes without --engine {engine}, which makes parts of its own")
     return None if part is None else part_of(part)
 
 
