@@ -155,6 +155,7 @@ def test_distances_are_those_of_the_tensors():
     ffn = [name for name in ffn if "attention" not in name]
     squared = sum(float((first[name] - second[name]).double().square().sum()) for name in ffn)
     assert found.spaces["ffn"]["before"] == pytest.approx(squared**0.5, rel=1e-6)
+    assert found.spaces["ffn"]["files"] == pytest.approx(squared**0.5, rel=1e-6)
     assert found.spaces["ffn"]["after"] < found.spaces["ffn"]["before"]
     layers = found.spaces["ffn"]["layers"]
     assert list(layers) == ["layer 0", "layer 1"]
@@ -162,8 +163,21 @@ def test_distances_are_those_of_the_tensors():
         own = [name for name in ffn if f"layer.{i}." in name]
         squared = sum(float((first[name] - second[name]).double().square().sum()) for name in own)
         assert row["before"] == pytest.approx(squared**0.5, rel=1e-6)
+        assert row["files"] == pytest.approx(squared**0.5, rel=1e-6)
         assert len(row["agreement"]) == len(row["chance"]) == 101
     assert found.spaces["resid"]["layers"] == {}
+
+
+def test_distances_of_the_files_are_of_each_layer():
+    """Also of what canonical forms do not compare, the gains of norms."""
+    first = original(BERT)
+    gain = "bert.encoder.layer.1.output.LayerNorm.weight"
+    other = dict(first) | {gain: first[gain] + 1.0}
+    first.config.architectures = [first.architecture]
+    found = compare(first, load(other, first.config))
+    size = sum(float(x.double().square().sum()) for one in (first, other) for name, x in one.items() if "r.1." in name)
+    files = {place: row["files"] for place, row in found.layers.items()}
+    assert files == {OUTSIDE: 0.0, "layer 0": 0.0, "layer 1": pytest.approx((24 / size) ** 0.5, rel=1e-6)}
 
 
 @pytest.mark.parametrize("case", CASES)

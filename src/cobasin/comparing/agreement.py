@@ -13,7 +13,7 @@ from torch import Tensor
 
 from cobasin.matching.state import Match
 from cobasin.symmetry.action import batch_positions, rows
-from cobasin.symmetry.spec import Key, is_layer
+from cobasin.symmetry.spec import Key, Spec, is_layer
 from cobasin.symmetry.state import Lazy, State
 
 POINTS = 101  # of a spectrum
@@ -43,14 +43,10 @@ class Difference(NamedTuple):
         return 1 - self.squared / self.size if self.size else 1.0
 
 
-def difference(pairs: Iterable[tuple[Tensor, Tensor]]) -> Difference:
-    """The sum over pairs of tensors."""
-    squared, size = 0.0, 0.0
-    for a, b in pairs:
-        a, b = a.double(), b.double()
-        squared += float((a - b).square().sum())
-        size += float(a.square().sum() + b.square().sum())
-    return Difference(squared, size)
+def difference(a: Tensor, b: Tensor) -> Difference:
+    """Of two tensors."""
+    a, b = a.double(), b.double()
+    return Difference(float((a - b).square().sum()), float(a.square().sum() + b.square().sum()))
 
 
 def place_of(index: Mapping[str, int]) -> str:
@@ -58,20 +54,23 @@ def place_of(index: Mapping[str, int]) -> str:
     return next((f"{space} {i}".replace("_", " ") for space, i in index.items() if is_layer(space)), OUTSIDE)
 
 
-def by_layer(match: Match) -> dict[str, Difference]:
-    """The models as they are matched so far, layer by layer, and what is outside of all layers."""
-    found: dict[str, Difference] = {}
-    for name in match.tensors:
-        place = place_of(match.spec.entries[name].index)
-        squared, size = difference([(match.moved(name), match.anchor[name])])
-        old = found.get(place, Difference(0.0, 0.0))
-        found[place] = Difference(old.squared + squared, old.size + size)
-    return found
+def by_tensor(match: Match) -> dict[str, Difference]:
+    """The models as they are matched so far, tensor by tensor."""
+    return {name: difference(match.moved(name), match.anchor[name]) for name in match.tensors}
 
 
-def total(parts: Mapping[str, Difference]) -> Difference:
+def by_layer(spec: Spec, tensors: Mapping[str, Difference]) -> dict[str, Difference]:
+    """The sums over the tensors of every layer, and over those outside of all layers."""
+    places: dict[str, list[Difference]] = {}
+    for name, found in tensors.items():
+        places.setdefault(place_of(spec.entries[name].index), []).append(found)
+    return {place: total(parts) for place, parts in places.items()}
+
+
+def total(parts: Iterable[Difference]) -> Difference:
     """The sum of differences."""
-    return Difference(sum(part.squared for part in parts.values()), sum(part.size for part in parts.values()))
+    squared, size = (math.fsum(figures) for figures in zip(*parts, strict=True))
+    return Difference(squared, size)
 
 
 def kept(match: Match, keys: Iterable[Key]) -> float | None:

@@ -39,6 +39,7 @@ from cobasin.comparing.agreement import (
     OUTSIDE,
     Difference,
     by_layer,
+    by_tensor,
     cosines,
     difference,
     kept,
@@ -59,7 +60,7 @@ CLOSE = 0.95  # an agreement of layers that is half of the way or more, whatever
 NEAR = 4  # roundings of the files that may be rounding; the outputs have the last word
 ARITHMETIC = 8 * torch.finfo(torch.float32).eps  # of matching, which moves tensors in float32
 
-_STAGES = ("before", "after", "chance")
+_STAGES = ("files", "before", "after", "chance")
 
 Relation = Literal["same", "share a base", "share a basin", "independent"]
 
@@ -77,11 +78,11 @@ class Comparison:
         distance: Euclidean distance of the ``files``, ``before`` and ``after``.
         relative: relative distances over all tensors.
         layers: relative distances of every layer, and of what is outside of the layers.
-        spaces: for every space that is matched, the Euclidean distance of the tensors it runs through, ``before`` and
-            ``after``; the share of its coordinates that is ``kept`` (None: they have no order); and the spectrum of
-            the ``agreement``: cosines between matched coordinates (neurons, heads; under an orthogonal group
-            singular directions of the cross-Gram), 101 from the largest to the smallest. The same by ``chance``; and
-            all of it for every one of the ``layers``, where it lies in layers.
+        spaces: for every space that is matched, the Euclidean distance of the tensors it runs through, of the
+            ``files``, ``before`` and ``after``; the share of its coordinates that is ``kept`` (None: they have no
+            order); and the spectrum of the ``agreement``: cosines between matched coordinates (neurons, heads; under an
+            orthogonal group singular directions of the cross-Gram), 101 from the largest to the smallest. The same by
+            ``chance``; and all of it for every one of the ``layers``, where it lies in layers.
         kept, shared: the figures behind the verdict; None where it did not need them.
         verification: of the outputs, where the weights alone could not tell.
         notes: what a reader should know.
@@ -127,13 +128,15 @@ def compare(a: Any, b: Any, symmetry: str = "gl", progress: Progress | None = No
     anchor, source = common.models.states
     values, _ = common.find(1, 0, progress)
     matches = {"before": common.models.match(1, anchor), "after": common.models.match(1, anchor, values)}
-    layers = {stage: by_layer(match) for stage, match in matches.items()}
     first, second = typed  # as the files have them: the common form may have untied a head
     counted = [name for name in first if name not in first.spec.tied and name not in common.heads]
-    files = difference((first[name], second[name]) for name in counted)
+    tensors = {"files": {name: difference(first[name], second[name]) for name in counted}}
+    tensors |= {stage: by_tensor(match) for stage, match in matches.items()}
+    layers = {stage: by_layer(matches["after"].spec, parts) for stage, parts in tensors.items()}
+    files = total(tensors["files"].values())
     stay = kept(matches["after"], matches["after"].groups)
     stay = stay if stay is None else max(stay, 0.0)  # of traces of rotations
-    same, reason, verification = _same(typed, counted, files, total(layers["after"]))
+    same, reason, verification = _same(typed, counted, files, total(tensors["after"].values()))
     shared, stays = None, stay is not None and stay >= HALF
     if same:
         verdict: Relation = "same"
@@ -143,23 +146,23 @@ def compare(a: Any, b: Any, symmetry: str = "gl", progress: Progress | None = No
     else:
         matches["chance"] = replace(common.models, states=[anchor, shuffled(source)]).match(1, anchor)
         ascend(matches["chance"], rounds(progress, "matching by chance"))
-        layers["chance"] = by_layer(matches["chance"])
+        layers["chance"] = by_layer(matches["chance"].spec, by_tensor(matches["chance"]))
         shared = _shared(layers["after"], layers["chance"])
         verdict = "independent" if shared < HALF else "share a base" if stays else "share a basin"
         reason = f"matched, the layers are {shared:.0%} of the way from what chance gives to equality in weights"
         if stay is not None:
             reason = f"{stay:.0%} of the coordinates stay in their places; {reason}"
-    relative = {stage: total(parts).relative for stage, parts in layers.items()}
+    relative = {stage: total(parts.values()).relative for stage, parts in layers.items()}
     return Comparison(
         verdict,
         reason,
         {"files": math.sqrt(files.squared)} | {stage: math.sqrt(matches[stage].total) for stage in ("before", "after")},
-        {"files": files.relative, "chance": None, **relative},
+        {"chance": None, **relative},
         {
             place: {stage: layers[stage][place].relative if stage in layers else None for stage in _STAGES}
-            for place in layers["before"]
+            for place in layers["files"]
         },
-        _spaces(matches),
+        _spaces(matches, tensors["files"]),
         stay,
         shared,
         verification,
@@ -209,7 +212,7 @@ def _places(layers: Mapping[str, Difference]) -> list[str]:
     return [place for place in layers if place != OUTSIDE] or [OUTSIDE]
 
 
-def _spaces(matches: Mapping[str, Match]) -> dict[str, dict[str, Any]]:
+def _spaces(matches: Mapping[str, Match], files: Mapping[str, Difference]) -> dict[str, dict[str, Any]]:
     """What `Comparison` says of every space: of all of it, and layer by layer."""
     after = matches["after"]
     keys: dict[str, dict[str, list[Key]]] = {}
@@ -222,16 +225,20 @@ def _spaces(matches: Mapping[str, Match]) -> dict[str, dict[str, Any]]:
             name: {key: cosines(matches[stage], key) for key in every} if stage in matches else None
             for name, stage in (("agreement", "after"), ("chance", "chance"))
         }
-        layers = {place: _of_keys(matches, own, agreement) for place, own in places.items() if place != OUTSIDE}
-        found[space] = _of_keys(matches, every, agreement) | {"layers": layers}
+        layers = {place: _of_keys(matches, files, own, agreement) for place, own in places.items() if place != OUTSIDE}
+        found[space] = _of_keys(matches, files, every, agreement) | {"layers": layers}
     return found
 
 
 def _of_keys(
-    matches: Mapping[str, Match], keys: Sequence[Key], agreement: Mapping[str, dict[Key, torch.Tensor] | None]
+    matches: Mapping[str, Match],
+    files: Mapping[str, Difference],
+    keys: Sequence[Key],
+    agreement: Mapping[str, dict[Key, torch.Tensor] | None],
 ) -> dict[str, Any]:
     tensors = matches["after"].tensors_of(keys)
     return {
+        "files": math.sqrt(sum(files[name].squared for name in tensors if name in files)),
         **{stage: math.sqrt(sum(matches[stage].distances[name] for name in tensors)) for stage in ("before", "after")},
         "kept": kept(matches["after"], keys),
         **{name: None if own is None else spectrum(own[key] for key in keys) for name, own in agreement.items()},

@@ -158,8 +158,13 @@ def plot_comparison(comparison: Comparison, out: Path, title: str) -> None:
     figure.suptitle(title, fontsize=14, parse_math=False)
     left, middle, right = figure.subplots(1, 3)
     places = list(comparison.layers)
-    stages = {"before": "not matched", "chance": "matched, by chance", "after": "matched"}
-    for colour, (stage, label) in zip((COLOURS[0], "#888888", COLOURS[1]), stages.items(), strict=True):
+    stages = {
+        "files": (COLOURS[4], "of the files"),
+        "before": (COLOURS[0], "in canonical form"),
+        "chance": ("#888888", "matched, by chance"),
+        "after": (COLOURS[1], "matched"),
+    }
+    for stage, (colour, label) in stages.items():
         values = [comparison.layers[place][stage] for place in places]
         if None not in values:
             left.plot(values, range(len(places)), "o-", color=colour, linewidth=2, markersize=5, label=label)

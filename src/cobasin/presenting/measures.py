@@ -44,7 +44,8 @@ def compare_report(report: dict) -> None:
     )
     spaces = {name: row["layers"] for name, row in report["spaces"].items() if row["layers"]}
     title = "relative distance, and the median cosine of coordinates when matched"
-    table = Table("layer", *_figures("not matched", "matched", *["by chance"] * chance, *spaces), title=title)
+    stages = ["of the files", "in canonical form", "matched", *["by chance"] * chance]
+    table = Table("layer", *_figures(*stages, *spaces), title=title)
     for place in list(report["layers"])[:SHOWN]:
         distances = [_number(value) for value in report["layers"][place].values() if value is not None]
         cosines = [_number(median(own[place]["agreement"])) if place in own else "" for own in spaces.values()]
@@ -52,11 +53,12 @@ def compare_report(report: dict) -> None:
     output.print(table, soft_wrap=False)
     if (more := len(report["layers"]) - SHOWN) > 0:
         output.print(f"and {more} more layers (--json has them all)")
-    headings = ["distance before", "after", "stay in place", "median cosine when matched", *["by chance"] * chance]
-    table = Table("space", *_figures(*headings))
+    headings = [*stages[:3], "stay in place", "median cosine when matched", *["by chance"] * chance]
+    table = Table("space", *_figures(*headings), title="distance of the tensors that a space runs through")
     for space, row in report["spaces"].items():
         medians = [_number(median(row[key])) for key in ("agreement", "chance") if row[key] is not None]
-        table.add_row(space, f"{row['before']:.6g}", f"{row['after']:.6g}", _share(row["kept"]), *medians)
+        distances = [f"{row[stage]:.6g}" for stage in ("files", "before", "after")]
+        table.add_row(space, *distances, _share(row["kept"]), *medians)
     output.print(table, soft_wrap=False)
     for note in report["notes"]:
         output.print(f"note: {note}")
