@@ -96,7 +96,7 @@ def verify(a: Any, b: Any, tolerance: float | None = None, seed: int = 0) -> Ver
     relative = _relative(left, right)
     if tolerance is None:
         noise = _rounding_noise(a, b, inputs, left, seed)
-        same, limit, reason = _judge(relative, noise)
+        same, limit, reason = judge(relative, noise)
     else:
         noise, limit, same = None, tolerance, relative <= tolerance
         reason = f"relative difference {relative:.1e}, {'within' if same else 'above'} {tolerance:.1e}"
@@ -111,6 +111,12 @@ def verify(a: Any, b: Any, tolerance: float | None = None, seed: int = 0) -> Ver
     )
 
 
+def change(a: Checkpoint, b: Checkpoint, seed: int = 0) -> float:
+    """The relative difference in float64 of two models of one config, as `verify` measures it; no verdict."""
+    inputs = probe(a.config, a.architecture, seed)
+    return _relative(*(_outputs(c, inputs) for c in (a, b)))
+
+
 def _outputs(checkpoint: Checkpoint, inputs: Mapping[str, Tensor]) -> Tensor:
     """What a model puts out in float64."""
     model = instantiate(checkpoint, torch.float64)
@@ -121,8 +127,8 @@ def _outputs(checkpoint: Checkpoint, inputs: Mapping[str, Tensor]) -> Tensor:
         raise InputError(f"{where} does not run on made-up inputs in float64: {one_line(error)}") from error
 
 
-def _judge(relative: float, noise: float | None) -> tuple[bool | None, float, str]:
-    """The verdict from the difference and the rounding noise, the limit of "the same", and the sentence."""
+def judge(relative: float, noise: float | None) -> tuple[bool | None, float, str]:
+    """The verdict from the relative difference and the rounding noise, the limit of "the same", and the sentence."""
     if noise is None:
         limit, found = FLOAT32_PARTS, "rounding of the stored tensors makes outputs that are not finite"
     else:

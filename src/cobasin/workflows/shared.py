@@ -23,7 +23,7 @@ from cobasin.finding.applying import transform
 from cobasin.paths import expanded
 from cobasin.presenting import progress as bars
 from cobasin.symmetry.element import FILE, Element
-from cobasin.verification import VERIFIED_PARAMETERS, Verdict, verify
+from cobasin.verification import VERIFIED_PARAMETERS, Verdict, change, judge, verify
 
 
 def inputs_of(models: Mapping[str, Checkpoint], files: Iterable[str | Path]) -> dict[str, Any]:
@@ -62,8 +62,8 @@ def evidence_of(element: Element, source: Checkpoint) -> dict:
     with bars.status("verifying the function in float64"):
         verdict = verify(source, transform(element, source, torch.float64))
         found = checked(verdict, "the model", source.architecture)
-        written = verify(source, transform(element, source))
-    return evidence | {"verification": found | {"rounded": None if written.same else written.reason}}
+        kept, _, reason = judge(change(source, transform(element, source)), verdict.noise_float64)
+    return evidence | {"verification": found | {"rounded": None if kept else reason}}
 
 
 def checked(verdict: Verdict, what: str, architecture: str) -> dict[str, Any]:
