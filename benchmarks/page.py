@@ -46,6 +46,7 @@ COMMANDS = {
 }
 TITLES = {
     "cifar10-vit": "ViT, CIFAR-10",
+    "cifar10-vit-large": "larger ViT, CIFAR-10",
     "gpt2-shakespeare": "GPT-2",
     "llama-shakespeare": "Llama",
     "bert-shakespeare": "BERT",

@@ -62,8 +62,11 @@ def evidence_of(element: Element, source: Checkpoint) -> dict:
     with bars.status("verifying the function in float64"):
         verdict = verify(source, transform(element, source, torch.float64))
         found = checked(verdict, "the model", source.architecture)
-        kept, _, reason = judge(change(source, transform(element, source)), verdict.noise_float64)
-    return evidence | {"verification": found | {"rounded": None if kept else reason}}
+        rounded = None
+        if verdict.relative_float64 is not None:  # else the outputs say nothing
+            kept, _, reason = judge(change(source, transform(element, source)), verdict.noise_float64)
+            rounded = None if kept else reason
+    return evidence | {"verification": found | {"rounded": rounded}}
 
 
 def checked(verdict: Verdict, what: str, architecture: str) -> dict[str, Any]:
