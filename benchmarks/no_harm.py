@@ -10,7 +10,6 @@ deviation) and of the rows (95 % interval of the mean difference over the seeds,
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -27,7 +26,7 @@ from cobasin.checkpoints.running import instantiate
 from cobasin.comparing.agreement import kept
 from cobasin.data import Batch, DataConfig, batches, rows_of
 from cobasin.merging.merge import Merge, merge_recipe
-from cobasin.symmetry.state import squared_distance
+from cobasin.symmetry.state import apart
 from common.minilm import base
 from common.results import Results, made, write
 from common.showing import Table, announce, parser, spread
@@ -118,14 +117,10 @@ def _found(merged: Merge) -> dict[str, Any]:
     names = [name for name in source if name not in heads]
     return {
         "kept": {space: kept(element, keys) for space, keys in spaces.items()},  # type: ignore[arg-type]
-        "before": _distance(source, anchor, names),
-        "after": _distance(moved, anchor, names),
-        "moved": _distance(moved, source, names),
+        "before": apart(source, anchor, names),
+        "after": apart(moved, anchor, names),
+        "moved": apart(moved, source, names),
     }
-
-
-def _distance(a: Mapping[str, torch.Tensor], b: Mapping[str, torch.Tensor], names: Sequence[str]) -> float:
-    return math.sqrt(sum(squared_distance(a[name], b[name]) for name in names))
 
 
 def macro_f1(truth: Any, predicted: Any) -> float:

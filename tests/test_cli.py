@@ -142,6 +142,15 @@ def test_a_matched_model_that_its_dtype_does_not_hold_is_told(tmp_path):
     assert run("verify", source, tmp_path / "far").code != 0
 
 
+def test_outputs_that_say_nothing_are_told_once(tmp_path):
+    source, anchor = pair(tmp_path, "bert/BertForSequenceClassification")
+    edit_tensors(source, lambda tensors: [tensors[f"classifier.{name}"].zero_() for name in ("weight", "bias")])
+    found = run("match", source, anchor, "--out", tmp_path / "out", "--json").json["verification"]
+    assert found["same"] is None
+    assert found["reason"].endswith("are all 0")
+    assert found["rounded"] is None
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 @pytest.mark.parametrize(("where", "code", "text"), [(">/dev/full", 2, "output cannot be written"), (">&-", 0, "")])
 def test_output_that_nobody_can_read(tmp_path, where, code, text):

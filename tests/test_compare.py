@@ -176,6 +176,7 @@ def test_distances_of_the_files_are_of_each_layer():
     first.config.architectures = [first.architecture]
     found = compare(first, load(other, first.config))
     size = sum(float(x.double().square().sum()) for one in (first, other) for name, x in one.items() if "r.1." in name)
+    assert found.spaces["resid"]["files"] == pytest.approx(24**0.5, rel=1e-6)
     files = {place: row["files"] for place, row in found.layers.items()}
     assert files == {OUTSIDE: 0.0, "layer 0": 0.0, "layer 1": pytest.approx((24 / size) ** 0.5, rel=1e-6)}
 

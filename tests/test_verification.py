@@ -166,16 +166,33 @@ def test_one_row_left_in_place_is_different():
     json.dumps(verdict.to_dict(), allow_nan=False)
 
 
+OPT = {"hidden_size": 24, "num_attention_heads": 4, "num_hidden_layers": 2, "ffn_dim": 20, "word_embed_proj_dim": 24}
+
+
 @pytest.mark.parametrize(
-    "row", ["bert.embeddings.token_type_embeddings.weight 1", "bert.embeddings.word_embeddings.weight 37"]
+    ("architecture", "config", "settings", "name", "row"),
+    [
+        ("BertModel", "BertConfig", {**TEXT, "cls_token_id": 37}, "embeddings.word_embeddings.weight", 37),
+        ("BertModel", "BertConfig", TEXT, "embeddings.token_type_embeddings.weight", 1),
+        ("RobertaModel", "RobertaConfig", TEXT, "embeddings.word_embeddings.weight", 2),
+        ("OPTModel", "OPTConfig", {**OPT, "max_position_embeddings": 32}, "decoder.embed_tokens.weight", 2),
+        ("GPT2Model", "GPT2Config", GPT2, "wte.weight", 1),
+        ("T5Model", "T5Config", {**T5, "decoder_start_token_id": 39}, "shared.weight", 39),
+    ],
 )
-def test_what_texts_have_is_probed(row):
-    """Second segments, and a special token, in a vocabulary of which few rows are seen."""
-    name, place = row.split()
-    model = bert(vocab_size=30_000, cls_token_id=37)
+def test_what_texts_have_is_probed(architecture, config, settings, name, row):
+    """Special tokens, in a vocabulary of which few rows are seen, and second segments."""
+    model = make(architecture, config, {**settings, "vocab_size": 5000})
     moved = model[name].clone()
-    moved[int(place)] = torch.randn(24, generator=torch.Generator().manual_seed(0))
+    moved[row] = torch.randn(24, generator=torch.Generator().manual_seed(0))
     assert verify(model, of(model, dict(model) | {name: moved})).same is False
+
+
+@pytest.mark.parametrize("kinds", [(1, 2), (2, 1)])
+def test_other_numbers_of_segments_are_other_inputs(kinds):
+    verdict = verify(*(bert(type_vocab_size=count) for count in kinds))
+    assert verdict.same is False
+    assert "take different inputs" in verdict.reason
 
 
 def test_between_rounding_and_another_function_it_cannot_tell():
@@ -318,6 +335,10 @@ def test_tensors_that_do_not_fill_the_class():
         short = dict(model) | {"classifier.weight": model["classifier.weight"].to(dtype)}
         with pytest.raises(InputError, match=rf"computes in floats, .* classifier\.weight in {dtype}"):
             verify(model, of(model, short))
+    gain = "bert.embeddings.LayerNorm"
+    old = {name.replace(f"{gain}.weight", f"{gain}.gamma"): tensor for name, tensor in model.items()}
+    with pytest.raises(InputError, match=r"computes in floats, .*gamma in torch\.int8"):
+        verify(model, of(model, old | {f"{gain}.gamma": old[f"{gain}.gamma"].to(torch.int8)}))
 
 
 @pytest.mark.parametrize("setting", [{"hidden_size": -24}, {"num_attention_heads": 0}])
@@ -334,6 +355,9 @@ def test_an_expert_that_is_missing():
     assert len(lacking) == len(model) - 1
     with pytest.raises(InputError, match="joining tensors"):
         verify(model, of(model, lacking))
+    name = next(name for name in model if ".1.block_sparse_moe.experts.3.w1." in name)
+    with pytest.raises(InputError, match=r"computes in floats, .*w1\.weight in torch\.int8"):
+        verify(model, of(model, dict(model) | {name: model[name].to(torch.int8)}))
 
 
 def test_classes_and_inputs_that_are_not_known():

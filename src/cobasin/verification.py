@@ -16,7 +16,16 @@ import torch
 from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint, load
-from cobasin.checkpoints.running import build, cast_floats, input_sizes, instantiate, outputs, positions, probe
+from cobasin.checkpoints.running import (
+    build,
+    cast_floats,
+    input_sizes,
+    instantiate,
+    outputs,
+    positions,
+    probe,
+    segments,
+)
 from cobasin.checkpoints.typed import check_finite
 from cobasin.checkpoints.weight_files import one_line
 from cobasin.errors import InputError
@@ -200,5 +209,7 @@ def _domain(checkpoint: Checkpoint) -> str:
     inputs = input_sizes(checkpoint.config, checkpoint.architecture)
     if "decoder_input_ids" in inputs and checkpoint.architecture.endswith("ForSequenceClassification"):
         inputs["decoder_input_ids"]["eos_token_id"] = checkpoint.config.eos_token_id  # the token that is classified
+    if "input_ids" in inputs and (count := segments(checkpoint.config)) > 1:
+        inputs["token_type_ids"] = {"type_vocab_size": count}
     texts = (", ".join(f"{key} {size}" for key, size in sizes.items()) for sizes in inputs.values())
     return "; ".join(f"{name} with {text}" for name, text in zip(inputs, texts, strict=True))

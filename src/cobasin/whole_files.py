@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from glob import escape
 from pathlib import Path
 from uuid import uuid4
 
@@ -31,12 +32,20 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Write a safetensors file that whoever may read new files can read.
+    """Write a safetensors file that whoever may read new files can read; it is there whole, or as it was before.
 
     Raises:
         OSError, SafetensorError: it cannot be written.
+        RuntimeError: tensors share memory.
     """
-    path.touch()
-    mode = path.stat().st_mode  # the library makes files that only their owner can read
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path, dict(metadata))
-    path.chmod(mode)
+    with replacing(path) as new:
+        new.touch()
+        mode = new.stat().st_mode  # the library makes files that only their owner can read
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, new, dict(metadata))
+        new.chmod(mode)
+
+
+def discard(path: Path) -> None:
+    """Remove a file, where there is one, and what killed processes have left of it."""
+    for one in (path, *path.parent.glob(f"{escape(path.name)}.*{UNFINISHED}")):
+        one.unlink(missing_ok=True)

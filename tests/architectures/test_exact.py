@@ -82,8 +82,8 @@ def test_files_in_every_dtype(case, dtype, tmp_path):
         type(source).from_pretrained(tmp_path / "moved", dtype=torch.float64, experts_implementation="eager").eval()
     )
     reference = run(given)
-    # eight bits may send a token to other experts, which changes its outputs altogether
-    size = torch.median if dtype == torch.bfloat16 else torch.max
+    # rounding to eight bits may send a token to other experts, which changes its outputs altogether
+    size = torch.median if dtype == torch.bfloat16 and any("expert" in name for name in given) else torch.max
 
     def moved(found):
         return float(size((found - reference).abs()) / reference.abs().max())

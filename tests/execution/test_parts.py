@@ -226,7 +226,6 @@ def test_refused(tmp_path, impatient):
         ([*match, "--part", "3/2"], "--part 3/2: expected i/n"),
         ([*match, "--part", "1/2", "--resume"], "goes without --resume, which gathers the parts"),
         ([*match, "--part", "1/2", "--engine", "ray"], "goes without --engine ray, which makes parts of its own"),
-        ([*match, "--part", "1/2", "--engine", "ray"], "without --engine ray"),
         ([*match, "--engine", "slurm"], "--engine slurm: expected local or ray"),
         ([*merge, "--repair", "--part", "1/2"], "repair and heal start anew"),
         ([*merge, "--keep-heads", "--part", "1/2"], "several folders"),

@@ -41,7 +41,8 @@ INPUT_SIZES = {
     "pixel_values": ("image_size", "num_channels"),
     "input_features": ("num_mel_bins", "max_source_positions"),
 }
-LOOKED_FOR = ("pad", "eos", "decoder_start")
+# Special tokens: some have places of their own in what is read, the others stand anywhere in texts.
+PLACED = ("pad", "eos", "decoder_start")
 IN_TEXTS = ("bos", "cls", "sep", "mask", "unk")
 
 
@@ -86,9 +87,12 @@ def build(checkpoint: Checkpoint, state: dict[str, Tensor], dtype: torch.dtype) 
                 **options,
             )
     except RuntimeError as error:
-        # Tensors that transformers joins as it loads them, such as those of the experts of a layer; an impossible size.
-        joined = f"{where} is loaded by joining tensors, of which some are missing or too many"
-        raise InputError(joined if "conversion" in str(error) else f"{unbuilt}: {one_line(error)}") from error
+        if "negative dimension" in str(error):
+            raise InputError(f"{unbuilt}: {one_line(error)}") from error
+        if "conversion" not in str(error):
+            raise
+        # Tensors that transformers joins as it loads them, such as those of the experts of a layer.
+        raise InputError(f"{where} is loaded by joining tensors, of which some are missing or too many") from error
     except (ArithmeticError, KeyError, ValueError, ImportError, AssertionError) as error:
         # an activation or a padding that it does not know, no heads
         raise InputError(f"{unbuilt}: {one_line(error)}") from error
@@ -107,12 +111,13 @@ def build(checkpoint: Checkpoint, state: dict[str, Tensor], dtype: torch.dtype) 
     }
     if surplus:
         raise InputError(f"{where} has no place for tensors of the checkpoint: {_some(surplus)}")
-    parameters = {name for name, _ in model.named_parameters()}
+    constants = {name for name, _ in model.named_buffers()} | info["unexpected_keys"]
+    ignored = model._keys_to_ignore_on_load_unexpected or []
     for name, tensor in state.items():
-        if not tensor.is_floating_point() and not parameters.isdisjoint(
-            {name, prefix + name, name.removeprefix(prefix)}
-        ):
-            raise InputError(f"{where} computes in floats, the checkpoint has {name} in {tensor.dtype}")
+        names = {name, prefix + name, name.removeprefix(prefix)}
+        if tensor.is_floating_point() or names & constants or any(re.search(pattern, name) for pattern in ignored):
+            continue
+        raise InputError(f"{where} computes in floats, the checkpoint has {name} in {tensor.dtype}")
     return model.eval()
 
 
@@ -147,7 +152,8 @@ def input_sizes(config: PreTrainedConfig, architecture: str) -> dict[str, dict[s
 def probe(config: PreTrainedConfig, architecture: str, seed: int = 0) -> dict[str, Tensor]:
     """Inputs that a model of this config and class runs on.
 
-    Token ids [2, length] with the second row a third shorter, an attention mask and segments, length at most 32;
+    Token ids [2, length], special tokens and segments among them, with the second row a third shorter and an
+    attention mask, length at most 32;
     one row [1, length] where the class cannot take a padded batch; pixel values [2, channels, height,
     width] or mel features [2, bins, frames] from a normal distribution.  The same seed gives the same inputs.
 
@@ -178,32 +184,33 @@ def _tokens(config: PreTrainedConfig, architecture: str, generator: torch.Genera
     """Token ids for encoder and decoder, and the attention mask."""
     # RoBERTa's position table has rows for the padding token and those before it, which are no positions.
     length = max(2, min(32, positions(config) - 4))
-    named = {kind: getattr(config, f"{kind}_token_id", None) for kind in LOOKED_FOR + IN_TEXTS}
+    named = {kind: getattr(config, f"{kind}_token_id", None) for kind in PLACED + IN_TEXTS}
     specials = {i for value in named.values() for i in (value if isinstance(value, list) else [value])}
     plain = [i for i in range(config.vocab_size) if i not in specials]
     ids = torch.tensor(plain or range(config.vocab_size))
     tokens = ids[torch.randint(len(ids), (2, length), generator=generator)]
     decoder_tokens = ids[torch.randint(len(ids), (2, length), generator=generator)]
     # Most texts have them: a fault in their rows must not go unseen.
-    in_texts = [named[kind] for kind in IN_TEXTS if named[kind] not in (named["pad"], named["eos"])]
+    in_texts = dict.fromkeys(named[kind] for kind in IN_TEXTS if named[kind] not in (named["pad"], named["eos"]))
     seen = torch.tensor([i for i in in_texts if i in range(config.vocab_size)][: length - 1], dtype=torch.int64)
     tokens[0, : len(seen)] = seen
     if (start := named["decoder_start"]) is not None and start in range(config.vocab_size):
         decoder_tokens[:, 0] = start
     mask = torch.ones_like(tokens)
     mask[1, length - max(1, length // 3) :] = 0
-    accepted = inspect.signature(model_class(architecture).forward).parameters
     pad, eos = named["pad"], named["eos"]
+    if isinstance(eos, list):
+        eos = eos[0]
     if eos == 2 and "CLIP" in architecture:
         eos = config.vocab_size - 1  # with a 2, that of old configs, CLIP looks for the largest id
-    if isinstance(eos, int) and ("decoder_input_ids" in accepted or "CLIP" in architecture):
-        # Sequence classification with a decoder, and CLIP, read the position of an end-of-sequence token.
+    # Sequence classification with a decoder, and CLIP, read its position; decoders take it for padding, if it is that.
+    if eos is not None and eos != pad and eos in range(config.vocab_size):
         tokens[torch.arange(2), mask.sum(1) - 1] = eos
     # Some configs have -1 for "no padding token", or one that their vocabulary has not.
     tokens[mask == 0] = pad if isinstance(pad, int) and 0 <= pad < config.vocab_size else 0
     inputs = {"input_ids": tokens, "attention_mask": mask}
-    if segments := getattr(config, "type_vocab_size", 0):
-        inputs["token_type_ids"] = (torch.arange(length) * segments // length).repeat(2, 1)
+    if count := segments(config):
+        inputs["token_type_ids"] = (torch.arange(length) * count // length).repeat(2, 1)
     if not architecture.endswith("ForSequenceClassification"):  # there the decoder reads what the encoder reads
         inputs["decoder_input_ids"] = decoder_tokens
     if architecture.endswith("ForSequenceClassification") and pad is None:
@@ -255,6 +262,11 @@ def positions(config: PreTrainedConfig) -> int:
     text = part_of(config, "text_config")
     limits = (getattr(text, name, None) for name in ("max_position_embeddings", "max_target_positions"))
     return next(filter(None, limits), 512)
+
+
+def segments(config: PreTrainedConfig) -> int:
+    """How many kinds of segments a text may have; 0 where they are not told apart."""
+    return getattr(part_of(config, "text_config"), "type_vocab_size", 0)
 
 
 def model_class(architecture: str) -> Any:

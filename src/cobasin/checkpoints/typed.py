@@ -196,7 +196,7 @@ def equally_tied(models: list[Typed]) -> list[Typed]:
 
 
 def check_finite(label: str, name: str, tensor: Tensor) -> float:
-    """The size of the largest entry of a tensor of a file, which must not hold NaN or infinite values.
+    """Refuse a tensor of a file that holds NaN or infinite values; of others, the size of the largest entry.
 
     Raises:
         InputError: names the model's ``label`` and the tensor.

@@ -157,7 +157,7 @@ def compare(a: Any, b: Any, symmetry: str = "gl", progress: Progress | None = No
         verdict,
         reason,
         {"files": math.sqrt(files.squared)} | {stage: math.sqrt(matches[stage].total) for stage in ("before", "after")},
-        {"chance": None, **relative},
+        {stage: relative.get(stage) for stage in _STAGES},
         {
             place: {stage: layers[stage][place].relative if stage in layers else None for stage in _STAGES}
             for place in layers["files"]
@@ -237,8 +237,9 @@ def _of_keys(
     agreement: Mapping[str, dict[Key, torch.Tensor] | None],
 ) -> dict[str, Any]:
     tensors = matches["after"].tensors_of(keys)
+    sites = {site.tensor for key in keys for site in matches["after"].spec.sites[key]}
     return {
-        "files": math.sqrt(sum(files[name].squared for name in tensors if name in files)),
+        "files": math.sqrt(sum(files[name].squared for name in sites if name in files)),  # gains of norms among them
         **{stage: math.sqrt(sum(matches[stage].distances[name] for name in tensors)) for stage in ("before", "after")},
         "kept": kept(matches["after"], keys),
         **{name: None if own is None else spectrum(own[key] for key in keys) for name, own in agreement.items()},

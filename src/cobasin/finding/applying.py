@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +72,8 @@ def check_made(element: Element, source: Typed, made: Checkpoint) -> None:
     """
     there, new = element.apply(source), typed_for(element, made)
     names = [name for name in new if name not in new.spec.tied]
-    nothing = Lazy(new, lambda name: torch.zeros_like(new[name]))
-    if apart(there, new, names) > max(SAME, 2 * made.rounding) * apart(new, nothing, names):
+    size = math.hypot(*(float(torch.linalg.vector_norm(new[name], dtype=torch.float64)) for name in names))
+    if apart(there, new, names) > max(SAME, 2 * made.rounding) * size:
         label = source.checkpoint.label
         raise InputError(f"{label} is not the model that the element starts from: it makes no {made.label} of it")
 

@@ -25,6 +25,7 @@ from cobasin.statistics.rows import row_count
 from cobasin.symmetry.action import Values
 from cobasin.symmetry.groups import Value
 from cobasin.symmetry.spec import Key, key_text
+from cobasin.whole_files import discard
 
 _AGAINST = {"parents": "to answer as the models do on average", "labels": "on its labels"}
 
@@ -130,7 +131,7 @@ def _learn(
         return pairs(common.models.match(order[position], common.models.states[reference], values))
 
     if asked.state is not None and not asked.resume:
-        asked.state.unlink(missing_ok=True)
+        discard(asked.state)
     done = learn(
         mixture,
         [[start[i] for i in order] for start in starts],

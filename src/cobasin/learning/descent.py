@@ -23,7 +23,7 @@ from cobasin.checkpoints.weight_files import one_line
 from cobasin.data import Batch, Batches
 from cobasin.errors import InputError
 from cobasin.statistics.rows import generator_of
-from cobasin.whole_files import replacing, write_tensors
+from cobasin.whole_files import write_tensors
 
 BETAS = (0.9, 0.98)  # of Adam
 WARM_UP = 20  # steps, but no more than a fifth of all
@@ -156,8 +156,7 @@ class _Run:
         metadata = {"of": self.of, "step": self.step, "losses": self.losses}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(path) as new:
-                write_tensors(new, tensors, {name: json.dumps(value) for name, value in metadata.items()})
+            write_tensors(path, tensors, {name: json.dumps(value) for name, value in metadata.items()})
         except (OSError, SafetensorError) as error:
             raise InputError(f"{path}: cannot be written: {one_line(error)}") from error
 

@@ -17,7 +17,7 @@ import cobasin
 from cobasin.checkpoints.weight_files import one_line
 from cobasin.errors import InputError
 from cobasin.statistics.grams import InputGram
-from cobasin.whole_files import replacing, write_tensors
+from cobasin.whole_files import write_tensors
 
 _LAYOUT = 2  # of the files; a number of its own for every change that makes old ones wrong
 
@@ -90,8 +90,7 @@ def write(path: Path, source: Source, values: Mapping[str, Tensor | InputGram], 
             tensors[name] = value
     metadata = {"cobasin": cobasin.__version__, "source": source.text, "grams": json.dumps(grams)}
     try:
-        with replacing(path) as new:
-            write_tensors(new, tensors, metadata | {name: json.dumps(note) for name, note in notes.items()})
+        write_tensors(path, tensors, metadata | {name: json.dumps(note) for name, note in notes.items()})
     except (OSError, SafetensorError) as error:
         raise InputError(f"{path}: cannot be written: {one_line(error)}") from error
 

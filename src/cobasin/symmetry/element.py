@@ -212,7 +212,7 @@ def _check_gauge(form: Form, gauge: Gauge) -> None:
     for name, shape in gauge_shapes(form).items():
         if name not in gauge:
             raise ValueError(f"the gauge lacks {name}")
-        if gauge[name].shape != shape or not gauge[name].is_floating_point() or not gauge[name].isfinite().all():
-            raise ValueError(
-                f"the gauge has {name} in shape {tuple(gauge[name].shape)}, expected {tuple(shape)}, finite"
-            )
+        if gauge[name].shape != shape or not gauge[name].is_floating_point():
+            raise ValueError(f"the gauge has {name} as {gauge[name].dtype} {tuple(gauge[name].shape)}")
+        if not gauge[name].isfinite().all():
+            raise ValueError(f"the gauge has NaN or infinite values in {name}")
