@@ -72,7 +72,7 @@ def test_it_gives_back_what_it_was_given_where_nothing_helps():
     def watch(step, loss):
         moved.append(any(not torch.equal(x, start[name]) for name, x in middle.state_dict().items()))
 
-    losses = heal(middle, judge, held, seen, steps=20, rate=0.9, progress=watch)
+    losses = heal(middle, judge, held, seen, steps=20, rate=10.0, progress=watch)
     assert_bitwise(middle.state_dict(), start)
     assert moved == [True, True]
     assert min(losses) == losses[0]

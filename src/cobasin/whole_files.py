@@ -31,6 +31,12 @@ def replacing(path: Path) -> Iterator[Path]:
         new.unlink(missing_ok=True)
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a text; it is there whole, or as it was before."""
+    with replacing(path) as new:
+        new.write_text(text)
+
+
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
     """Write a safetensors file that whoever may read new files can read; it is there whole, or as it was before.
 

@@ -1,6 +1,7 @@
 """One pass over a data set: kept in a file, resumed, shared, and refused where it is not what is asked for."""
 
 import json
+import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -246,7 +247,8 @@ def test_devices(bert):
     assert identical(collect("grams", bert, data(bert), device="cpu"), collect("grams", bert, data(bert)))
 
 
-def test_a_model_that_overflows():
+def test_a_model_that_overflows(monkeypatch):
+    monkeypatch.setattr("cobasin.checkpoints.typed.LARGEST", math.inf)
     model = instantiate(tiny_models.checkpoint(CASE, dtype=torch.float32), torch.float32)
     with torch.no_grad():
         model.bert.encoder.layer[1].intermediate.dense.bias[0] = 3e38

@@ -19,7 +19,7 @@ from cobasin.checkpoints.refusals import check_output, output_errors
 from cobasin.errors import InputError
 from cobasin.execution.parts import living
 from cobasin.paths import expanded
-from cobasin.whole_files import UNFINISHED, replacing
+from cobasin.whole_files import UNFINISHED, write_text
 
 RUN = ".run.json"
 """In an unfinished folder: what the run is of, as JSON."""
@@ -192,8 +192,7 @@ def _left(out: Path, resume: bool) -> list[Path]:
 
 def write_run(path: Path, run: Mapping[str, Any]) -> None:
     """Note what an unfinished folder is of."""
-    with replacing(path) as new:
-        new.write_text(json.dumps(run, indent=2, sort_keys=True))
+    write_text(path, json.dumps(run, indent=2, sort_keys=True))
 
 
 def check_run(left: Path, run: Mapping[str, Any] | None, anew: str) -> None:

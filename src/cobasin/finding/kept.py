@@ -17,7 +17,7 @@ from cobasin.execution.outcomes import Outcome
 from cobasin.execution.parts import Part
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.spec import key_of, key_text
-from cobasin.whole_files import replacing, unfinished, write_tensors
+from cobasin.whole_files import unfinished, write_tensors, write_text
 
 _ELEMENTS = "elements.json"
 
@@ -97,19 +97,18 @@ class Kept:
             if name and element:
                 self._write(self.folder / name, element.save)
         content = json.dumps({"reference": reference, "elements": names, "report": report})
-        self._write(self.folder / _ELEMENTS, lambda path: path.write_text(content))
+        self._write(self.folder / _ELEMENTS, lambda path: write_text(path, content))
 
     def _path(self, name: str) -> Path:
         return self.folder / f"{name}.safetensors"
 
     def _write(self, path: Path, write: Callable[[Path], object]) -> bool:
-        """Write a file, whole or not at all; False where another part has."""
+        """Write a file, as ``write`` does whole or not at all; False where another part has."""
         with output_errors(out_of(path)):
             # of a folder that is shared, and was gathered meanwhile, nothing is made anew
             self.folder.mkdir(parents=self.part is None, exist_ok=True)
             if self.part is None:
-                with replacing(path) as new:
-                    write(new)
+                write(path)
                 return True
             new = unfinished(path)
             try:
