@@ -49,7 +49,7 @@ def run(*arguments):
         return headers, lambda name: reads.append(name) or read(name)
 
     out, err, code = io.StringIO(), io.StringIO(), 0
-    before = signal.getsignal(signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     with (
         patch.object(sys, "argv", ["cobasin", *map(str, arguments)]),
         patch.dict(os.environ),
@@ -62,7 +62,8 @@ def run(*arguments):
         except SystemExit as end:
             code = end.code or 0
         finally:
-            signal.signal(signal.SIGTERM, before)
+            for number, handler in before.items():
+                signal.signal(number, handler)
     return Run(code, out.getvalue(), err.getvalue(), reads)
 
 

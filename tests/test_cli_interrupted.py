@@ -10,6 +10,7 @@ import pytest
 from transformers import BertForMaskedLM
 
 from cobasin.checkpoints.checkpoint import load
+from cobasin.errors import InputError
 from cobasin.matching import weights
 from command_line import pair, refused, run, snapshot
 from test_resume import assert_same_files
@@ -52,6 +53,22 @@ def test_interrupted(tmp_path, verb, number):
     assert stopped.stdout == ""
     assert stopped.stderr == "interrupted; no unfinished output was left behind\n"
     assert snapshot(tmp_path) == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("error", [InputError, RuntimeError])
+def test_an_interrupt_of_which_a_library_makes_an_error_of_its_own(tmp_path, monkeypatch, error, number):
+    def verify(*_):
+        try:
+            os.kill(os.getpid(), number)
+            signal.pause()
+        except KeyboardInterrupt:
+            raise error("something went wrong") from None
+
+    monkeypatch.setattr("cobasin.verification.verify", verify)
+    stopped = run("verify", *pair(tmp_path, CASE))
+    assert (stopped.code, stopped.out) == (130, "")
+    assert stopped.err == "interrupted; no unfinished output was left behind\n"
 
 
 def test_killed(tmp_path):

@@ -23,7 +23,12 @@ INTERRUPTED, DEFECT = 130, 70
 PATHS = {errno.EACCES, errno.ENAMETOOLONG, errno.ELOOP}  # what no file system shows, whatever is asked of it
 
 
-def _terminate(*_: object) -> None:
+_signals: list[int] = []
+"""What has told this run to end: a library may make an error of its own of the interrupt."""
+
+
+def _terminate(number: int, _: object) -> None:
+    _signals.append(number)
     raise KeyboardInterrupt
 
 
@@ -32,7 +37,10 @@ def main() -> None:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # its warnings would bury the line of an error
     if isinstance(sys.stdout, io.TextIOWrapper):  # a letter that the terminal lacks must not end a run in its report
         sys.stdout.reconfigure(errors="backslashreplace")
+    _signals.clear()
     signal.signal(signal.SIGTERM, _terminate)  # clean up as after Ctrl-C
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # in the background it is ignored
+        signal.signal(signal.SIGINT, _terminate)
     # Before torch is imported: its threads then sleep between small operations instead of spinning, which on a
     # busy machine costs the others more than it saves.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -41,19 +49,26 @@ def main() -> None:
     atexit.register(gc.disable)  # nor does what ends need another look
     try:
         app(prog_name="cobasin")
-    except InputError as error:
-        print("error:", " ".join(str(error).splitlines()), file=sys.stderr)
-        sys.exit(2)
     except SystemExit as end:
         if end.code == INTERRUPTED:  # what typer makes of a KeyboardInterrupt
-            kept, left = "what is finished is kept for --resume", "no unfinished output was left behind"
-            words = {word for argument in sys.argv for word in argument.split("=")}
-            keeps = bool({"--resume", "--part"} & words) or {"--engine", "ray"} <= words
-            print(f"interrupted; {kept if keeps else left}", file=sys.stderr)
+            _say_interrupted()
         raise
     except Exception as error:  # Python would end with 1, which is an answer of verify
+        if _signals:
+            _say_interrupted()
+            sys.exit(INTERRUPTED)
+        if isinstance(error, InputError):
+            print("error:", " ".join(str(error).splitlines()), file=sys.stderr)
+            sys.exit(2)
         if isinstance(error, OSError) and error.errno in PATHS and error.filename is not None:
             print(f"error: {error.filename}: cannot be looked at: {error.strerror}", file=sys.stderr)
             sys.exit(2)
         traceback.print_exc()
         sys.exit(DEFECT)
+
+
+def _say_interrupted() -> None:
+    kept, left = "what is finished is kept for --resume", "no unfinished output was left behind"
+    words = {word for argument in sys.argv for word in argument.split("=")}
+    keeps = bool({"--resume", "--part"} & words) or {"--engine", "ray"} <= words
+    print(f"interrupted; {kept if keeps else left}", file=sys.stderr)
