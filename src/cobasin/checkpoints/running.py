@@ -152,10 +152,10 @@ def input_sizes(config: PreTrainedConfig, architecture: str) -> dict[str, dict[s
 def probe(config: PreTrainedConfig, architecture: str, seed: int = 0) -> dict[str, Tensor]:
     """Inputs that a model of this config and class runs on.
 
-    Token ids [2, length], special tokens and segments among them, with the second row a third shorter and an
-    attention mask, length at most 32;
-    one row [1, length] where the class cannot take a padded batch; pixel values [2, channels, height,
-    width] or mel features [2, bins, frames] from a normal distribution.  The same seed gives the same inputs.
+    Token ids [2, length], special tokens among them, the second row a third shorter, with an attention mask and
+    segments, length at most 32; one row [1, length] where the class cannot take a padded batch; pixel values
+    [2, channels, height, width] or mel features [2, bins, frames] from a normal distribution.  The same seed gives
+    the same inputs.
 
     Raises:
         InputError: the class is unknown, or takes inputs of another kind.
@@ -266,7 +266,7 @@ def positions(config: PreTrainedConfig) -> int:
 
 def segments(config: PreTrainedConfig) -> int:
     """How many kinds of segments a text may have; 0 where they are not told apart."""
-    return getattr(part_of(config, "text_config"), "type_vocab_size", 0)
+    return getattr(part_of(config, "text_config"), "type_vocab_size", None) or 0
 
 
 def model_class(architecture: str) -> Any:

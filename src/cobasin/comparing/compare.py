@@ -239,7 +239,7 @@ def _of_keys(
     tensors = matches["after"].tensors_of(keys)
     sites = {site.tensor for key in keys for site in matches["after"].spec.sites[key]}
     return {
-        "files": math.sqrt(sum(files[name].squared for name in sites if name in files)),  # gains of norms among them
+        "files": math.sqrt(math.fsum(files[name].squared for name in sites if name in files)),  # gains of norms, too
         **{stage: math.sqrt(sum(matches[stage].distances[name] for name in tensors)) for stage in ("before", "after")},
         "kept": kept(matches["after"], keys),
         **{name: None if own is None else spectrum(own[key] for key in keys) for name, own in agreement.items()},
