@@ -20,7 +20,8 @@ from rich.console import Console
 from rich.progress import track
 
 from cobasin.checkpoints.checkpoint import Checkpoint, load
-from cobasin.checkpoints.running import instantiate, outputs, probe
+from cobasin.checkpoints.probes import probe
+from cobasin.checkpoints.running import instantiate, outputs
 from cobasin.checkpoints.typed import Typed
 from cobasin.finding.applying import transform
 from cobasin.fusion.registry import Method, methods

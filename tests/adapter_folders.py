@@ -7,7 +7,8 @@ import transformers
 from peft import LoraConfig, PeftModel, get_peft_model
 
 from cobasin.checkpoints.checkpoint import load
-from cobasin.checkpoints.running import outputs, probe
+from cobasin.checkpoints.probes import probe
+from cobasin.checkpoints.running import outputs
 from cobasin.checkpoints.typed import Typed
 from cobasin.symmetry.canonical import gauge_of
 from cobasin.symmetry.element import Element

@@ -4,7 +4,8 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from cobasin.checkpoints.running import cast_floats, instantiate, probe
+from cobasin.checkpoints.probes import probe
+from cobasin.checkpoints.running import cast_floats, instantiate
 from cobasin.statistics.grams import InputGram
 
 

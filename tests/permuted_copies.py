@@ -2,7 +2,8 @@
 
 import torch
 
-from cobasin.checkpoints.running import instantiate, probe
+from cobasin.checkpoints.probes import probe
+from cobasin.checkpoints.running import instantiate
 from cobasin.checkpoints.typed import Typed
 from cobasin.fusion.uses import uses_of
 from cobasin.statistics.modules import holders_of, writing

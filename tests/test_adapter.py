@@ -17,7 +17,8 @@ from cobasin.adapters.layers import type_adapter
 from cobasin.adapters.merged import merged
 from cobasin.adapters.move import move_adapter
 from cobasin.checkpoints.checkpoint import load
-from cobasin.checkpoints.running import instantiate, outputs, probe
+from cobasin.checkpoints.probes import probe
+from cobasin.checkpoints.running import instantiate, outputs
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
 from command_line import edit_json

@@ -8,7 +8,8 @@ import torch
 from cobasin.adapters.folder import Adapter
 from cobasin.adapters.merged import merged
 from cobasin.adapters.move import move_adapter
-from cobasin.checkpoints.running import instantiate, outputs, probe
+from cobasin.checkpoints.probes import probe
+from cobasin.checkpoints.running import instantiate, outputs
 from cobasin.checkpoints.typed import Typed
 from cobasin.checkpoints.weight_files import Header
 from cobasin.symmetry.canonical import gauge_of

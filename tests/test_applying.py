@@ -9,7 +9,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from cobasin.checkpoints.checkpoint import load
-from cobasin.checkpoints.running import instantiate, probe
+from cobasin.checkpoints.probes import probe
+from cobasin.checkpoints.running import instantiate
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
 from cobasin.finding import match as api

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from cobasin.checkpoints.checkpoint import load
-from cobasin.checkpoints.running import instantiate, probe
+from cobasin.checkpoints.probes import probe
+from cobasin.checkpoints.running import instantiate
 from cobasin.checkpoints.typed import Typed
 from cobasin.data.synthetic import dead_leaves, synthetic_inputs, written
 from cobasin.errors import InputError

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from cobasin.checkpoints.checkpoint import load
-from cobasin.checkpoints.running import instantiate, probe
+from cobasin.checkpoints.probes import probe
+from cobasin.checkpoints.running import instantiate
 from cobasin.data import Batch
 from cobasin.learning.descent import hold_out
 from cobasin.merging.heal import Judge, heal

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from cobasin.checkpoints.checkpoint import load
-from cobasin.checkpoints.running import cast_floats, instantiate, probe
+from cobasin.checkpoints.probes import probe
+from cobasin.checkpoints.running import cast_floats, instantiate
 from cobasin.checkpoints.typed import Typed
 from cobasin.data import Batch
 from cobasin.errors import InputError

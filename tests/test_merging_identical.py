@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from cobasin.checkpoints.checkpoint import Checkpoint
-from cobasin.checkpoints.running import instantiate, outputs, probe
+from cobasin.checkpoints.probes import probe
+from cobasin.checkpoints.running import instantiate, outputs
 from cobasin.checkpoints.typed import Typed
 from cobasin.finding.applying import transform
 from cobasin.fusion.registry import find

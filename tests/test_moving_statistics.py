@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cobasin.checkpoints.running import OUTPUT_NAMES, cast_floats, instantiate, probe
+from cobasin.checkpoints.probes import probe
+from cobasin.checkpoints.running import OUTPUT_NAMES, cast_floats, instantiate
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
 from cobasin.finding.applying import typed_for

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import tiny_models
-from cobasin.checkpoints.running import instantiate, outputs, probe
+from cobasin.checkpoints.probes import probe
+from cobasin.checkpoints.running import instantiate, outputs
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
 from cobasin.fusion import ot

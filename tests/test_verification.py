@@ -8,7 +8,8 @@ import transformers
 from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint, load
-from cobasin.checkpoints.running import instantiate, outputs, probe
+from cobasin.checkpoints.probes import probe
+from cobasin.checkpoints.running import instantiate, outputs
 from cobasin.errors import InputError
 from cobasin.verification import verify
 

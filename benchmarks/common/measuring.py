@@ -13,7 +13,8 @@ import torch
 
 from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.fingerprint import fingerprint
-from cobasin.checkpoints.running import instantiate, model_class, outputs, probe
+from cobasin.checkpoints.probes import probe
+from cobasin.checkpoints.running import instantiate, model_class, outputs
 from cobasin.checkpoints.typed import Typed
 from cobasin.checkpoints.writer import save
 from cobasin.comparing.distance import distance

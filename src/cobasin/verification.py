@@ -16,16 +16,8 @@ import torch
 from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint, load
-from cobasin.checkpoints.running import (
-    build,
-    cast_floats,
-    input_sizes,
-    instantiate,
-    outputs,
-    positions,
-    probe,
-    segments,
-)
+from cobasin.checkpoints.probes import probe, segments
+from cobasin.checkpoints.running import build, cast_floats, input_sizes, instantiate, outputs, positions
 from cobasin.checkpoints.typed import check_finite
 from cobasin.checkpoints.weight_files import one_line
 from cobasin.errors import InputError

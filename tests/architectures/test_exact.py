@@ -7,7 +7,8 @@ import torch
 
 from cobasin.architectures import known
 from cobasin.checkpoints.checkpoint import load
-from cobasin.checkpoints.running import build, outputs, probe
+from cobasin.checkpoints.probes import probe
+from cobasin.checkpoints.running import build, outputs
 from cobasin.checkpoints.typed import Typed
 from cobasin.checkpoints.writer import save
 from cobasin.finding import match as api

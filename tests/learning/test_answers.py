@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from cobasin.checkpoints.running import instantiate, probe
+from cobasin.checkpoints.probes import probe
+from cobasin.checkpoints.running import instantiate
 from cobasin.data import Batch
 from cobasin.errors import InputError
 from cobasin.evaluation.tasks import evaluate

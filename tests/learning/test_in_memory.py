@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from cobasin.checkpoints.running import instantiate, probe
+from cobasin.checkpoints.probes import probe
+from cobasin.checkpoints.running import instantiate
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
 from cobasin.learning import in_memory

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cobasin.checkpoints.running import instantiate, probe
+from cobasin.checkpoints.probes import probe
+from cobasin.checkpoints.running import instantiate
 from cobasin.checkpoints.typed import Typed
 from cobasin.data import Batch, task_of
 from cobasin.errors import InputError

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from cobasin.checkpoints.checkpoint import load
-from cobasin.checkpoints.running import instantiate, outputs, probe
+from cobasin.checkpoints.probes import probe
+from cobasin.checkpoints.running import instantiate, outputs
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
 from cobasin.finding import match as api

@@ -1,4 +1,4 @@
-"""Run a checkpoint: build its model, make inputs for it, collect its outputs."""
+"""Run a checkpoint: build its model, say what it reads, collect its outputs."""
 
 from __future__ import annotations
 
@@ -41,9 +41,6 @@ INPUT_SIZES = {
     "pixel_values": ("image_size", "num_channels"),
     "input_features": ("num_mel_bins", "max_source_positions"),
 }
-# Special tokens: some have places of their own in what is read, the others stand anywhere in texts.
-PLACED = ("pad", "eos", "decoder_start")
-IN_TEXTS = ("bos", "cls", "sep", "mask", "unk")
 
 
 def instantiate(checkpoint: Checkpoint, dtype: torch.dtype) -> PreTrainedModel:
@@ -149,78 +146,6 @@ def input_sizes(config: PreTrainedConfig, architecture: str) -> dict[str, dict[s
     return found
 
 
-def probe(config: PreTrainedConfig, architecture: str, seed: int = 0) -> dict[str, Tensor]:
-    """Inputs that a model of this config and class runs on.
-
-    Token ids [2, length], special tokens among them, the second row a third shorter, with an attention mask and
-    segments, length at most 32; one row [1, length] where the class cannot take a padded batch; pixel values
-    [2, channels, height, width] or mel features [2, bins, frames] from a normal distribution.  The same seed gives
-    the same inputs.
-
-    Raises:
-        InputError: the class is unknown, or takes inputs of another kind.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    sizes = input_sizes(config, architecture)
-    inputs: dict[str, Tensor] = {}
-    if "input_ids" in sizes or "decoder_input_ids" in sizes:
-        inputs |= _tokens(part_of(config, "text_config"), architecture, generator)
-    if pixels := sizes.get("pixel_values"):
-        height, width = pixels["image_size"]
-        inputs["pixel_values"] = torch.randn(2, pixels["num_channels"], height, width, generator=generator)
-        if getattr(config, "use_mask_token", False):
-            down, right = sides(config.patch_size)
-            masked = torch.arange((height // down) * (width // right)) % 3 == 1
-            inputs["bool_masked_pos"] = masked.expand(2, -1)
-    if mel := sizes.get("input_features"):
-        frames = 2 * mel["max_source_positions"]  # the second convolution has stride two
-        inputs["input_features"] = torch.randn(2, mel["num_mel_bins"], frames, generator=generator)
-        inputs.pop("attention_mask", None)  # it would be over frames
-    accepted = inspect.signature(model_class(architecture).forward).parameters
-    return {name: value for name, value in inputs.items() if name in accepted}
-
-
-def _tokens(config: PreTrainedConfig, architecture: str, generator: torch.Generator) -> dict[str, Tensor]:
-    """Token ids for encoder and decoder, and the attention mask."""
-    # RoBERTa's position table has rows for the padding token and those before it, which are no positions.
-    length = max(2, min(32, positions(config) - 4))
-    named = {kind: getattr(config, f"{kind}_token_id", None) for kind in PLACED + IN_TEXTS}
-    specials = {i for value in named.values() for i in (value if isinstance(value, list) else [value])}
-    plain = [i for i in range(config.vocab_size) if i not in specials]
-    ids = torch.tensor(plain or range(config.vocab_size))
-    tokens = ids[torch.randint(len(ids), (2, length), generator=generator)]
-    decoder_tokens = ids[torch.randint(len(ids), (2, length), generator=generator)]
-    # Most texts have them: a fault in their rows must not go unseen.
-    in_texts = dict.fromkeys(named[kind] for kind in IN_TEXTS if named[kind] not in (named["pad"], named["eos"]))
-    seen = torch.tensor([i for i in in_texts if i in range(config.vocab_size)][: length - 1], dtype=torch.int64)
-    tokens[0, : len(seen)] = seen
-    if (start := named["decoder_start"]) is not None and start in range(config.vocab_size):
-        decoder_tokens[:, 0] = start
-    mask = torch.ones_like(tokens)
-    mask[1, length - max(1, length // 3) :] = 0
-    pad, eos = named["pad"], named["eos"]
-    if isinstance(eos, list):
-        eos = eos[0]
-    if eos == 2 and "CLIP" in architecture:
-        eos = config.vocab_size - 1  # with a 2, that of old configs, CLIP looks for the largest id
-    # Sequence classification with a decoder, and CLIP, read its position; decoders take it for padding, if it is that.
-    if eos is not None and eos != pad and eos in range(config.vocab_size):
-        tokens[torch.arange(2), mask.sum(1) - 1] = eos
-    # Some configs have -1 for "no padding token", or one that their vocabulary has not.
-    tokens[mask == 0] = pad if isinstance(pad, int) and 0 <= pad < config.vocab_size else 0
-    inputs = {"input_ids": tokens, "attention_mask": mask}
-    if count := segments(config):
-        inputs["token_type_ids"] = (torch.arange(length) * count // length).repeat(2, 1)
-    if not architecture.endswith("ForSequenceClassification"):  # there the decoder reads what the encoder reads
-        inputs["decoder_input_ids"] = decoder_tokens
-    if architecture.endswith("ForSequenceClassification") and pad is None:
-        # Decoders find the last token of a row by the padding token, and refuse a batch without one.
-        inputs = {name: value[:1] for name, value in inputs.items()}
-    if architecture.endswith("ForMultipleChoice"):
-        inputs = {name: value[None] for name, value in inputs.items()}
-    return inputs
-
-
 def outputs(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Tensor:
     """Run the model and lay its outputs (logits, or embeddings and hidden states) end to end: [values].
 
@@ -262,11 +187,6 @@ def positions(config: PreTrainedConfig) -> int:
     text = part_of(config, "text_config")
     limits = (getattr(text, name, None) for name in ("max_position_embeddings", "max_target_positions"))
     return next(filter(None, limits), 512)
-
-
-def segments(config: PreTrainedConfig) -> int:
-    """How many kinds of segments a text may have; 0 where they are not told apart."""
-    return getattr(part_of(config, "text_config"), "type_vocab_size", None) or 0
 
 
 def model_class(architecture: str) -> Any:

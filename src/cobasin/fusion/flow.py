@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from cobasin.checkpoints.running import cast_floats, instantiate, probe
+from cobasin.checkpoints.probes import probe
+from cobasin.checkpoints.running import cast_floats, instantiate
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
 from cobasin.fusion.uses import Basis, Use, uses_of

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint, load
-from cobasin.checkpoints.running import instantiate, outputs, probe
+from cobasin.checkpoints.probes import probe
+from cobasin.checkpoints.running import instantiate, outputs
 from cobasin.checkpoints.typed import Typed
 from cobasin.checkpoints.weight_files import one_line
 from cobasin.errors import InputError
