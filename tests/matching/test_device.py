@@ -8,7 +8,7 @@ from cobasin.errors import InputError
 from cobasin.finding import match as api
 from cobasin.matching import neurons, weights
 from cobasin.matching.choice import Choice
-from cobasin.matching.orders import pairs
+from cobasin.matching.learned_orders import pairs
 from cobasin.matching.state import Match
 from cobasin.symmetry.form import form_of
 from fake_gpu import CPU, GPU, FakeGpu, on_gpu

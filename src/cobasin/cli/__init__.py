@@ -15,7 +15,11 @@ import signal
 import sys
 import traceback
 
-from cobasin.cli import making, measuring, showing  # noqa: F401 - each adds its commands, in the order of the help
+# Each adds its commands, in the order of the help.
+# isort: off
+from cobasin.cli import moving, merging, measuring, showing  # noqa: F401
+
+# isort: on
 from cobasin.cli.shared import app
 from cobasin.errors import InputError
 

@@ -112,7 +112,7 @@ class CommonForm:
         clock, cpu = time.perf_counter(), time.process_time()
         ascent = ascend(match, rounds(progress), keep=keep)
         more, history = {}, list(ascent.history)
-        if self.search is not None and self.search.search.method == "activations":
+        if self.search is not None and self.search.asked.method == "activations":
             more = self._with_activations(self.search, match, (source, anchor), progress)
             history.append(match.total)
         self._found[source, anchor] = match.values, first, match.distances

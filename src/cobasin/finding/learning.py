@@ -17,15 +17,14 @@ from cobasin.finding.search import Prepared
 from cobasin.learning.descent import Data, hold_out
 from cobasin.learning.in_memory import InMemory
 from cobasin.matching.learned import Mixture, learn
+from cobasin.matching.learned_orders import neurons, pairs
 from cobasin.matching.moves import Moves
-from cobasin.matching.orders import neurons, pairs
 from cobasin.matching.state import free_groups, identity
 from cobasin.progress import Progress, rounds
 from cobasin.statistics.rows import row_count
 from cobasin.symmetry.action import Values
 from cobasin.symmetry.groups import Value
 from cobasin.symmetry.spec import Key, key_text
-from cobasin.whole_files import discard
 
 _AGAINST = {"parents": "to answer as the models do on average", "labels": "on its labels"}
 
@@ -43,13 +42,13 @@ def check_movable(common: CommonForm) -> None:
     form, models = common.models.forms[0], common.models
     groups = free_groups(form, models.choice, models.excluded)
     start = identity(form, groups)
-    orders = common.search.search.orders and neurons(form, groups)
+    orders = common.search.asked.orders and neurons(form, groups)
     if groups and not orders and not Moves(form, groups, start).parameters:
         raise InputError(
             f"symmetry {common.symmetry!r} frees only orders here, and learning moves bases of heads, scales and the "
             "residual stream; add attention or residual to --symmetry"
         )
-    if groups and common.search.search.move == "all" and not Moves(form, groups, start, turns=False).parameters:
+    if groups and common.search.asked.move == "all" and not Moves(form, groups, start, turns=False).parameters:
         raise InputError(
             f"move all (--anchor-out): with symmetry {common.symmetry!r} no part of the anchor can move: "
             f"{form.spec.architecture} has neither scales nor general maps there; take symmetry full or gl, or let "
@@ -78,7 +77,7 @@ def learned(
     """
     search, started = common.search, time.perf_counter()
     assert search is not None
-    models, moves_all = common.models, search.search.move == "all"
+    models, moves_all = common.models, search.asked.move == "all"
     matches = {i: models.match(i, models.states[reference], found[i][0]) for i in order if i != reference}
     stays: Values = {}
     if moves_all:
@@ -90,11 +89,11 @@ def learned(
     else:
         values, losses, held = _learn(common, search, order, reference, values, progress)
         note = (
-            f"learned on {search.inputs.count - held} {search.inputs.kind}, {_AGAINST[search.search.loss]}: loss of "
+            f"learned on {search.inputs.count - held} {search.inputs.kind}, {_AGAINST[search.asked.loss]}: loss of "
             f"the mean of the models on {held} more {losses[0]:.4g} before, {min(losses):.4g} after"
         )
         report |= {
-            "learning": {"loss": search.search.loss, "move": search.search.move, "held_out": losses},
+            "learning": {"loss": search.asked.loss, "move": search.asked.move, "held_out": losses},
             "notes": [note],
         }
     result: dict[int, Found] = {}
@@ -120,7 +119,7 @@ def _learn(
     held, seen = hold_out(batches)
     starts = [values, _with_activations(common, search, run, reference, values, seen, progress)]
     del run  # what learns runs a model of its own
-    mixture, asked = _mixture(common, search, order), search.search
+    mixture, asked = _mixture(common, search, order), search.asked
     at = order.index(reference)
 
     def looked(step: int, loss: float) -> None:
@@ -130,8 +129,6 @@ def _learn(
     def pairs_at(position: int, values: Values) -> dict[Key, Value]:
         return pairs(common.models.match(order[position], common.models.states[reference], values))
 
-    if asked.state is not None and not asked.resume:
-        discard(asked.state)
     done = learn(
         mixture,
         [[start[i] for i in order] for start in starts],
@@ -175,14 +172,14 @@ def _mixture(common: CommonForm, search: Prepared, order: Sequence[int]) -> Mixt
     ]
     forms = [common.models.forms[i] for i in order]
     groups = [free_groups(form, common.models.choice, common.models.excluded) for form in forms]
-    return Mixture(forms, groups, states, run, search.inputs.task, search.search.loss == "labels")
+    return Mixture(forms, groups, states, run, search.inputs.task, search.asked.loss == "labels")
 
 
 def _identity(
     common: CommonForm, search: Prepared, order: Sequence[int], reference: int, starts: Sequence[Mapping[int, Values]]
 ) -> dict[str, Any]:
     """What a search is of, so that no other goes on from its state."""
-    asked, choice = search.search, common.models.choice
+    asked, choice = search.asked, common.models.choice
     return {
         "models": [fingerprint(common.typed[i].checkpoint) for i in order],
         "data": search.report["inputs"],

@@ -41,7 +41,6 @@ def match(
     loss: str = "parents",
     device: str = "auto",
     state: Path | None = None,
-    resume: bool = True,
     orders: bool = False,
 ) -> Element:
     """Find the function-preserving transformation that brings ``source`` closest to ``anchor``.
@@ -56,7 +55,7 @@ def match(
         progress: called after every round, and at every look of learning; see `Progress`.
         method: ``weights``; ``activations``, what the models compute on the same inputs is compared, too;
             ``learned``, from there the models between the two learn. See `finding.search`.
-        data, samples, seed, steps, loss, device, state, resume, orders: of ``activations`` and ``learned``, see
+        data, samples, seed, steps, loss, device, state, orders: of ``activations`` and ``learned``, see
             `finding.search.Search`; without data the inputs are made up.
 
     Returns:
@@ -81,7 +80,6 @@ def match(
         loss,
         device=device,
         state=state,
-        resume=resume,
         orders=orders,
     )
     (element, _) = found.elements
@@ -131,7 +129,6 @@ def match_all(
     move: str = "source",
     device: str = "auto",
     state: Path | None = None,
-    resume: bool = True,
     orders: bool = False,
     keep: Kept | None = None,
 ) -> Matched:
@@ -146,7 +143,7 @@ def match_all(
             models the one whose fingerprint comes first. Apart from the medoid of two, neither depends on the order
             in which models are given. A mean is held in memory.
         progress: see `Progress`.
-        method, data, samples, seed, steps, loss, device, state, resume, orders: as in `match`. By ``learned`` all
+        method, data, samples, seed, steps, loss, device, state, orders: as in `match`. By ``learned`` all
             models learn jointly, from where weights have brought them; a consensus is not found by ``activations``.
         move: of ``learned``: ``source``, the reference stays; ``all``, its scales and general maps move, too, and it
             has an element.
@@ -159,7 +156,7 @@ def match_all(
             shall move and the reference has no scales or general maps.
     """
     started = time.perf_counter()
-    search = Search(method, data, samples, seed, steps, loss, move, device, state, resume, orders)
+    search = Search(method, data, samples, seed, steps, loss, move, device, state, orders)
     if len(models) < 2:
         raise InputError(f"matching needs two models or more, got {len(models)}")
     if keep is not None and keep.shared:

@@ -52,9 +52,8 @@ class Search:
         orders: whether the orders of FFN neurons are learned, too, which gained nothing where it was tried.
         device: where models run, in torch's words; ``auto`` leaves it to accelerate. Weights are matched there, too,
             where it is named, on the CPU otherwise.
-        state: a file that keeps how far learning is, for a run that is interrupted. Whoever names it removes it.
-        resume: whether learning goes on from the state, where there is one; it is overwritten otherwise. That of
-            another search (other models, data or settings) is refused.
+        state: a file that keeps how far learning is, for a run that is interrupted; where it is there, learning goes
+            on from it. That of another search (other models, data or settings) is refused. Whoever names it removes it.
 
     Raises:
         InputError: for unknown words, what does not go with the method, numbers out of range.
@@ -69,7 +68,6 @@ class Search:
     move: str = "source"
     device: str = "auto"
     state: Path | None = None
-    resume: bool = True
     orders: bool = False
 
     def __post_init__(self) -> None:
@@ -136,25 +134,25 @@ class Prepared:
     """A search whose inputs are known.
 
     Attributes:
-        search: what is asked for.
+        asked: what is asked for.
         inputs: what models are run on.
         device: where they run.
     """
 
-    search: Search
+    asked: Search
     inputs: Inputs
     device: torch.device
 
     @property
     def report(self) -> dict[str, Any]:
         """What a report says of it."""
-        return {"method": self.search.method, "inputs": self.inputs.report}
+        return {"method": self.asked.method, "inputs": self.inputs.report}
 
     @property
     def compared_batches(self) -> int:
         """How many batches activations are compared on; learning starts from the usual number."""
-        asked = self.search.samples if self.search.method == "activations" else None
-        return -(-(asked or COMPARED) // self.inputs.size)
+        count = self.asked.samples if self.asked.method == "activations" else None
+        return -(-(count or COMPARED) // self.inputs.size)
 
     def compared(self, batches: Data) -> Iterator[Mapping[str, Tensor]]:
         """The inputs on which activations are compared, the first of these."""

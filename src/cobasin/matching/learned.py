@@ -156,7 +156,7 @@ def learn(
         steps: at most.
         seed: of the order of batches and the weights.
         state, of: see `cobasin.learning.descent.descend`.
-        orders: gives `cobasin.matching.orders.pairs` of a model at an element; orders stay where None.
+        orders: gives `cobasin.matching.learned_orders.pairs` of a model at an element; orders stay where None.
         report: called at every look with the number of the step and the loss on what is held out.
 
     Raises:

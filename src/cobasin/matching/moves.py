@@ -8,7 +8,7 @@ Every part of an element is moved from where it starts by a free parameter, zero
 * a scale is multiplied by ``exp(s)``, and keeps its sign,
 * a general map is moved in polar form, ``Q · cayley(S - Sᵀ) · exp(S + Sᵀ)``; its contragredient has the inverse of the
   last factor,
-* an order stays, or (`cobasin.matching.orders`) is what the scores of all pairs assign, which are added to.
+* an order stays, or (`cobasin.matching.learned_orders`) is what the scores of all pairs assign, which are added to.
 
 Logarithms of stretches are bounded smoothly, so that no map's condition passes a fixed number.
 """
@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from cobasin.matching.orders import assigned
+from cobasin.matching.learned_orders import assigned
 from cobasin.symmetry.action import Values
 from cobasin.symmetry.form import Form
 from cobasin.symmetry.groups import General, Group, Orthogonal, Value
@@ -55,7 +55,7 @@ class Moves:
             turns: whether isometries move; without them only scales and stretches do, as those of a reference, whose
                 isometries would turn all models alike.
             device: where the parameters lie.
-            orders: those that move, with what `cobasin.matching.orders.pairs` says of them.
+            orders: those that move, with what `cobasin.matching.learned_orders.pairs` says of them.
         """
         self.form, self.groups, self.start, self.orders = form, groups, start, dict(orders or {})
         found = {

@@ -6,8 +6,8 @@ import torch
 from cobasin.checkpoints.typed import Typed
 from cobasin.finding import match as api
 from cobasin.matching.choice import Choice
+from cobasin.matching.learned_orders import BONUS, neurons, pairs
 from cobasin.matching.moves import Moves
-from cobasin.matching.orders import BONUS, neurons, pairs
 from cobasin.matching.state import Match
 from cobasin.proposal.checking import change, forms, run, sample
 from cobasin.symmetry.action import act

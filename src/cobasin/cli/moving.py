@@ -1,4 +1,4 @@
-"""The commands that write models: match, apply, transport, merge."""
+"""The commands that move models: match, apply, transport."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import typer
 
 from cobasin.cli.shared import (
-    OUT,
     SYMMETRY,
     Address,
     Engine,
@@ -21,10 +20,8 @@ from cobasin.cli.shared import (
     app,
     declare,
     in_parts,
-    one_part,
     result,
 )
-from cobasin.errors import InputError
 from cobasin.paths import expanded
 
 
@@ -180,122 +177,3 @@ def transport(
     declare(spec)
     report = applying.transport_to_folder(base, tuned, new, out, element, symmetry, scale, overwrite)
     result(report, json, tables.transport_report)
-
-
-@app.command()
-def merge(
-    models: Annotated[
-        list[str], typer.Argument(metavar="RECIPE.yaml | MODEL MODEL...", help="A recipe, or two models or more.")
-    ],
-    out: Annotated[Path | None, OUT] = None,
-    method: Annotated[
-        str | None,
-        typer.Option(
-            help="How to merge. Means: linear (the default), slerp, karcher. Of what was learned since a --base: "
-            "task_arithmetic, ties, dare_linear, dare_ties, model_stock. With data, so by a recipe: fisher, regmean, "
-            "regmean++. By optimal transport: ot_wts; with data, ot_acts, ot_acts_emd."
-        ),
-    ] = None,
-    weights: Annotated[str | None, typer.Option(help="One number a model, like 0.7,0.3; by default 1 each.")] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="A parameter of the method, like t=0.5; a list runs over the layers."),
-    ] = None,
-    base: Annotated[
-        str | None, typer.Option(help="The model that the others were trained from; it is matched, too.")
-    ] = None,
-    match: Annotated[
-        str | None,
-        typer.Option(
-            help="Match by these symmetries first: " + SYMMETRY + " 'none': merge the models as they are. The default "
-            "is full; of a recipe, what it says under match:, or else none."
-        ),
-    ] = None,
-    anchor: Annotated[
-        str | None,
-        typer.Option(
-            help="What they are matched to: 'medoid' (the default: the model nearest to all others; of two the first), "
-            "'consensus' (their own mean, by generalised Procrustes), or the name of one of them."
-        ),
-    ] = None,
-    head_from: Annotated[
-        str | None, typer.Option(help="Do not merge the task heads, but take that of this model.")
-    ] = None,
-    keep_heads: Annotated[
-        bool, typer.Option("--keep-heads", help="Write one folder a model, with the merged body and its own task head.")
-    ] = False,
-    repair: Annotated[
-        bool,
-        typer.Option(
-            "--repair", help="After the merge, reset the statistics of its norms to those between the models (REPAIR)."
-        ),
-    ] = False,
-    heal: Annotated[
-        int | None,
-        typer.Option(
-            metavar="STEPS",
-            help="In the end, train the merged model for so many steps, at most, to answer as the models do on average "
-            "(in a recipe also against labels).",
-        ),
-    ] = None,
-    data: Annotated[
-        str | None,
-        typer.Option(help="The inputs of --repair and --heal, as for match; they are made up otherwise."),
-    ] = None,
-    dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Check all that can be checked without reading weights, and print the plan."),
-    ] = False,
-    resume: Resume = False,
-    part: PartOf = None,
-    engine: Engine = "local",
-    address: Address = "auto",
-    spec: SpecFile = None,
-    overwrite: Overwrite = False,
-    json: Json = False,
-) -> None:
-    """Match models to each other, merge them, and write a folder that from_pretrained loads.
-
-    Options say how to merge, or a recipe does: a YAML file in mergekit's grammar, with match: (how the models are
-    matched), statistics: (the data that fisher, regmean and ot_acts read), repair: and heal: added. --match, --anchor,
-    --head-from and --keep-heads override a recipe.
-
-    Example: cobasin merge ./model-a ./model-b --out ./merged
-
-    Example: cobasin merge ./model-a ./model-b --method ties --base ./base --set density=0.3 --out ./merged
-
-    Example: cobasin merge ./model-a ./model-b --repair --heal 100 --data train.jsonl --out ./merged
-
-    Example: cobasin merge recipe.yaml --out ./merged
-    """
-    from cobasin.presenting import tables
-    from cobasin.workflows import merge as merging
-
-    options = {
-        "merge_method": method,
-        "weights": weights,
-        "set": set_,
-        "base_model": base,
-        "match": match,
-        "anchor": anchor,
-        "head_from": head_from,
-        "keep_heads": keep_heads,
-        "repair": repair,
-        "heal": heal,
-        "data": data,
-    }
-    given = {name: value for name, value in options.items() if value not in (None, []) and value is not False}
-    recipe, read = merging.recipe_of(models, given), [*models, *([] if data is None else [data])]
-    if dry_run:
-        declare(spec)
-        how = {"resume": resume or engine == "ray", "part": one_part(part, engine, resume)}
-        result(merging.plan_of(recipe, out, overwrite, read, **how), json, tables.plan)
-        return
-    if out is None:
-        raise InputError("--out is missing: name the folder to write, or ask for the plan with --dry-run")
-
-    def work(**how: Any) -> dict:
-        declare(spec)
-        return merging.merge_to_folder(recipe, out, overwrite, read, **how)
-
-    in_parts(work, part, engine, address, resume, json, tables.merge_report)
