@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError, model_validator
 
 from cobasin.data import DataConfig
-from cobasin.errors import InputError
-from cobasin.fusion.registry import find, nearest
-from cobasin.recipe.blocks import Matching, explain
+from cobasin.errors import InputError, explain, nearest
+from cobasin.fusion.registry import find
+from cobasin.recipe.blocks import Matching
 from cobasin.recipe.document import read_yaml
 from world import World
 

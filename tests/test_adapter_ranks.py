@@ -46,7 +46,9 @@ def test_any_invertible_map_between_the_factors_is_undone(tmp_path):
     found, expected = (load_file(folder / WEIGHTS_FILE) for folder in (tmp_path / "out", adapter))
     assert all((found[name] - expected[name]).abs().max() < 1e-9 for name in expected)
     assert change(function(source, tmp_path / "out"), function(source, adapter)) < 1e-9
-    moved = run("apply", tmp_path / "out", other, "--out", tmp_path / "again", "--json").json
+    again = "apply", tmp_path / "out", other, "--out", tmp_path / "again"
+    assert "an element of adapters moves their ranks and needs no base" in refused(tmp_path, *again, "--base", source)
+    moved = run(*again, "--json").json
     assert moved["verification"]["reason"].startswith("relative difference")
     assert_bitwise(load_file(tmp_path / "again" / WEIGHTS_FILE), found)
 

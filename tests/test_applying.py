@@ -30,17 +30,17 @@ def changed(case, seed, **settings):
 
 
 @pytest.mark.parametrize(
-    ("case", "settings", "field"),
+    ("case", "settings", "said"),
     [
-        ("bert/BertForMaskedLM", {"hidden_act": "relu"}, "spaces"),
-        ("llama-gqa/LlamaForCausalLM", {"attention_bias": True}, "templates"),
-        ("bert/BertForMaskedLM", {"intermediate_size": 28}, "sizes"),
+        ("bert/BertForMaskedLM", {"hidden_act": "relu"}, "spaces of the two differ; expected"),
+        ("llama-gqa/LlamaForCausalLM", {"attention_bias": True}, "templates of the two differ; expected"),
+        ("bert/BertForMaskedLM", {"intermediate_size": 28}, r"sizes of the two differ \(\{'ffn': 28\} against"),
     ],
 )
-def test_a_model_of_another_type_is_refused(case, settings, field):
+def test_a_model_of_another_type_is_refused(case, settings, said):
     element = api.match(checkpoint(case, 1), checkpoint(case, 2))
     assert transform(element, checkpoint(case, 3))
-    with pytest.raises(InputError, match=f"not of the type that the element acts on: the {field} of the two differ"):
+    with pytest.raises(InputError, match=f"not of the type that the element acts on: the {said}"):
         transform(element, changed(case, 3, **settings))
 
 

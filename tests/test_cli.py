@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 import cobasin.demo
 from cobasin.architectures import known
+from cobasin.errors import InputError
 from cobasin.finding.applying import transform
 from cobasin.symmetry.element import Element
 from command_line import duplicate, edit_json, edit_tensors, pair, run, snapshot, stock, tensors_of
@@ -32,6 +33,24 @@ def logits(folder):
     tokens = torch.arange(5, 25)[None]
     with torch.no_grad():
         return stock(folder, dtype=torch.float64)(tokens).logits
+
+
+def test_a_model_that_no_probe_fits_is_written_and_said_so(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise InputError("it reads input_values, which no probe has")
+
+    monkeypatch.setattr("cobasin.verification.probe", refuse)
+    source, anchor = pair(tmp_path, BERT)
+    why = "not run on probe inputs: it reads input_values, which no probe has"
+    matched = run("match", source, anchor, "--out", tmp_path / "matched")
+    assert f"function: {why}\n" in matched.out
+    moved = run("apply", tmp_path / "matched", source, "--out", tmp_path / "moved")
+    assert f"function: {why}\n" in moved.out
+    for folder in ("matched", "moved"):
+        assert f"- function, in float64: {why}\n" in (tmp_path / folder / "README.md").read_text()
+    assert_bitwise(
+        load_file(tmp_path / "moved" / "model.safetensors"), load_file(tmp_path / "matched" / "model.safetensors")
+    )
 
 
 @pytest.mark.parametrize(

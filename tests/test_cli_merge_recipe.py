@@ -14,6 +14,7 @@ from cobasin.fusion.registry import find, methods
 from command_line import duplicate, edit_tensors, refused, run, stock, tensors_of
 from merge_cases import CLASSIFIER, recipe, saved
 from model_folders import as_bins, assert_bitwise, names
+from tiny_models import model
 
 LLAMA = "llama-gqa/LlamaForCausalLM"
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples" / "recipes").glob("*.yaml"))
@@ -365,6 +366,14 @@ def test_the_same_model_twice(tmp_path, berts):
     assert "the models were not matched before" in card
     assert json.loads((tmp_path / "twice" / "cobasin.json").read_text())["match"] == "none"
     assert ", not matched" in run("merge", a, a, "--dry-run").out
+
+
+def test_the_parents_of_a_report_are_the_files_tied_or_not(tmp_path):
+    tied, untied = tmp_path / "tied", tmp_path / "untied"
+    model("gpt2/GPT2LMHeadModel", 0, torch.float32).save_pretrained(tied)
+    model("gpt2-untied/GPT2LMHeadModel", 1, torch.float32).save_pretrained(untied)
+    report = run("merge", tied, untied, "--match", "ffn", "--out", tmp_path / "out", "--json").json
+    assert report["parents"] == {str(folder): fingerprint(load(folder)) for folder in (tied, untied)}
 
 
 def test_the_report_and_the_card(tmp_path, berts):

@@ -145,7 +145,7 @@ def test_damaged_element_files(folders):
         assert text in str(refusal.value)
         assert str(path) in str(refusal.value)
     for missing in (out / "nothing", out.parent):  # in a folder it is looked for
-        with pytest.raises(InputError, match="not a readable element file"):
+        with pytest.raises(InputError, match="is not there; expected a folder that cobasin match has written"):
             Element.load(missing)
 
 

@@ -181,7 +181,7 @@ def test_agreeing_models_are_left_alone_and_a_moving_anchor_stays():
 
 def test_an_interrupted_search_goes_on(tmp_path, monkeypatch):
     source, anchor = models(VIT)
-    options = {"method": "learned", "samples": 32, "steps": 40, "state": tmp_path / "state"}
+    options = {"method": "learned", "samples": 32, "steps": 40, "state": str(tmp_path / "state")}
     whole = api.match(source, anchor, **options | {"state": None})
 
     def stop(doing, step, _):

@@ -209,6 +209,7 @@ def test_how_the_models_are_matched(tmp_path):
         ({"layers": "2"}, "layer 2 does not exist: the model has layers 0 to 1"),
         ({"data": {"path": "missing.jsonl"}}, "missing.jsonl: no such file or folder"),
         ({"method": "learned", "samples": 1}, "1 is too few"),
+        ({"method": "learned"}, "symmetry 'ffn,heads' frees only orders here"),
     ):
         path = recipe(tmp_path / "recipe.yaml", "linear", folders, match=match | change)
         assert text in refused(tmp_path, "merge", path, "--dry-run")
@@ -227,7 +228,9 @@ def test_an_output_is_not_asked_for(tmp_path):
         (("--out", folders[0].parent / "full"), "is not empty"),
         (("--engine", "bogus"), "expected local or ray"),
         (("--part", "9/2"), "9/2"),
-        (("--repair", "--resume"), "repair and heal start anew"),
+        (("--address", "head:6379"), "is that of a Ray cluster; it goes with --engine ray"),
+        (("--engine", "ray", "--keep-heads"), "a merge that keeps every task head writes several folders"),
+        (("--repair", "--resume"), "repair and heal keep no state"),
     ):
         assert text in refused(tmp_path, "merge", *folders, *options, "--dry-run")
     assert "--out is missing: name the folder to write, or ask for the plan with --dry-run" in refused(

@@ -1,5 +1,7 @@
 """What the Python API is given by mistake is refused in one line, as on the command line."""
 
+import json
+
 import pytest
 import torch
 
@@ -21,6 +23,11 @@ def sparse():
     [
         (lambda a, b: cobasin.match(a, b, symmetry=["ffn", "heads"]), "expected a text, like 'ffn,heads'"),
         (lambda a, b: cobasin.match(a, b, layers=[0]), "layers \\[0\\]: expected a text"),
+        (
+            lambda a, b: cobasin.match(a, b, method="activations", data={"pth": "x"}),
+            "unknown key 'pth'; did you",
+        ),
+        (lambda a, b: cobasin.match(a, b, method="activations", data="nowhere.jsonl"), "nowhere.jsonl: no such file"),
         (lambda _, b: cobasin.merge("model-a"), "models: model-a is one model; expected a list"),
         (lambda *_: cobasin.load(*sparse()), "lm_head.weight is of layout torch.sparse_coo; expected a dense tensor"),
     ],
@@ -39,5 +46,18 @@ def test_an_element_is_read_from_the_folder_of_its_model(tmp_path):
         assert all(
             torch.equal(x, again.values[key][part]) for key, v in element.values.items() for part, x in v.items()
         )
-    with pytest.raises(InputError, match="not a readable element file"):
+    with pytest.raises(InputError, match="is not there"):
         cobasin.Element.load(tmp_path)
+
+
+def test_data_is_given_by_its_path_by_its_keys_or_as_rows(tmp_path):
+    rows = [{"input_ids": [i, i + 1, 5, 7]} for i in range(6)]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    ends = checkpoint(CASE, 1), checkpoint(CASE, 0)
+    found = [
+        cobasin.match(*ends, symmetry="ffn", method="activations", data=data).report["distance_after"]
+        for data in (rows, path, str(path), {"path": path}, {"path": str(path), "columns": {"input_ids": "input_ids"}})
+    ]
+    assert len(set(found)) == 1
+    assert found[0] != cobasin.match(*ends, symmetry="ffn", method="activations").report["distance_after"]

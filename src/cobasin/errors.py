@@ -1,4 +1,18 @@
-"""The one exception that users see."""
+"""The one exception that users see, and how its lines are worded."""
+
+from __future__ import annotations
+
+import difflib
+import reprlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+
+_LISTED = 20  # problems in one message
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother = 3, 60, 60
 
 
 class InputError(Exception):
@@ -6,3 +20,60 @@ class InputError(Exception):
 
     The command line prints the message and exits with code 2.
     """
+
+
+def listed(problems: Sequence[str]) -> str:
+    """Problems in one line: the first of many, and how many more there are."""
+    more = len(problems) - _LISTED
+    return "; ".join([*problems[:_LISTED], *([f"and {more} more"] if more > 0 else [])])
+
+
+def one_line(error: BaseException) -> str:
+    """The text of an error from a library, fit for one line of an InputError."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 300 else text[:300] + " ..."
+
+
+def shown(value: Any) -> str:
+    """A value in a message, cut where it is long."""
+    return _SHORT.repr(value)
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown word: what may be meant, and what there is."""
+    known = sorted(known)
+    meant = difflib.get_close_matches(word, known, 1)
+    return (f"; did you mean {meant[0]!r}?" if meant else "") + f" (known: {', '.join(known)})"
+
+
+def known_keys(content: Any, fields: Iterable[str], unsupported: Mapping[str, str] | None = None) -> Mapping[str, Any]:
+    """A mapping, all keys of which are known.
+
+    Args:
+        content: what should be one.
+        fields: its keys.
+        unsupported: keys that are refused by name: what to do instead.
+
+    Raises:
+        ValueError: it is none, or has others.
+    """
+    if not isinstance(content, Mapping):
+        raise ValueError(f"{shown(content)}: expected keys and values ({', '.join(fields)})")
+    for key in content:
+        if unsupported and key in unsupported:
+            raise ValueError(f"{key!r} is not supported: {unsupported[key]}")
+        if key not in fields:
+            raise ValueError(f"unknown key {str(key)!r}{nearest(str(key), fields)}")
+    return content
+
+
+def explain(error: ValidationError) -> str:
+    """The first error in one line: the key, what is there, what is expected."""
+    first = error.errors(include_url=False)[0]
+    key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
+    inner = first.get("ctx", {}).get("error")
+    if first["type"] == "missing":
+        return f"{key} is missing"
+    if isinstance(inner, Exception):  # says all there is to say; the input would be the whole block
+        return f"{key}: {inner}" if key else str(inner)
+    return f"{key}: {shown(first['input'])}: {first['msg']}"

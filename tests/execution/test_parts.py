@@ -227,7 +227,7 @@ def test_refused(tmp_path, impatient):
         ([*match, "--part", "1/2", "--resume"], "goes without --resume, which gathers the parts"),
         ([*match, "--part", "1/2", "--engine", "ray"], "goes without --engine ray, which makes parts of its own"),
         ([*match, "--engine", "slurm"], "--engine slurm: expected local or ray"),
-        ([*merge, "--repair", "--part", "1/2"], "repair and heal start anew"),
+        ([*merge, "--repair", "--part", "1/2"], "repair and heal keep no state"),
         ([*merge, "--keep-heads", "--part", "1/2"], "several folders"),
     ):
         assert text in refused(tmp_path, *wrong, *out)

@@ -150,7 +150,7 @@ def _unknown(architecture: str) -> str:
     known = f"of this family are: {', '.join(siblings)}" if siblings else f"known are classes of: {families}"
     return (
         f"architecture {architecture!r} is not declared; {known}. An unknown architecture is never guessed; "
-        "cobasin inspect --propose drafts a declaration"
+        "cobasin inspect MODEL --propose drafts a declaration, which --spec FILE.py uses"
     )
 
 

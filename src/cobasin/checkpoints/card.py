@@ -15,7 +15,7 @@ def matched(report: dict) -> str:
     return (
         f"{_front(report)}# {report['source']}, matched to {report['anchor']}\n\n"
         f"This model computes the same function as `{report['source']}`. Its weights were transformed by "
-        f"[cobasin](https://pypi.org/project/cobasin/) {report['cobasin']} (`--symmetry {report['symmetry']}`) to lie "
+        f"cobasin {report['cobasin']} (`--symmetry {report['symmetry']}`) to lie "
         f"close to `{report['anchor']}`, so that the two can be averaged. The transformation is in "
         f"`cobasin.safetensors`, all numbers in `cobasin.json`.\n\n{_numbers(report)}"
     )
@@ -27,7 +27,7 @@ def anchor(report: dict) -> str:
     return (
         f"{_front(report)}# {report['anchor']}, moved to meet {report['source']}\n\n"
         f"This model computes the same function as `{report['anchor']}`. Its weights were transformed by "
-        f"[cobasin](https://pypi.org/project/cobasin/) {report['cobasin']} (`--symmetry {report['symmetry']}`), as "
+        f"cobasin {report['cobasin']} (`--symmetry {report['symmetry']}`), as "
         f"those of `{report['source']}`, written to `{out}`, were: the two can be averaged. The transformation is in "
         f"`cobasin.safetensors`, all numbers in `cobasin.json`. Distances are from where it was.\n\n"
         f"{_numbers(moved)}"
@@ -36,12 +36,11 @@ def anchor(report: dict) -> str:
 
 def applied(report: dict) -> str:
     """The card of a model or an adapter that was moved by a saved element."""
-    verification = report["verification"]
-    function = "not run on probe inputs" if verification is None else _verified(verification)
+    function = _function(report)
     notes = "".join(f"- note: {note}\n" for note in report["notes"])
     return (
         f"{_front(report)}# {report['model']}, moved by {report['element']}\n\n"
-        f"The same function in other weights, by [cobasin](https://pypi.org/project/cobasin/) {report['cobasin']}.\n\n"
+        f"The same function in other weights, by cobasin {report['cobasin']}.\n\n"
         f"- function, in float64: {function}\n{notes}"
     )
 
@@ -54,7 +53,7 @@ def transported(report: dict) -> str:
         what = f"The adapter `{report['tuned']}` of `{report['base']}`, for `{report['new']}`"
     return (
         f"{_front(report)}# {report['tuned']}, carried to {report['new']}\n\n{what}, by "
-        f"[cobasin](https://pypi.org/project/cobasin/) {report['cobasin']}: moved by the transformation that brings "
+        f"cobasin {report['cobasin']}: moved by the transformation that brings "
         f"the one base to the other (`cobasin.safetensors`; `--symmetry {report['symmetry']}`). How much of what was "
         f"learned it keeps was not measured. All numbers are in `cobasin.json`; those here are of the two bases, and "
         f"of what was moved.\n\n{_numbers(report)}"
@@ -94,7 +93,7 @@ def merged(report: dict) -> str:
         for one in report["matches"]
     )
     return (
-        f"{_FRONT}# Merged model\n\nMerged by [cobasin](https://pypi.org/project/cobasin/) {report['cobasin']} with "
+        f"{_FRONT}# Merged model\n\nMerged by cobasin {report['cobasin']} with "
         f"`{report['method']}`; the models were {match}.\n\n"
         f"| parent | weight | fingerprint |\n|---|---|---|\n{rows}\n{head}{data}{notes}\n"
         f"```yaml\n{report['recipe'].rstrip()}\n```\n{after}{parts}"
@@ -133,8 +132,7 @@ def _front(report: dict) -> str:
 
 
 def _numbers(report: dict) -> str:
-    verification = report["verification"]
-    function = report.get("not_verified", NOT_VERIFIED) if verification is None else _verified(verification)
+    function = _function(report)
     deviation = max(report["deviation_from_group"].values(), default=0.0)
     notes = "".join(f"- note: {note}\n" for note in report["notes"])
     worst = ", ".join(f"{space} {figure:.3g}" for space, figure in report.get("condition", {}).items())
@@ -149,6 +147,10 @@ def _numbers(report: dict) -> str:
     )
 
 
-def _verified(verification: Mapping[str, Any]) -> str:
+def _function(report: Mapping[str, Any]) -> str:
+    """What is known of the function."""
+    verification = report["verification"]
+    if verification is None:
+        return report.get("not_verified", NOT_VERIFIED)
     rounded = verification.get("rounded")
     return verification["reason"] + (f"; rounded to the dtypes of the file, {rounded}" if rounded else "")

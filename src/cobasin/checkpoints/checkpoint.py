@@ -220,7 +220,7 @@ def _find_folder(model: str | Path) -> Path:
         raise InputError(f"{model}: is a file; expected a Hugging Face folder with config.json and weights")
     if isinstance(model, str) and _HUB_ID.fullmatch(model):
         return download(model)
-    raise InputError(f"{model}: no such folder")
+    raise InputError(f"{model}: no such folder; a model of the hub has an owner, as in openai-community/gpt2")
 
 
 def download(hub_id: str) -> Path:

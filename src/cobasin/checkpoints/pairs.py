@@ -10,8 +10,7 @@ from pathlib import Path
 from cobasin.architectures.vision import sides
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.typed import Typed
-from cobasin.checkpoints.weight_files import listed
-from cobasin.errors import InputError
+from cobasin.errors import InputError, listed
 
 # What Transformers takes for a key that a config does not have; some are in files of older versions only.
 _DEFAULTS = {

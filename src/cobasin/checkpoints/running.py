@@ -13,8 +13,7 @@ from torch import Tensor
 
 from cobasin.architectures.vision import sides
 from cobasin.checkpoints.checkpoint import Checkpoint
-from cobasin.checkpoints.weight_files import one_line
-from cobasin.errors import InputError
+from cobasin.errors import InputError, one_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel

@@ -14,8 +14,7 @@ from torch import Tensor
 from cobasin.architectures import declare, known
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.fit import problems
-from cobasin.checkpoints.weight_files import listed
-from cobasin.errors import InputError
+from cobasin.errors import InputError, listed
 from cobasin.symmetry.spec import Spec
 
 LARGEST = 1e8

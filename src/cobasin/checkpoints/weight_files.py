@@ -8,7 +8,7 @@ import os
 import pickle
 import re
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from cobasin.errors import InputError
+from cobasin.errors import InputError, listed, one_line
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -48,7 +48,6 @@ SAFETENSORS_DTYPES = {
     "C64": torch.complex64,
 }
 
-_LISTED = 20  # problems of a file, or of a pair of them, in one message
 _AHEAD = 1 << 26  # bytes that the system is asked to fetch before they are read
 _WORTH = 1 << 20  # bytes: a smaller tensor is not worth asking
 
@@ -129,18 +128,6 @@ def module_weights(folder: Path) -> list[Path]:
     inside = [folder / path for path in paths if isinstance(path, str) and re.fullmatch(r"[\w-][\w.-]*", path)]
     files = (one / name for one in inside for name in (SINGLE_FILE, BIN_FILE))
     return [file for file in files if file.is_file()]
-
-
-def listed(problems: Sequence[str]) -> str:
-    """Problems in one line: the first of many, and how many more there are."""
-    more = len(problems) - _LISTED
-    return "; ".join([*problems[:_LISTED], *([f"and {more} more"] if more > 0 else [])])
-
-
-def one_line(error: BaseException) -> str:
-    """The text of an error from a library, fit for one line of an InputError."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 300 else text[:300] + " ..."
 
 
 def _find(folder: Path) -> tuple[list[str], dict[str, str] | None]:

@@ -132,7 +132,8 @@ def merge(
     recipe, read = merging.recipe_of(models, given), [*models, *([] if data is None else [data])]
     if dry_run:
         declare(spec)
-        how = {"resume": resume or engine == "ray", "part": one_part(part, engine, resume)}
+        one, on_ray = one_part(part, engine, address, resume), engine == "ray"
+        how = {"resume": resume or on_ray, "part": (1, 1) if on_ray else one}
         result(merging.plan_of(recipe, out, overwrite, read, **how), json, tables.plan)
         return
     if out is None:

@@ -79,7 +79,7 @@ def declare(spec: Path | None) -> None:
         load_file(spec)
 
 
-def one_part(part: str | None, engine: str, resume: bool) -> tuple[int, int] | None:
+def one_part(part: str | None, engine: str, address: str, resume: bool) -> tuple[int, int] | None:
     """The part that is asked for; None for all of a work.
 
     Raises:
@@ -89,6 +89,8 @@ def one_part(part: str | None, engine: str, resume: bool) -> tuple[int, int] | N
 
     if engine not in ("local", "ray"):
         raise InputError(f"--engine {engine}: expected local or ray")
+    if engine == "local" and address != "auto":
+        raise InputError(f"--address {address}: is that of a Ray cluster; it goes with --engine ray")
     if part is not None and resume:
         raise InputError(f"--part {part}: goes without --resume, which gathers the parts")
     if part is not None and engine != "local":
@@ -108,7 +110,7 @@ def in_parts(
     """
     from cobasin.presenting.tables import part_report
 
-    one = one_part(part, engine, resume)
+    one = one_part(part, engine, address, resume)
     if engine == "ray":
         from cobasin.execution.cluster import on_ray
 

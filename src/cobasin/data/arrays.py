@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from cobasin.checkpoints.weight_files import one_line
 from cobasin.data.config import ROLES
 from cobasin.data.rows import Columns, Rows
-from cobasin.errors import InputError
+from cobasin.errors import InputError, one_line
 
 IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
 

@@ -6,13 +6,13 @@ import copy
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from pathlib import Path
 
 import torch
 
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.data.blocks import blocks_of, choose
-from cobasin.data.config import DataConfig
+from cobasin.data.config import DataConfig, DataSet
 from cobasin.data.encoder import Batch, Encoder, inputs_of
 from cobasin.data.examples import Example, Examples, text_role
 from cobasin.data.rows import MemoryRows, Rows, feed
@@ -79,7 +79,7 @@ class Batches:
 
 def batches(
     checkpoint: Checkpoint,
-    data: DataConfig | Sequence[Mapping[str, Any]],
+    data: DataSet,
     *,
     samples: int | None,
     batch_size: int,
@@ -89,7 +89,7 @@ def batches(
 
     Args:
         checkpoint: its config says what it reads, its folder has the tokenizer or image processor.
-        data: a data set, or rows by role (see `DataConfig`).
+        data: a data set by its path, by its keys and values, or rows by role (see `DataConfig`).
         samples: how many rows are used, shuffled (of a language model: blocks); None: all, in order.
         batch_size: rows a batch; the last may have fewer.
         seed: of the shuffle, and of the masks of a masked language model; not negative.
@@ -106,7 +106,8 @@ def batches(
     task = task_of(checkpoint)
     reads = inputs_of(checkpoint, task)
     _check_padding(checkpoint, batch_size)
-    if isinstance(data, DataConfig):
+    if isinstance(data, (str, Path, Mapping, DataConfig)):
+        data = DataConfig.of(data)
         rows = rows_of(data)
     else:
         rows, data = MemoryRows(data), DataConfig(path="rows")

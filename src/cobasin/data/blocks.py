@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from cobasin.data.examples import token_ids
-from cobasin.data.rows import MemoryRows, Rows, check_text, shown
-from cobasin.errors import InputError
+from cobasin.data.rows import MemoryRows, Rows, check_text
+from cobasin.errors import InputError, shown
 
 
 class Blocks(MemoryRows):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -13,10 +13,13 @@ from pydantic import (
     Field,
     PositiveFloat,
     PositiveInt,
+    ValidationError,
     ValidationInfo,
     field_validator,
     model_validator,
 )
+
+from cobasin.errors import InputError, explain, known_keys
 
 Role = Literal["text", "text_b", "label", "labels", "tokens", "tags", "image", "input_ids", "attention_mask"]
 Format = Literal["jsonl", "json", "csv", "conll", "text", "npz", "images", "datasets"]
@@ -89,3 +92,33 @@ class DataConfig(BaseModel):
         if (self.mean is None) != (self.std is None) or len(self.mean or ()) != len(self.std or ()):
             raise ValueError("mean and std go together, a value a channel in both")
         return self
+
+    @classmethod
+    def of(cls, given: str | Path | Mapping[str, Any] | DataConfig) -> DataConfig:
+        """A data set by its path, or by its keys and values.
+
+        Raises:
+            InputError: for unknown keys and values that do not fit.
+        """
+        try:
+            return described({"path": given} if isinstance(given, (str, Path)) else given)
+        except ValueError as error:
+            raise InputError(f"data: {error}") from None
+
+
+def described(given: Any) -> DataConfig:
+    """A data set by its keys and values.
+
+    Raises:
+        ValueError: for unknown keys and values that do not fit.
+    """
+    if isinstance(given, DataConfig):
+        return given
+    try:
+        return DataConfig.model_validate(known_keys(given, DataConfig.model_fields))
+    except ValidationError as error:
+        raise ValueError(explain(error)) from None
+
+
+DataSet = str | Path | Mapping[str, Any] | DataConfig | Sequence[Mapping[str, Any]]
+"""A data set as Python takes it: its path, its keys and values, or rows by role."""

@@ -11,9 +11,9 @@ import numpy as np
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.data.config import DataConfig, Role
 from cobasin.data.pictures import IMAGE_MODES, pixels_of
-from cobasin.data.rows import Rows, check_text, shown
+from cobasin.data.rows import Rows, check_text
 from cobasin.data.tasks import Labels, Task, score
-from cobasin.errors import InputError
+from cobasin.errors import InputError, shown
 
 Example = dict[str, Any]
 

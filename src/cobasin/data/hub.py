@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from cobasin.checkpoints.weight_files import one_line
 from cobasin.data.config import ROLES, DataConfig
 from cobasin.data.rows import Rows
-from cobasin.errors import InputError
+from cobasin.errors import InputError, one_line
 from cobasin.paths import expanded
 
 SAVED = ("dataset_info.json", "dataset_dict.json")  # what save_to_disk writes

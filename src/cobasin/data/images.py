@@ -13,11 +13,10 @@ import torch
 from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint
-from cobasin.checkpoints.weight_files import one_line
 from cobasin.data.config import DataConfig
 from cobasin.data.examples import Example
 from cobasin.data.pictures import IMAGE_MODES, pixels_of
-from cobasin.errors import InputError
+from cobasin.errors import InputError, one_line
 
 PREPROCESSOR = "preprocessor_config.json"
 _TO_ONE_SIZE = "say the size to cut out under 'crop', or resize the images"

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from cobasin.data.config import ROLES, Role
-from cobasin.errors import InputError
+from cobasin.errors import InputError, shown
 
 Columns = Mapping[Role, str | int | None]
 
@@ -170,9 +170,3 @@ def check_text(text: str, where: str, what: str) -> None:
     except UnicodeEncodeError as error:
         half = text[error.start]
         raise InputError(f"{where}: {what} has half of a character ({half!r}); repair it, or leave it out") from None
-
-
-def shown(value: Any) -> str:
-    """A value in a message."""
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from cobasin.checkpoints.weight_files import one_line
 from cobasin.data.arrays import ImageFolderRows, NpzRows, images_in
 from cobasin.data.config import DataConfig, Format
 from cobasin.data.hub import SAVED, DatasetRows
 from cobasin.data.rows import ChosenRows, Rows
 from cobasin.data.text_files import ConllRows, CsvRows, JsonlRows, TextRows, json_rows
-from cobasin.errors import InputError
+from cobasin.errors import InputError, one_line
 from cobasin.paths import expanded
 
 SUFFIXES: dict[str, Format] = {

@@ -11,8 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from cobasin.checkpoints.checkpoint import Checkpoint
-from cobasin.data.rows import shown
-from cobasin.errors import InputError
+from cobasin.errors import InputError, shown
 
 Task = Literal[
     "classification",

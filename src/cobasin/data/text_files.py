@@ -12,9 +12,8 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from cobasin.checkpoints.weight_files import one_line
-from cobasin.data.rows import Columns, MemoryRows, Rows, shown
-from cobasin.errors import InputError
+from cobasin.data.rows import Columns, MemoryRows, Rows
+from cobasin.errors import InputError, one_line, shown
 
 # of one text; by default the csv module stops at 131,072 characters
 csv.field_size_limit(max(csv.field_size_limit(), 2**31 - 1))

@@ -12,9 +12,8 @@ from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.running import part_of
-from cobasin.checkpoints.weight_files import one_line
 from cobasin.data.examples import Example
-from cobasin.errors import InputError
+from cobasin.errors import InputError, one_line
 
 # the files of which one is there, whatever the tokenizer; without any, transformers makes up an empty one
 _FILES = (

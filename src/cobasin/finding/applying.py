@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -88,10 +89,23 @@ def typed_for(element: Element, model: Any) -> Typed:
     if typed.spec.tied.keys() - element.spec.tied.keys():
         typed = typed.untied()
     for field in _TYPE:
-        if getattr(typed.spec, field) != getattr(element.spec, field):
-            label = typed.checkpoint.label
-            raise InputError(f"{label} is not of the type that the element acts on: the {field} of the two differ")
+        own, wanted = getattr(typed.spec, field), getattr(element.spec, field)
+        if own != wanted:
+            label, values = typed.checkpoint.label, ""
+            if field == "sizes":
+                own, wanted = _lacking(own, wanted), _lacking(wanted, own)
+            if field in ("architecture", "sizes"):
+                values = f" ({own} against {wanted})"
+            raise InputError(
+                f"{label} is not of the type that the element acts on: the {field} of the two differ{values}; expected "
+                "the model that was matched, or a fine-tune of it"
+            )
     return typed
+
+
+def _lacking(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    """What the second has not, or otherwise."""
+    return {name: size for name, size in one.items() if other.get(name) != size}
 
 
 def found_between(element: Element, source: Typed, target: Typed, symmetry: str = "full") -> tuple[Typed, Typed]:

@@ -11,8 +11,7 @@ from safetensors import SafetensorError, safe_open
 
 from cobasin.checkpoints.output import out_of
 from cobasin.checkpoints.refusals import output_errors
-from cobasin.checkpoints.weight_files import one_line
-from cobasin.errors import InputError
+from cobasin.errors import InputError, one_line
 from cobasin.execution.outcomes import Outcome
 from cobasin.execution.parts import Part
 from cobasin.symmetry.element import Element

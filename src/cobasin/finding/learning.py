@@ -13,9 +13,10 @@ from cobasin.checkpoints.fingerprint import fingerprint, tensor_hash
 from cobasin.errors import InputError
 from cobasin.finding.activations import Runnable, by_activations
 from cobasin.finding.common_form import CommonForm, agree
-from cobasin.finding.search import Prepared
+from cobasin.finding.search import Prepared, Search
 from cobasin.learning.descent import Data, hold_out
 from cobasin.learning.in_memory import InMemory
+from cobasin.matching.choice import Choice
 from cobasin.matching.learned import Mixture, learn
 from cobasin.matching.learned_orders import neurons, pairs
 from cobasin.matching.moves import Moves
@@ -23,6 +24,7 @@ from cobasin.matching.state import free_groups, identity
 from cobasin.progress import Progress, rounds
 from cobasin.statistics.rows import row_count
 from cobasin.symmetry.action import Values
+from cobasin.symmetry.form import Form
 from cobasin.symmetry.groups import Value
 from cobasin.symmetry.spec import Key, key_text
 
@@ -32,26 +34,26 @@ Found = tuple[Values, dict[str, Any]]
 """The elements found for a model, and what the report says of the search."""
 
 
-def check_movable(common: CommonForm) -> None:
-    """Refuse, before a tensor is read, what has no part that learning moves.
+def check_movable(
+    forms: Sequence[Form], choice: Choice, symmetry: str, asked: Search, excluded: Sequence[str] = ()
+) -> None:
+    """Refuse, before a tensor is read, a symmetry that has in any of these forms no part that learning moves.
 
     Raises:
         InputError: says which part of the symmetry would have one.
     """
-    assert common.search is not None
-    form, models = common.models.forms[0], common.models
-    groups = free_groups(form, models.choice, models.excluded)
-    start = identity(form, groups)
-    orders = common.search.asked.orders and neurons(form, groups)
-    if groups and not orders and not Moves(form, groups, start).parameters:
+    free = [(form, groups) for form in forms if (groups := free_groups(form, choice, excluded))]
+    starts = [(form, groups, identity(form, groups)) for form, groups in free]
+    ordered = asked.orders and any(neurons(form, groups) for form, groups in free)
+    if free and not ordered and not any(Moves(*start).parameters for start in starts):
         raise InputError(
-            f"symmetry {common.symmetry!r} frees only orders here, and learning moves bases of heads, scales and the "
+            f"symmetry {symmetry!r} frees only orders here, and learning moves bases of heads, scales and the "
             "residual stream; add attention or residual to --symmetry"
         )
-    if groups and common.search.asked.move == "all" and not Moves(form, groups, start, turns=False).parameters:
+    if free and asked.move == "all" and not any(Moves(*start, turns=False).parameters for start in starts):
         raise InputError(
-            f"move all (--anchor-out): with symmetry {common.symmetry!r} no part of the anchor can move: "
-            f"{form.spec.architecture} has neither scales nor general maps there; take symmetry full or gl, or let "
+            f"move all (--anchor-out): with symmetry {symmetry!r} no part of the anchor can move: "
+            f"{forms[0].spec.architecture} has neither scales nor general maps there; take symmetry full or gl, or let "
             "the anchor stay"
         )
 

@@ -21,6 +21,7 @@ from cobasin.finding.kept import Kept
 from cobasin.finding.learning import check_movable, learned
 from cobasin.finding.search import STEPS, Search
 from cobasin.matching.many import both_ways, consensus, medoid
+from cobasin.paths import expanded
 from cobasin.progress import Progress, rounds
 from cobasin.symmetry.action import Values
 from cobasin.symmetry.element import Element
@@ -40,7 +41,7 @@ def match(
     steps: int = STEPS,
     loss: str = "parents",
     device: str = "auto",
-    state: Path | None = None,
+    state: str | Path | None = None,
     orders: bool = False,
 ) -> Element:
     """Find the function-preserving transformation that brings ``source`` closest to ``anchor``.
@@ -128,7 +129,7 @@ def match_all(
     loss: str = "parents",
     move: str = "source",
     device: str = "auto",
-    state: Path | None = None,
+    state: str | Path | None = None,
     orders: bool = False,
     keep: Kept | None = None,
 ) -> Matched:
@@ -156,7 +157,8 @@ def match_all(
             shall move and the reference has no scales or general maps.
     """
     started = time.perf_counter()
-    search = Search(method, data, samples, seed, steps, loss, move, device, state, orders)
+    place = None if state is None else expanded(state)
+    search = Search(method, data, samples, seed, steps, loss, move, device, place, orders)
     if len(models) < 2:
         raise InputError(f"matching needs two models or more, got {len(models)}")
     if keep is not None and keep.shared:
@@ -175,7 +177,8 @@ def match_all(
     common = CommonForm(typed, symmetry, layers, None if fixed is None else [fixed], search)
     learns, order = search.method == "learned", list(range(len(typed)))
     if learns:
-        check_movable(common)
+        own = common.models
+        check_movable(own.forms[:1], own.choice, symmetry, search, own.excluded)
     if fixed is None or learns:
         # all that follows depends on this order, and so on nothing but what the models are
         prints = [fingerprint(model.checkpoint) for model in typed]
@@ -203,7 +206,10 @@ def match_all(
 def check_shared(method: str) -> None:
     """Refuse to share a search that runs models."""
     if method != "weights":
-        raise InputError(f"method {method} runs models, which is not shared: match on one machine, then merge")
+        raise InputError(
+            f"method {method} runs models, which is not shared: match without --part and --engine ray, then share the "
+            "merge, by --match none"
+        )
 
 
 def _as_matched(typed: Sequence[Typed], elements: Sequence[Element | None]) -> list[Typed]:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from cobasin.checkpoints.typed import Typed
-from cobasin.data import DataConfig
+from cobasin.data import DataSet
 from cobasin.errors import InputError
 from cobasin.execution.jobs import CPU
 from cobasin.learning.descent import Data
@@ -60,7 +60,7 @@ class Search:
     """
 
     method: str = "weights"
-    data: DataConfig | Sequence[Mapping[str, Any]] | None = None
+    data: DataSet | None = None
     samples: int | None = None
     seed: int = 0
     steps: int = STEPS

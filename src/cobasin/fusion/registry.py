@@ -20,9 +20,8 @@ merge.
 
 from __future__ import annotations
 
-import difflib
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -32,7 +31,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from torch import Tensor
 
-from cobasin.errors import InputError
+from cobasin.errors import InputError, nearest
 from cobasin.symmetry.state import State
 
 if TYPE_CHECKING:
@@ -223,10 +222,3 @@ def find(name: str) -> Method:
     if name not in methods():
         raise InputError(f"merge method {name!r} is unknown{nearest(name, methods())}")
     return methods()[name]
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """The end of a message about an unknown word: what may be meant, and what there is."""
-    known = sorted(known)
-    meant = difflib.get_close_matches(word, known, 1)
-    return (f"; did you mean {meant[0]!r}?" if meant else "") + f" (known: {', '.join(known)})"

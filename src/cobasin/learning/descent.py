@@ -19,9 +19,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from cobasin.checkpoints.output import refuse_other
-from cobasin.checkpoints.weight_files import one_line
 from cobasin.data import Batch, Batches
-from cobasin.errors import InputError
+from cobasin.errors import InputError, one_line
 from cobasin.statistics.rows import generator_of
 from cobasin.whole_files import write_tensors
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.running import input_sizes
-from cobasin.data import Batch, Batches, DataConfig, batches, task_of
+from cobasin.data import Batch, Batches, DataSet, batches, task_of
 from cobasin.data.synthetic import check_synthetic, synthetic_inputs
 from cobasin.learning.descent import HELD_OUT, Data
 
@@ -42,7 +42,7 @@ class Inputs:
     def of(
         cls,
         checkpoint: Checkpoint,
-        data: DataConfig | Sequence[Mapping[str, Any]] | None,
+        data: DataSet | None,
         samples: int | None,
         seed: int,
     ) -> Inputs:

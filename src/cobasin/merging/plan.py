@@ -9,6 +9,7 @@ from typing import Any
 
 from cobasin.checkpoints.typed import Typed
 from cobasin.finding.forms import UNTIED, check_free, possible_forms
+from cobasin.finding.learning import check_movable
 from cobasin.finding.search import Search
 from cobasin.matching.choice import Choice
 from cobasin.matching.neurons import TABLE
@@ -90,8 +91,11 @@ def _check_matching(recipe: Recipe, typed: list[Typed]) -> None:
         match = recipe.match
         choice = Choice.parse(match.symmetry, match.layers)
         choice.check(typed[0].spec)
-        Search(**match.search).prepared(typed)
-        check_free(possible_forms(ends(recipe, typed)[0].spec, choice), choice, match.symmetry)
+        search, forms = Search(**match.search), possible_forms(ends(recipe, typed)[0].spec, choice)
+        search.prepared(typed)
+        check_free(forms, choice, match.symmetry)
+        if search.method == "learned":
+            check_movable(forms, choice, match.symmetry, search)
 
 
 def _memory(recipe: Recipe, typed: list[Typed]) -> dict[str, int]:

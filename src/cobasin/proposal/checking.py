@@ -21,8 +21,7 @@ from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.probes import probe
 from cobasin.checkpoints.running import instantiate, outputs
 from cobasin.checkpoints.typed import Typed
-from cobasin.checkpoints.weight_files import one_line
-from cobasin.errors import InputError
+from cobasin.errors import InputError, one_line
 from cobasin.proposal.repairs import repairs, subgroups
 from cobasin.symmetry.canonical import Gauge, gauge_of
 from cobasin.symmetry.element import Element

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, field_validator, model_validator
 
-from cobasin.data.config import DataConfig
-from cobasin.errors import InputError
-from cobasin.fusion.registry import nearest
+from cobasin.data.config import DataConfig, described
+from cobasin.errors import InputError, known_keys
 from cobasin.matching.choice import Choice
 from cobasin.paths import expanded
-from cobasin.recipe.settings import shown
 
 LAYER_BY_LAYER = "cobasin merges layer k of one model with layer k of the others"
 
@@ -49,19 +46,7 @@ class Block(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _known_keys(cls, content: Any) -> Any:
-        return content if isinstance(content, cls) else _known(content, cls.model_fields, cls.unsupported)
-
-
-def _known(content: Any, fields: Iterable[str], unsupported: Mapping[str, str] | None = None) -> Mapping[str, Any]:
-    """A mapping, all keys of which are known."""
-    if not isinstance(content, Mapping):
-        raise ValueError(f"{shown(content)}: expected keys and values ({', '.join(fields)})")
-    for key in content:
-        if unsupported and key in unsupported:
-            raise ValueError(f"{key!r} is not supported: {unsupported[key]}")
-        if key not in fields:
-            raise ValueError(f"unknown key {str(key)!r}{nearest(str(key), fields)}")
-    return content
+        return content if isinstance(content, cls) else known_keys(content, cls.model_fields, cls.unsupported)
 
 
 class Entry(Block):
@@ -211,29 +196,3 @@ class Statistics(Block):
         if isinstance(given, list):
             return [described(one) for one in given]
         return None if given is None else described(given)
-
-
-def described(given: Any) -> DataConfig:
-    """A data set as a recipe describes it.
-
-    Raises:
-        ValueError: for unknown keys and values that do not fit.
-    """
-    if isinstance(given, DataConfig):
-        return given
-    try:
-        return DataConfig.model_validate(_known(given, DataConfig.model_fields))
-    except ValidationError as error:
-        raise ValueError(explain(error)) from None
-
-
-def explain(error: ValidationError) -> str:
-    """The first error in one line: the key, what is there, what is expected."""
-    first = error.errors(include_url=False)[0]
-    key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
-    inner = first.get("ctx", {}).get("error")
-    if first["type"] == "missing":
-        return f"{key} is missing"
-    if isinstance(inner, Exception):  # says all there is to say; the input would be the whole block
-        return f"{key}: {inner}" if key else str(inner)
-    return f"{key}: {shown(first['input'])}: {first['msg']}"

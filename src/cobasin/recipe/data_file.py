@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from cobasin.data.config import DataConfig
+from cobasin.data.config import DataConfig, described
 from cobasin.errors import InputError
-from cobasin.recipe.blocks import described
 from cobasin.recipe.document import read_yaml
 
 

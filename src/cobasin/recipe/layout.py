@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from cobasin.errors import InputError
-from cobasin.fusion.registry import REQUIRED, Method, Parameter, nearest
+from cobasin.errors import InputError, nearest
+from cobasin.fusion.registry import REQUIRED, Method, Parameter
 from cobasin.recipe.blocks import LAYER_BY_LAYER, Module
 from cobasin.recipe.parts import Given, parts_of
 from cobasin.recipe.settings import Scope, read_settings, resolve

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Literal
 import yaml
 from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
-from cobasin.errors import InputError
+from cobasin.errors import InputError, explain
 from cobasin.fusion.registry import Method, find
 from cobasin.recipe.after import After, Heal, Repair
 from cobasin.recipe.blocks import (
@@ -34,7 +34,6 @@ from cobasin.recipe.blocks import (
     Slice,
     Statistics,
     Tokenizer,
-    explain,
 )
 from cobasin.recipe.document import read_yaml
 from cobasin.recipe.layout import Layout, one_base, same_model

@@ -5,13 +5,12 @@ The meaning is mergekit's, so that one recipe does the same in both tools.
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cobasin.errors import InputError
-from cobasin.fusion.registry import Parameter, nearest
+from cobasin.errors import InputError, nearest, shown
+from cobasin.fusion.registry import Parameter
 
 
 @dataclass(frozen=True)
@@ -50,13 +49,6 @@ Scope = Mapping[str, tuple[Setting, ...]]
 """What one place of a recipe says: parameter name to settings, the first that applies being taken."""
 
 ROUNDING = 1e-9  # of a position
-_SHORT = reprlib.Repr()
-_SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother = 3, 60, 60
-
-
-def shown(value: Any) -> str:
-    """A value in a message, cut where it is long."""
-    return _SHORT.repr(value)
 
 
 def read_settings(parameter: Parameter, given: Any, where: str) -> tuple[Setting, ...]:

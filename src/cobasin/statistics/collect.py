@@ -11,8 +11,7 @@ import torch
 
 from cobasin.checkpoints.fingerprint import fingerprint
 from cobasin.checkpoints.typed import Typed
-from cobasin.checkpoints.weight_files import one_line
-from cobasin.errors import InputError
+from cobasin.errors import InputError, one_line
 from cobasin.execution.outcomes import Keep
 from cobasin.statistics.activations import SAMPLED, Activations
 from cobasin.statistics.fishers import Fishers

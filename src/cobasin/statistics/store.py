@@ -14,8 +14,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 import cobasin
-from cobasin.checkpoints.weight_files import one_line
-from cobasin.errors import InputError
+from cobasin.errors import InputError, one_line
 from cobasin.statistics.grams import InputGram
 from cobasin.whole_files import write_tensors
 

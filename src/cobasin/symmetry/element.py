@@ -150,7 +150,11 @@ class Element:
         Raises:
             InputError: where the file cannot be read or is not an element.
         """
-        path = Path(path) / FILE if Path(path).is_dir() else path
+        path = Path(path) / FILE if Path(path).is_dir() else Path(path)
+        if not path.exists():
+            raise InputError(
+                f"{path}: is not there; expected a folder that cobasin match has written, or an element file"
+            )
         try:
             with safe_open(path, framework="pt") as file:
                 metadata = file.metadata() or {}

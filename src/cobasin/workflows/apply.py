@@ -45,6 +45,10 @@ def apply_to_folder(element_path: str, model: str, out: Path, base: str | None, 
         check_output(out, overwrite, [adapter.folder, folder])
         check_read(out, [path, base, adapter.config.get("base_model_name_or_path")])
         if element.spec.architecture == LORA:
+            if base is not None:
+                raise InputError(
+                    f"--base {base}: an element of adapters moves their ranks and needs no base; leave it out"
+                )
             moved = apply_to_adapter(element, adapter)
             report |= {"adapter": True, **products_kept(element, adapter)}
         else:

@@ -191,7 +191,7 @@ def merge_to_folder(
     with working(out, overwrite, folders, run, resume) as folder:
         with bars.steps() as progress:
             merged = merge_recipe(recipe, loaded, progress, Kept(folder / FOUND))
-        report = _report(merged, out)
+        report = _report(merged, loaded, out)
         files: dict[str, Content] = {
             f"cobasin-{i}.safetensors": element.save for i, element in enumerate(merged.elements) if element is not None
         }
@@ -229,7 +229,9 @@ def _on_body(checkpoint: Checkpoint, written: Checkpoint) -> Checkpoint:
 def _check_whole(recipe: Recipe, resume: bool, part: tuple[int, int] | None) -> None:
     """Refuse to go on from, or to share, what is only done as a whole."""
     if recipe.after is not None and (resume or part is not None):
-        raise InputError("--resume and --part: repair and heal start anew; leave it out, or merge without them")
+        raise InputError(
+            "repair and heal keep no state and are not shared: leave out --resume (--part), or repair and heal"
+        )
     if recipe.head == "keep" and part is not None:
         raise InputError("--part: a merge that keeps every task head writes several folders; leave it out")
 
@@ -258,7 +260,7 @@ def _folder_names(models: list[str]) -> list[str]:
     return names if len({name.lower() for name in names}) == len(names) else [f"{n}-{i}" for i, n in enumerate(names)]
 
 
-def _report(merged: Merge, out: Path) -> dict[str, Any]:
+def _report(merged: Merge, loaded: Mapping[str, Checkpoint], out: Path) -> dict[str, Any]:
     recipe = merged.recipe
     matches = []
     for i, (name, parent, element) in enumerate(zip(merged.names, merged.parents, merged.elements, strict=True)):
@@ -266,7 +268,7 @@ def _report(merged: Merge, out: Path) -> dict[str, Any]:
             matches.append({"source": name, "file": f"cobasin-{i}.safetensors"} | element.report)
             matches[-1] |= evidence_of(element, parent)
     with bars.status("hashing the parents"):
-        hashes = {name: fingerprint(parent) for name, parent in zip(merged.names, merged.parents, strict=True)}
+        hashes = {name: fingerprint(loaded[name]) for name in merged.names}  # of the files, tied or not
     return {
         "cobasin": __version__,
         "method": recipe.merge_method,
