@@ -13,6 +13,7 @@ from cobasin.data.synthetic import dead_leaves, synthetic_inputs, written
 from cobasin.errors import InputError
 from cobasin.finding import match as api
 from cobasin.finding.applying import transform
+from cobasin.finding.search import Search
 from cobasin.matching.activations import Activations, with_activations
 from cobasin.matching.choice import Choice
 from cobasin.matching.state import Match
@@ -121,6 +122,22 @@ def test_layers_that_say_less_than_others_of_their_kind():
     ends = [load(near(model("albert/AlbertModel", seed), 0.0, **options)) for seed in (0, 1)]
     element = api.match(*ends, method="activations", samples=2)
     assert verify(ends[0], transform(element, ends[0], torch.float64)).same
+
+
+@pytest.mark.parametrize(
+    ("case", "method", "data", "count"),
+    [
+        (VIT, "activations", None, 256),
+        (VIT, "learned", None, 1024),
+        (GPT2, "activations", None, 24),  # TEXTS, above
+        (GPT2, "learned", None, 24),
+        (GPT2, "activations", 300, 256),
+        (GPT2, "learned", 1100, 1100),
+    ],
+)
+def test_how_many_inputs_there_are_where_nothing_is_said(case, method, data, count):
+    search = Search(method, data=data and rows(data)).prepared([Typed.of(checkpoint(case))])
+    assert search.inputs.count == count
 
 
 @pytest.mark.parametrize("method", ["activations", "learned"])

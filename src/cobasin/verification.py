@@ -57,7 +57,7 @@ class Verdict:
         return asdict(self)
 
 
-def verify(a: Any, b: Any, tolerance: float | None = None, seed: int = 0) -> Verdict:
+def verify(a: Any, b: Any, tolerance: float | None = None) -> Verdict:
     """Compare the functions of two models, given as anything `load` takes, on the same probe inputs.
 
     With a `tolerance` the relative difference in float64 is held strictly against it.  Without one it is
@@ -82,8 +82,8 @@ def verify(a: Any, b: Any, tolerance: float | None = None, seed: int = 0) -> Ver
     if domains[0] != domains[1]:
         return Verdict(False, f"the models take different inputs: {domains[0]} against {domains[1]}")
     shorter = min(a, b, key=lambda c: positions(c.config))
-    inputs = probe(shorter.config, shorter.architecture, seed)
-    left, right = (_outputs(c, inputs) for c in (a, b))
+    inputs = probe(shorter.config, shorter.architecture)
+    left, right = (computed(c, inputs) for c in (a, b))
     if left.shape != right.shape:
         sizes = f"{left.numel()} against {right.numel()}"
         return Verdict(False, f"the models return different numbers of values for the same inputs: {sizes}")
@@ -95,7 +95,7 @@ def verify(a: Any, b: Any, tolerance: float | None = None, seed: int = 0) -> Ver
 
     relative = _relative(left, right)
     if tolerance is None:
-        noise = _rounding_noise(a, b, inputs, left, seed)
+        noise = _rounding_noise(a, b, inputs, left)
         same, limit, reason = judge(relative, noise)
     else:
         noise, limit, same = None, tolerance, relative <= tolerance
@@ -111,14 +111,18 @@ def verify(a: Any, b: Any, tolerance: float | None = None, seed: int = 0) -> Ver
     )
 
 
-def change(a: Checkpoint, b: Checkpoint, seed: int = 0) -> float:
+def change(a: Checkpoint, b: Checkpoint) -> float:
     """The relative difference in float64 of two models of one config, as `verify` measures it; no verdict."""
-    inputs = probe(a.config, a.architecture, seed)
-    return _relative(*(_outputs(c, inputs) for c in (a, b)))
+    inputs = probe(a.config, a.architecture)
+    return _relative(*(computed(c, inputs) for c in (a, b)))
 
 
-def _outputs(checkpoint: Checkpoint, inputs: Mapping[str, Tensor]) -> Tensor:
-    """What a model puts out in float64."""
+def computed(checkpoint: Checkpoint, inputs: Mapping[str, Tensor]) -> Tensor:
+    """What a model puts out in float64.
+
+    Raises:
+        InputError: it does not run on these inputs.
+    """
     model = instantiate(checkpoint, torch.float64)
     try:
         return outputs(model, inputs)
@@ -148,9 +152,7 @@ def judge(relative: float, noise: float | None) -> tuple[bool | None, float, str
     return None, limit, f"{reason}: too far for rounding, too near for another function"
 
 
-def _rounding_noise(
-    a: Checkpoint, b: Checkpoint, inputs: Mapping[str, Tensor], reference: Tensor, seed: int
-) -> float | None:
+def _rounding_noise(a: Checkpoint, b: Checkpoint, inputs: Mapping[str, Tensor], reference: Tensor) -> float | None:
     """The largest relative change of `a`'s float64 outputs under one random rounding of its tensors.
 
     The step is that of the stored dtype, the coarser one where `a` and `b` are stored differently.  None
@@ -158,7 +160,7 @@ def _rounding_noise(
     """
     changes = []
     for draw in range(NOISE_DRAWS):
-        generator = torch.Generator().manual_seed(seed + 1 + draw)
+        generator = torch.Generator().manual_seed(1 + draw)
         state = {}
         for name in a:
             stored = [c.headers[name].dtype for c in (a, b) if name in c.headers]

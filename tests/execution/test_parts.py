@@ -233,7 +233,7 @@ def test_refused(tmp_path, impatient):
         assert text in refused(tmp_path, *wrong, *out)
     learned = run(*match, "--method", "learned", "--part", "1/2", *out)
     assert learned.code == 2
-    assert "match on one machine, then merge" in learned.err
+    assert "match without --part and --engine ray" in learned.err
 
 
 def test_parts_of_another_run_are_not_mixed_in(tmp_path, impatient):

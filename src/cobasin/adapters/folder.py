@@ -12,6 +12,7 @@ from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Tensors
 from cobasin.checkpoints.output import publishing
+from cobasin.checkpoints.typed import check_finite
 from cobasin.checkpoints.weight_files import (
     ADAPTER_FILE,
     BIN_FILE,
@@ -105,10 +106,7 @@ def load_adapter(model: str | Path | Adapter) -> Adapter:
 
     def checked(name: str) -> Tensor:
         tensor = read(name)
-        if not tensor.isfinite().all():
-            raise InputError(
-                f"{model}: {name} has NaN or infinite values; the file is damaged or the training diverged"
-            )
+        check_finite(str(model), name, tensor)
         return tensor
 
     return Adapter(str(model), config, headers, checked, folder)

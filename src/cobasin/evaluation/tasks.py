@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from cobasin.data import Batch
+from cobasin.data.examples import IGNORED
 from cobasin.errors import InputError
-from cobasin.statistics.likelihood import IGNORED, score
+from cobasin.statistics.likelihood import score
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel

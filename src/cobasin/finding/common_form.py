@@ -134,9 +134,8 @@ class CommonForm:
         ends = [self.runnable(i) for i in pair]
         batches = search.inputs.batches([end.model for end in ends])
         match.set(by_activations(match, ends, search.compared(batches), rounds(progress, "matching activations")))
-        count = min(search.inputs.count, search.compared_batches * search.inputs.size)
-        note = f"matched by weights and by activations on {count} {search.inputs.kind}"
-        return search.report | {"inputs": search.inputs.report | {"count": count}, "notes": [note]}
+        note = f"matched by weights and by activations on {search.inputs.count} {search.inputs.kind}"
+        return search.report | {"notes": [note]}
 
     def runnable(self, model: int) -> Runnable:
         """A model in canonical form, in memory where the search runs models."""

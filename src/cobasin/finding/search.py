@@ -23,7 +23,7 @@ from cobasin.data import DataSet
 from cobasin.errors import InputError
 from cobasin.execution.jobs import CPU
 from cobasin.learning.descent import Data
-from cobasin.learning.inputs import Inputs
+from cobasin.learning.inputs import SAMPLES, Inputs
 from cobasin.matching.learned import Loss
 from cobasin.statistics.collect import device_of
 from cobasin.statistics.rows import home
@@ -42,8 +42,8 @@ class Search:
     Attributes:
         method: ``weights``, ``activations`` or ``learned``.
         data: the inputs, as `cobasin.data.batches` takes them; made up where None.
-        samples: how many inputs; by default all data there is to learn from, or as many made-up inputs as
-            `cobasin.learning.inputs` says; to compare activations 256.
+        samples: how many inputs; by default 256 to compare activations, all data there is to learn from, or 1,024 that
+            are made up; of texts that are made up 128.
         seed: of the inputs, and of what is random in learning.
         steps: of learning, at most.
         loss: what a model between the models learns: ``parents``, to answer as they do on average, which needs no
@@ -118,8 +118,8 @@ class Search:
             raise InputError(
                 "the task heads have different labels: no common answers to learn; take method activations"
             )
-        every = sys.maxsize if learns and self.data is not None else None
-        inputs = Inputs.of(typed[0].checkpoint, self.data, self.samples or every, self.seed)
+        usual = COMPARED if not learns else SAMPLES if self.data is None else sys.maxsize
+        inputs = Inputs.of(typed[0].checkpoint, self.data, self.samples, self.seed, usual)
         if learns and inputs.count < 2:
             raise InputError("learning holds some inputs out: 1 is too few; give more, or take method activations")
         if self.loss == "labels" and not inputs.labelled:
@@ -148,12 +148,7 @@ class Prepared:
         """What a report says of it."""
         return {"method": self.asked.method, "inputs": self.inputs.report}
 
-    @property
-    def compared_batches(self) -> int:
-        """How many batches activations are compared on; learning starts from the usual number."""
-        count = self.asked.samples if self.asked.method == "activations" else None
-        return -(-(count or COMPARED) // self.inputs.size)
-
     def compared(self, batches: Data) -> Iterator[Mapping[str, Tensor]]:
-        """The inputs on which activations are compared, the first of these."""
-        return (batch.inputs for batch in islice(iter(batches), self.compared_batches))
+        """The inputs on which activations are compared: all of these, or as many as learning starts from."""
+        count = None if self.asked.method == "activations" else -(-COMPARED // self.inputs.size)
+        return (batch.inputs for batch in islice(iter(batches), count))

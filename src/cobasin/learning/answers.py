@@ -17,8 +17,9 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 from cobasin.checkpoints.fingerprint import tensor_hash
 from cobasin.checkpoints.running import OUTPUT_NAMES
 from cobasin.data import Batch
+from cobasin.data.examples import IGNORED
 from cobasin.evaluation.tasks import labels_of
-from cobasin.statistics.likelihood import IGNORED, score
+from cobasin.statistics.likelihood import score
 from cobasin.statistics.rows import Rows
 
 REMEMBERED = 1 << 28  # bytes

@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ BETAS = (0.9, 0.98)  # of Adam
 WARM_UP = 20  # steps, but no more than a fifth of all
 HELD_OUT = 8  # one batch of so many
 MOST_HELD_OUT = 8  # batches
+LOOK = 10  # every so many steps at what is held out
 
 Data = Batches | Sequence[Batch]
 
@@ -39,7 +41,7 @@ def hold_out(batches: Data) -> tuple[list[Batch], Data]:
         batches: two or more, in an order that says nothing (rows of `cobasin.data.batches` are shuffled).
     """
     count = min(MOST_HELD_OUT, max(1, len(batches) // HELD_OUT))
-    first = [batch for batch, _ in zip(batches, range(count), strict=False)]
+    first = list(islice(batches, count))
     return first, batches.skip(count) if isinstance(batches, Batches) else batches[count:]
 
 
@@ -52,7 +54,7 @@ def descend(
     steps: int,
     rate: float,
     seed: int,
-    look: int = 10,
+    look: int = LOOK,
     patience: int,
     state: Path | None = None,
     of: Mapping[str, Any] | None = None,

@@ -45,14 +45,16 @@ class Inputs:
         data: DataSet | None,
         samples: int | None,
         seed: int,
+        usual: int = SAMPLES,
     ) -> Inputs:
         """Inputs of a model; what has to be read is read, no model is run.
 
         Args:
             checkpoint: the model, or one like it.
             data: as `batches` takes it; None to make inputs up.
-            samples: how many, at most; by default `SAMPLES`, or `TEXTS` that are made up.
+            samples: how many, at most.
             seed: of which rows are taken, or of what is made up.
+            usual: how many where ``samples`` does not say; of texts that are made up no more than `TEXTS`.
 
         Raises:
             InputError: data that does not fit, inputs that cannot be made up.
@@ -62,12 +64,13 @@ class Inputs:
         if data is None:
             check_synthetic(checkpoint)
             texts = "input_ids" in input_sizes(checkpoint.config, checkpoint.architecture)
-            count = samples or (TEXTS if texts else SAMPLES)
+            count = samples or (min(TEXTS, usual) if texts else usual)
             return cls(task, count, _batch_size(count, most), None, seed)
-        size = _batch_size(samples or SAMPLES, most)
-        found = batches(checkpoint, data, samples=samples or SAMPLES, batch_size=size, seed=seed)
+        count = samples or usual
+        size = _batch_size(count, most)
+        found = batches(checkpoint, data, samples=count, batch_size=size, seed=seed)
         if (fewer := _batch_size(found.rows, most)) < size:
-            size, found = fewer, batches(checkpoint, data, samples=samples or SAMPLES, batch_size=fewer, seed=seed)
+            size, found = fewer, batches(checkpoint, data, samples=count, batch_size=fewer, seed=seed)
         return cls(task, found.rows, size, found, seed)
 
     @property

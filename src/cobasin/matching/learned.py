@@ -20,7 +20,7 @@ from torch import Tensor
 
 from cobasin.data import Batch
 from cobasin.learning.answers import Memory, against_labels, against_mean, answers, mean_answer
-from cobasin.learning.descent import Data, descend
+from cobasin.learning.descent import LOOK, Data, descend
 from cobasin.learning.in_memory import InMemory
 from cobasin.matching.moves import Moves
 from cobasin.symmetry.action import Values, act
@@ -34,7 +34,6 @@ Loss = Literal["parents", "labels"]
 
 RATE = 1e-2
 LOOKS = 40  # at the held-out data in a long run; in a short one every `LOOK` steps
-LOOK = 10
 PATIENCE = 10  # looks without a gain; the loss falls most while the rate does, so that is long
 SPREAD = 0.2  # how far weights are from equal: of two models they are 0.4 to 0.6
 

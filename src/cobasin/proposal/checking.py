@@ -19,17 +19,15 @@ from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.probes import probe
-from cobasin.checkpoints.running import instantiate, outputs
 from cobasin.checkpoints.typed import Typed
-from cobasin.errors import InputError, one_line
 from cobasin.proposal.repairs import repairs, subgroups
 from cobasin.symmetry.canonical import Gauge, gauge_of
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import Form, form_of
 from cobasin.symmetry.gauges import KeyBias
 from cobasin.symmetry.spec import Spec
+from cobasin.verification import FLOAT32_PARTS, computed
 
-ROUNDING = 5e-6  # Transformers computes norms, rotary angles and softmax in float32 even in a float64 model
 EXACT = 1e-9  # what is below was computed in float64 throughout
 IDLE = 20  # a tensor makes no difference where leaving it out changes less than this many times the rounding
 DRAWS = 16  # of an element, in search of one without an identity in it
@@ -60,7 +58,7 @@ class Check:
     @property
     def sound(self) -> bool:
         """Whether the function is kept and every tensor makes a difference."""
-        return self.canonical is not None and max(self.plain, self.canonical) <= ROUNDING and not self.idle
+        return self.canonical is not None and max(self.plain, self.canonical) <= FLOAT32_PARTS and not self.idle
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON; a change that is not finite is None."""
@@ -88,18 +86,14 @@ def check_declaration(model: Any) -> Check:
     """
     given = Typed.of(load(model))
     typed = generic(given, 1)
-    try:
-        reference = run(typed.checkpoint)
-    except RuntimeError as error:  # code that has a shorter float written into it
-        label = given.checkpoint.label
-        raise InputError(f"{label}: transformers cannot run this model in float64: {one_line(error)}") from error
+    reference = run(typed.checkpoint)
     check = Check(typed.spec.architecture, change(moved(typed, sample(Form(typed.spec), 1)), reference))
-    if check.plain > ROUNDING:
+    if check.plain > FLOAT32_PARTS:
         return _take_apart(check, typed, reference)
     check = _check_canonical(check, typed, generic(given, 2), reference)
     if check.pieces:
         return check
-    limit = IDLE * (EXACT if check.plain < EXACT else ROUNDING)
+    limit = IDLE * (EXACT if check.plain < EXACT else FLOAT32_PARTS)
     found = sorted(idle(typed, reference, limit, first_names(typed.spec)) - cancelled(typed.spec))
     return replace(check, idle=[_block_text(typed.spec, *one) for one in found])
 
@@ -107,7 +101,7 @@ def check_declaration(model: Any) -> Check:
 def _take_apart(check: Check, typed: Typed, reference: Tensor) -> Check:
     """Which spaces are wrong, and what would mend them."""
     pieces = {space: change(moved(typed, one), reference) for space, one in _spaces(Form(typed.spec))}
-    broken = [space for space, size in pieces.items() if size > ROUNDING]
+    broken = [space for space, size in pieces.items() if size > FLOAT32_PARTS]
     found: list[str] = []
     if typed.checkpoint.parameters <= REPAIRED:
         for space in broken:
@@ -120,15 +114,15 @@ def _check_canonical(check: Check, typed: Typed, twin: Typed, reference: Tensor)
     (full, form), (other, _) = forms(typed)[-1], forms(twin)[-1]
     gauge = gauge_of(form, other)  # any gauge will do, so take one that is another model's
     check = replace(check, canonical=change(moved(full, replace(sample(form, 2), target=gauge)), reference))
-    if check.canonical is None or check.canonical <= ROUNDING:
+    if check.canonical is None or check.canonical <= FLOAT32_PARTS:
         return check
     pieces = {name: change(moved(full, one), reference) for name, one in _gauges(full, form, gauge)}
-    if max(pieces.values(), default=0) > ROUNDING:
+    if max(pieces.values(), default=0) > FLOAT32_PARTS:
         return replace(check, pieces=pieces)
     pieces = {space: change(moved(full, one), reference) for space, one in _spaces(form)}
     found = []
     for space, declared in full.spec.spaces.items():
-        for group in subgroups(declared.folded, declared.size) if pieces.get(space, 0) > ROUNDING else ():
+        for group in subgroups(declared.folded, declared.size) if pieces.get(space, 0) > FLOAT32_PARTS else ():
             spec = replace(full.spec, spaces={**full.spec.spaces, space: replace(declared, folded=group)})
             if _keeps(replace(full, spec=spec), spec, space, reference, folded=True):
                 found.append(f"space {space}: folded, the group {group}")
@@ -176,7 +170,7 @@ def _still(element: Element) -> int:
 
 def run(given: Checkpoint) -> Tensor:
     """The outputs of a model on probe inputs, in float64."""
-    return outputs(instantiate(given, torch.float64), probe(given.config, given.architecture))
+    return computed(given, probe(given.config, given.architecture))
 
 
 def change(given: Checkpoint, reference: Tensor) -> float:
@@ -240,7 +234,7 @@ def _gauges(typed: Typed, form: Form, other: Gauge) -> Iterator[tuple[str, Eleme
 def _keeps(typed: Typed, spec: Spec, space: str, reference: Tensor, folded: bool = False) -> bool:
     """Whether a random element of one space keeps the function under another declaration."""
     element = dict(_spaces(form_of(spec, folded=folded))).get(space)
-    return element is not None and change(moved(replace(typed, spec=spec), element), reference) <= ROUNDING
+    return element is not None and change(moved(replace(typed, spec=spec), element), reference) <= FLOAT32_PARTS
 
 
 def _block_text(spec: Spec, name: str, number: int) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -30,7 +29,15 @@ from cobasin.paths import expanded
 from cobasin.presenting import progress as bars
 from cobasin.recipe import Recipe
 from cobasin.recipe.data_file import data_config
-from cobasin.workflows.shared import evidence_of, inputs_of, part_report, save_with_bar, shards_with_bar, write_with_bar
+from cobasin.workflows.shared import (
+    evidence_of,
+    inputs_of,
+    part_report,
+    report_files,
+    save_with_bar,
+    shards_with_bar,
+    write_with_bar,
+)
 
 _IN_RECIPE = {"weights": "parameters", "set": "parameters", "merge_method": "merge_method", "base_model": "base_model"}
 _IN_RECIPE |= {"repair": "repair", "heal": "heal", "data": "repair or heal"}
@@ -197,7 +204,7 @@ def merge_to_folder(
         }
         if recipe.head == "keep":
             report["heads"] = dict(zip(_folder_names(recipe.inputs), recipe.inputs, strict=True))
-        files |= {"cobasin.json": json.dumps(report, indent=2), "README.md": card.merged(report)}
+        files |= report_files(report, card.merged(report))
         if recipe.head != "keep":
             write_with_bar(merged.checkpoint, folder, out, files | merged.tokenizer(merged.checkpoint))
             return report
