@@ -25,7 +25,7 @@ lint: $(VENV)/ready
 types: $(VENV)/ready
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-# pip finds the CPU build by the exact version of torch; a range would take the build with CUDA.
+# By the exact version pip takes the CPU build where an index has one; a range would take the build with CUDA.
 $(VENV)/ready: pyproject.toml constraints.txt
 	@echo "creating $(VENV), which takes a minute or two"
 	$(PYTHON) -m venv $(VENV)

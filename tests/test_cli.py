@@ -268,6 +268,10 @@ def test_help(verb):
     assert verb in run("--help").out
 
 
+def test_the_version():
+    assert run("--version").out == f"cobasin {cobasin.__version__}\n"
+
+
 def test_names_that_look_like_markup(tmp_path):
     source, anchor = pair(tmp_path, BERT)
     odd = tmp_path / "[bold]é" / "x[" / "b]:smile: {y} %s"

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from cobasin import __version__
 from cobasin.errors import InputError
 from cobasin.paths import expanded
 
@@ -18,7 +19,6 @@ Show = Callable[[dict], None]
 
 app = typer.Typer(
     name="cobasin",
-    help="Bring trained transformers into one basin, prove that their function did not change, then merge them.",
     epilog="Models are Hugging Face folders or hub ids. Every command takes --json for one machine-readable object "
     "on standard output; progress and messages go to standard error.",
     no_args_is_help=True,
@@ -26,6 +26,22 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"cobasin {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Bring trained transformers into one basin, prove that their function did not change, then merge them."""
+
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output instead of a table.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the output folder if it is not empty.")]
