@@ -114,6 +114,19 @@ def decoder_stream(size: int, head: str, generic: Group, folded: Group | None = 
     return Space(size, generic, part="residual", folded=folded)
 
 
+def sides(size: int | list[int] | tuple[int, int]) -> tuple[int, int]:
+    """Height and width, which a config may say as one number.
+
+    Raises:
+        InputError: it says three, or one in a list.
+    """
+    if isinstance(size, int):
+        return size, size
+    if len(size) != 2:
+        raise InputError(f"the config has a size of {list(size)}; expected one number, or height and width")
+    return size[0], size[1]
+
+
 def require(condition: bool, what: str) -> None:
     """Refuse a configuration that a declaration does not cover."""
     if not condition:

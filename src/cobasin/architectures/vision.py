@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from cobasin.architectures import Request, declares
-from cobasin.architectures.parts import LAYER, attention, labels, layer_norm, linear, neurons
-from cobasin.errors import InputError
+from cobasin.architectures.parts import LAYER, attention, labels, layer_norm, linear, neurons, sides
 from cobasin.symmetry.gauges import FreeGauge, KeyBias, LayerScale, Norm, SoftmaxShift, ValueBias
 from cobasin.symmetry.groups import Orthogonal, Permutation
 from cobasin.symmetry.spec import Space, Spec
@@ -50,19 +49,6 @@ SWIGLU = DINO._replace(up="mlp.weights_in", down="mlp.weights_out")
 def free_stream(size: int) -> Space:
     """A residual stream that LayerNorms and linear layers read and linear layers write."""
     return Space(size, Permutation(), part="residual", folded=Orthogonal(fix_ones=True))
-
-
-def sides(size: int | list[int] | tuple[int, int]) -> tuple[int, int]:
-    """Height and width, which a config may say as one number.
-
-    Raises:
-        InputError: it says three, or one in a list.
-    """
-    if isinstance(size, int):
-        return size, size
-    if len(size) != 2:
-        raise InputError(f"the config has a size of {list(size)}; expected one number, or height and width")
-    return size[0], size[1]
 
 
 def grid(config) -> tuple[int, int]:

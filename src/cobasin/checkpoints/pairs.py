@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import reduce
 from pathlib import Path
 
-from cobasin.architectures.vision import sides
+from cobasin.architectures.parts import sides
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError, listed

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from cobasin.architectures.vision import sides
+from cobasin.architectures.parts import sides
 from cobasin.checkpoints.running import input_sizes, model_class, part_of, positions
 
 if TYPE_CHECKING:

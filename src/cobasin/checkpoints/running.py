@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from cobasin.architectures.vision import sides
+from cobasin.architectures.parts import sides
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.errors import InputError, one_line
 

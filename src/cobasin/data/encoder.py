@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cobasin.architectures.vision import sides
+from cobasin.architectures.parts import sides
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.running import input_sizes, model_class, part_of
 from cobasin.data.config import DataConfig

@@ -12,7 +12,7 @@ from torch import Tensor
 from cobasin.data import Batch
 from cobasin.data.examples import IGNORED
 from cobasin.errors import InputError
-from cobasin.statistics.likelihood import score
+from cobasin.statistics.likelihood import loss_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -83,10 +83,11 @@ def evaluate(model: PreTrainedModel, batches: Iterable[Batch], task: str, metric
         inputs, expected = batch.inputs, labels_of(batch)
         logits = model(**inputs).logits
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        loss -= float(score(task, logits, expected, inputs, None))
+        summed, counts = loss_of(task, logits, expected, inputs)
+        loss += float(summed)
         if task == "causal_lm":
             logits, expected = logits[:, :-1], expected[:, 1:]
-        predicted, counts = _predicted(task, logits), _counts(expected)
+        predicted = _predicted(task, logits)
         count += int(counts.sum())
         if metric == AT_LEAST_ONE:
             predicted = _with_top(predicted, logits, counts)
@@ -98,8 +99,6 @@ def evaluate(model: PreTrainedModel, batches: Iterable[Batch], task: str, metric
         labels.append(expected.cpu())
     if not count:
         raise InputError("the rows have no label that counts, so there is no loss")
-    if task == "regression":  # half of it is the likelihood
-        loss *= 2
     name = metric or METRICS[task]
     return Score(loss / count, _metric(model.config, task, name)(predictions, labels), name)
 
@@ -152,10 +151,6 @@ def _with_top(predicted: Tensor, logits: Tensor, counts: Tensor) -> Tensor:
     top = logits.masked_fill(~counts, -torch.inf).argmax(-1, keepdim=True)
     marked = predicted.scatter(-1, top, 1)
     return torch.where((predicted * counts).any(-1, keepdim=True), predicted, marked)
-
-
-def _counts(labels: Tensor) -> Tensor:
-    return ~labels.isnan() if labels.is_floating_point() else labels != IGNORED
 
 
 def _metric(config: PreTrainedConfig, task: str, name: str) -> Callable[[Sequence[Tensor], Sequence[Tensor]], float]:

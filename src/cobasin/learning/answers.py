@@ -17,9 +17,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 from cobasin.checkpoints.fingerprint import tensor_hash
 from cobasin.checkpoints.running import OUTPUT_NAMES
 from cobasin.data import Batch
-from cobasin.data.examples import IGNORED
 from cobasin.evaluation.tasks import labels_of
-from cobasin.statistics.likelihood import score
+from cobasin.statistics.likelihood import loss_of
 from cobasin.statistics.rows import Rows
 
 REMEMBERED = 1 << 28  # bytes
@@ -105,8 +104,5 @@ def against_labels(task: str, logits: Tensor, batch: Batch) -> Tensor:
     Raises:
         InputError: the batch has none.
     """
-    labels = labels_of(batch)
-    loss = -score(task, logits, labels, batch.inputs, None) * (2 if task == "regression" else 1)
-    shifted = labels[:, 1:] if task == "causal_lm" else labels
-    known = ~labels.isnan() if labels.is_floating_point() else shifted != IGNORED
-    return loss / known.sum().clamp_min(1)
+    loss, counts = loss_of(task, logits, labels_of(batch), batch.inputs)
+    return loss / counts.sum().clamp_min(1)

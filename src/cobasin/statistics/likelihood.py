@@ -59,6 +59,18 @@ def score(
     return -cross_entropy(logits, labels, reduction="sum", ignore_index=IGNORED)
 
 
+def loss_of(task: str, logits: Tensor, labels: Tensor, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """The loss of a batch, summed over its labels, and which of these count (neither -100 nor NaN).
+
+    Args:
+        task, logits, labels, inputs: as in `score`, of any number of rows; labels of a causal model are counted from
+            the second token on, which is the first that is predicted.
+    """
+    loss = -score(task, logits, labels, inputs, None) * (2 if task == "regression" else 1)  # half is the likelihood
+    labels = labels[:, 1:] if task == "causal_lm" else labels
+    return loss, ~labels.isnan() if labels.is_floating_point() else labels != IGNORED
+
+
 def _categorical(logits: Tensor, generator: torch.Generator) -> Tensor:
     """One class for each row of ``logits`` [k, classes], from its distribution: the same on every device."""
     reached = logits.to(home(logits.device), torch.float64).softmax(-1).cumsum(-1)
