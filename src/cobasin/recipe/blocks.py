@@ -9,6 +9,7 @@ from pydantic import BaseModel, BeforeValidator, Field, field_validator, model_v
 
 from cobasin.data.config import DataConfig, described
 from cobasin.errors import InputError, known_keys
+from cobasin.finding.search import Search
 from cobasin.matching.choice import Choice
 from cobasin.paths import expanded
 
@@ -151,19 +152,15 @@ class Matching(Block):
 
     @model_validator(mode="after")
     def _readable(self) -> Matching:
-        if self.symmetry != "none":
-            try:
+        try:
+            Search(**self.search)
+            if self.symmetry != "none":
                 Choice.parse(self.symmetry, self.layers)
-            except InputError as error:
-                raise ValueError(str(error).replace("expected full", "expected none, full")) from None
-        elif (self.layers, self.anchor, self.method, self.device) != (None, "medoid", "weights", "auto"):
+        except InputError as error:
+            raise ValueError(str(error).replace("expected full", "expected none, full")) from None
+        asked = self.layers, self.anchor, self.method, self.device
+        if self.symmetry == "none" and asked != (None, "medoid", "weights", "auto"):
             raise ValueError("nothing is matched with symmetry none; leave anchor, layers, method and device out")
-        if self.method == "weights" and self.model_fields_set & {"data", "samples", "seed"}:
-            raise ValueError("data, samples and seed go with method activations or learned")
-        if self.method != "learned" and self.search.keys() & {"steps", "loss", "move", "orders"}:
-            raise ValueError("steps, loss, move and orders go with method learned")
-        if self.loss == "labels" and self.data is None:
-            raise ValueError("loss labels needs data with labels: say where they are under data")
         if self.method == "activations" and self.anchor == "consensus":
             raise ValueError("anchor consensus is not found by method activations; take medoid, a model, or learned")
         return self
