@@ -14,7 +14,7 @@ from cobasin.errors import InputError
 from cobasin.finding import match as api
 from cobasin.finding.applying import transform
 from cobasin.finding.search import Search
-from cobasin.matching.activations import Activations, with_activations
+from cobasin.matching.activations import ActivationPair, with_activations
 from cobasin.matching.choice import Choice
 from cobasin.matching.state import Match
 from cobasin.merging.merge import merge_recipe
@@ -70,7 +70,7 @@ def test_activations_move_as_their_types_say(case):
     for name, sides in joint_activations(models, maps, [synthetic_inputs(models, 4)]).items():
         weight, side = name.split(":")
         into = input_axis(maps[0][weight])
-        found[name] = Activations(into if side == "in" else 1 - into, side == "in", sides)
+        found[name] = ActivationPair(into if side == "in" else 1 - into, side == "in", sides)
     joint = with_activations(match, found)
     assert len(found) > 4
     differ = 0

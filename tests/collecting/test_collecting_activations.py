@@ -10,7 +10,7 @@ from cobasin.checkpoints.typed import Typed
 from cobasin.statistics.activations import Activations
 from cobasin.statistics.collect import collect
 from cobasin.statistics.modules import holders_of
-from cobasin.statistics.rows import Rows
+from cobasin.statistics.rows import Tokens
 
 QUERY = "encoder.layer.1.attention.self.query.weight"
 
@@ -117,4 +117,4 @@ def test_tables_that_are_not_about_tokens():
     name = "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
     assert name in Typed.of(checkpoint)
     assert name not in collect_activations(checkpoint, PlainBatches(square, 4), 100)
-    assert Rows(batch(square).inputs).split(torch.ones(4, 4, 2)) is not None
+    assert Tokens(batch(square).inputs).split(torch.ones(4, 4, 2)) is not None

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
-from cobasin.matching.activations import Activations, with_activations
+from cobasin.matching.activations import ActivationPair, with_activations
 from cobasin.matching.state import Match
 from cobasin.matching.weights import ascend
 from cobasin.statistics.joint import joint_activations
@@ -58,7 +58,7 @@ def by_activations(
         source, anchor = (x.cpu() for x in sides)
         if not (source.isfinite().all() and anchor.isfinite().all()):
             raise InputError(f"activations of {weight}: have NaN or infinite values; the models overflow on this data")
-        found[name] = Activations(into if side == "in" else 1 - into, side == "in", (source, anchor))
+        found[name] = ActivationPair(into if side == "in" else 1 - into, side == "in", (source, anchor))
     joint = with_activations(match, found)
     ascend(joint, report)
     return joint.values

@@ -19,7 +19,7 @@ from cobasin.checkpoints.running import OUTPUT_NAMES
 from cobasin.data import Batch
 from cobasin.evaluation.tasks import labels_of
 from cobasin.statistics.likelihood import loss_of
-from cobasin.statistics.rows import Rows
+from cobasin.statistics.rows import Tokens
 
 REMEMBERED = 1 << 28  # bytes
 SPANS = ("start_logits", "end_logits")
@@ -36,14 +36,14 @@ def answers(task: str, output: Any, inputs: Mapping[str, Tensor]) -> Tensor:
         output: of the model.
         inputs: of the model.
     """
-    rows = Rows(inputs)
+    tokens = Tokens(inputs)
     if task != "features":
-        return rows.counted(output.logits)
+        return tokens.counted(output.logits)
     names = next(names for names in OUTPUT_NAMES if any(output.get(name) is not None for name in names))
     found = [(name, value) for name in names if (value := output.get(name)) is not None]
     # where a span starts and ends are numbers of every token
     found = [value[..., None] if name in SPANS else value for name, value in found]
-    return torch.cat([rows.counted(value).flatten() for value in found])
+    return torch.cat([tokens.counted(value).flatten() for value in found])
 
 
 def mean_answer(task: str, parents: Sequence[Tensor]) -> Tensor:

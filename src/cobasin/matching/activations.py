@@ -24,7 +24,7 @@ SHARE = 0.3  # squared norm of the activations on either side of a linear map, o
 
 
 @dataclass(frozen=True)
-class Activations:
+class ActivationPair:
     """The activations of a linear map in two models, source first.
 
     Attributes:
@@ -38,7 +38,7 @@ class Activations:
     pair: tuple[Tensor, Tensor]
 
 
-def with_activations(match: Match, found: Mapping[str, Activations]) -> Match:
+def with_activations(match: Match, found: Mapping[str, ActivationPair]) -> Match:
     """The same match, starting from the identity, with the activations of linear maps compared beside the weights.
 
     Args:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from cobasin.statistics.modules import is_linear, writing
-from cobasin.statistics.rows import Rows, TokenCalls, generator_of, token_calls
+from cobasin.statistics.rows import TokenCalls, Tokens, generator_of, token_calls
 from cobasin.statistics.slices import Sums
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Activations:
     def add(self, inputs: Mapping[str, Tensor], labels: Tensor | None, row: int) -> None:
         """Run one batch, whose first row is row number ``row`` of the data."""
         self.look(inputs)
-        rows, about_tokens = Rows(inputs), {name: iter(calls) for name, calls in self.calls.items()}
+        tokens, about_tokens = Tokens(inputs), {name: iter(calls) for name, calls in self.calls.items()}
 
         @cache
         def draw(counts: tuple[int, ...]) -> Tensor:
@@ -56,7 +56,7 @@ class Activations:
             )
 
         def add(name: str, y: Tensor) -> None:
-            if next(about_tokens[name]) and (found := rows.split(y)) is not None:
+            if next(about_tokens[name]) and (found := tokens.split(y)) is not None:
                 y, mask = found
                 none = _Sample(torch.empty(0, dtype=torch.float64), torch.empty(0, y.shape[-1]))
                 drawn = draw(tuple(mask.sum(1).tolist()))

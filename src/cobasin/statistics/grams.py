@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from cobasin.statistics.modules import input_axis, reading
-from cobasin.statistics.rows import Rows, TokenCalls, home, token_calls
+from cobasin.statistics.rows import TokenCalls, Tokens, home, token_calls
 from cobasin.statistics.slices import Sums, added
 
 if TYPE_CHECKING:
@@ -61,14 +61,14 @@ class Grams:
     def add(self, inputs: Mapping[str, Tensor], labels: Tensor | None, row: int) -> None:
         """Run one batch, and count the tokens of it that are not padding."""
         self.look(inputs)
-        rows, about_tokens = Rows(inputs), {name: iter(calls) for name, calls in self.calls.items()}
+        tokens, about_tokens = Tokens(inputs), {name: iter(calls) for name, calls in self.calls.items()}
 
         def add(name: str, x: Tensor) -> None:
             if next(about_tokens[name]):
                 if name not in self.sums:
                     n = x.shape[-1] + 1
                     self.sums[name] = torch.zeros(n, n, dtype=torch.float64, device=home(x.device))
-                add_tokens(self.sums[name], rows.counted(x))
+                add_tokens(self.sums[name], tokens.counted(x))
 
         leaders = dict.fromkeys(self.leaders.values())
         with reading({name: self.maps[name] for name in leaders}, add), torch.no_grad():

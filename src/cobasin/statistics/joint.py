@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from cobasin.statistics.modules import reading, writing
-from cobasin.statistics.rows import Rows, row_count
+from cobasin.statistics.rows import Tokens, row_count
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -69,11 +69,11 @@ def _short(rows: Tensor) -> Tensor:
 
 def _run(model: PreTrainedModel, maps: Mapping[str, nn.Module], batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """What the maps read and write in one run, ``[tokens, n]``; several calls of a map one after the other."""
-    rows = Rows(batch)
+    tokens = Tokens(batch)
     kept: dict[str, list[Tensor]] = {}
 
     def keep(side: str, name: str, x: Tensor) -> None:
-        kept.setdefault(f"{name}:{side}", []).append(rows.counted(x))
+        kept.setdefault(f"{name}:{side}", []).append(tokens.counted(x))
 
     with (
         reading(maps, lambda name, x: keep("in", name, x)),

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from cobasin.statistics.modules import writing
-from cobasin.statistics.rows import Rows, TokenCalls, home
+from cobasin.statistics.rows import TokenCalls, Tokens, home
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -65,13 +65,13 @@ def moments(
     sums: dict[str, Tensor] = {}
 
     def run(inputs: Mapping[str, Tensor]) -> None:
-        rows, about_tokens = Rows(inputs), {name: iter(calls[name]) for name in modules}
+        tokens, about_tokens = Tokens(inputs), {name: iter(calls[name]) for name in modules}
         left = sum(len(calls[name]) for name in modules)
 
         def add(name: str, y: Tensor) -> None:
             nonlocal left
             if next(about_tokens[name]):
-                x = rows.counted(y).to(home(y.device), torch.float64)
+                x = tokens.counted(y).to(home(y.device), torch.float64)
                 found = torch.stack([torch.full_like(x[0], len(x)), x.sum(0), x.square().sum(0)])
                 sums[name] = sums[name] + found if name in sums else found
             left -= 1

@@ -21,7 +21,7 @@ from cobasin.symmetry.dual import act_dual
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.gauges import ValueBias
 from cobasin.symmetry.groups import Value
-from cobasin.symmetry.inputs import Input, Inputs, input_obstacle
+from cobasin.symmetry.inputs import Input, MovedInputs, input_obstacle
 from cobasin.symmetry.spec import Key
 
 _WAY_OUT = "collect them on the matched model"
@@ -40,7 +40,7 @@ def move_grams(element: Element, typed: Typed, grams: Mapping[str, InputGram]) -
     """
     if (obstacle := gram_obstacle(element, typed)) is not None:
         raise InputError(f"{typed.checkpoint.label}: its Grams do not move with it, {obstacle}; {_WAY_OUT}")
-    inputs = Inputs(element, typed)
+    inputs = MovedInputs(element, typed)
     moved: dict[tuple[int, Input], Tensor] = {}  # maps that read one tensor share its Gram, before and after
 
     def move(read: Input, matrix: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _MASKS = {"input_ids": "attention_mask", "decoder_input_ids": "decoder_attention_mask"}
 
 
-class Rows:
+class Tokens:
     """What a tensor inside a model holds for every token of a batch that counts: padding never does.
 
     Text is told by its length: in an encoder-decoder the two sides of a batch must be padded to different lengths.
@@ -78,9 +78,9 @@ def token_calls(
         watching: while it is open, what it was given is called with the tensor of every call.
     """
     two = {name: torch.cat([value, value])[:2] if len(value) == 1 else value[:2] for name, value in inputs.items()}
-    rows = Rows(two)
+    tokens = Tokens(two)
     found: TokenCalls = {}
-    with watching(lambda name, x: found.setdefault(name, []).append(rows.split(x) is not None)), torch.no_grad():
+    with watching(lambda name, x: found.setdefault(name, []).append(tokens.split(x) is not None)), torch.no_grad():
         model(**two)
     return found
 

@@ -45,7 +45,7 @@ class Input:
     values: tuple[ValueBias, ...]
 
 
-class Inputs:
+class MovedInputs:
     """The inputs of a model's linear maps, as an element moves them.
 
     Args:
@@ -112,7 +112,7 @@ class Inputs:
 
 
 def input_obstacle(form: Form, gains: Gauge) -> str | None:
-    """Why `Inputs` cannot move what norms give: a gain of zero, from which no input can be read back."""
+    """Why `MovedInputs` cannot move what norms give: a gain of zero, from which no input can be read back."""
     for norm in form.norms:
         if (entry := zero_gain(gains[norm.weight])) is not None:
             return f"{norm.weight} has a gain of zero (entry {entry})"
