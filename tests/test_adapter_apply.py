@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from adapter_folders import BERT, VIT, base, change, function, lora
 from cobasin.adapters.folder import CONFIG_FILE, WEIGHTS_FILE, is_adapter
+from cobasin.errors import NotProbed
 from command_line import edit_json, refused, run
 from model_folders import assert_bitwise
 from tiny_models import model
@@ -62,6 +63,16 @@ def test_apply_moves_a_model(matched, tmp_path):
     assert_bitwise(load_file(out / "model.safetensors"), load_file(matched / "new" / "model.safetensors"))
     line = refused(tmp_path, "apply", matched / "new", matched / "base", "--out", tmp_path / "x", "--base", "y")
     assert "a base goes with an adapter" in line
+
+
+def test_a_base_that_no_probe_fits(matched, tmp_path, monkeypatch):
+    def refuse(*_):
+        raise NotProbed("its inputs cannot be made up")
+
+    monkeypatch.setattr("cobasin.verification.probe", refuse)
+    report = run("apply", matched / "new", matched / "lora", "--out", tmp_path / "out", "--json").json
+    assert report["not_verified"] == "not run on probe inputs: its inputs cannot be made up"
+    assert report["verification"] is None
 
 
 def test_what_is_read_is_not_replaced(matched):

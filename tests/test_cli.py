@@ -13,10 +13,10 @@ from safetensors.torch import load_file
 
 import cobasin.demo
 from cobasin.architectures import known
-from cobasin.errors import InputError
+from cobasin.errors import NotProbed
 from cobasin.finding.applying import transform
 from cobasin.symmetry.element import Element
-from command_line import duplicate, edit_json, edit_tensors, pair, run, snapshot, stock, tensors_of
+from command_line import duplicate, edit_json, edit_tensors, pair, refused, run, snapshot, stock, tensors_of
 from model_folders import assert_bitwise, names
 
 BERT = "bert/BertForMaskedLM"
@@ -37,7 +37,7 @@ def logits(folder):
 
 def test_a_model_that_no_probe_fits_is_written_and_said_so(tmp_path, monkeypatch):
     def refuse(*_):
-        raise InputError("it reads input_values, which no probe has")
+        raise NotProbed("it reads input_values, which no probe has")
 
     monkeypatch.setattr("cobasin.verification.probe", refuse)
     source, anchor = pair(tmp_path, BERT)
@@ -270,6 +270,14 @@ def test_help(verb):
 
 def test_the_version():
     assert run("--version").out == f"cobasin {cobasin.__version__}\n"
+
+
+def test_a_model_that_transformers_cannot_build_is_refused(tmp_path):
+    folders = pair(tmp_path, BERT)
+    for folder in folders:
+        edit_json(folder / "config.json", lambda config: config.update(add_cross_attention=True))
+    line = refused(tmp_path, "match", *folders, "--out", tmp_path / "out", unread=False)
+    assert "BertForMaskedLM cannot be built by transformers from this config" in line
 
 
 def test_names_that_look_like_markup(tmp_path):

@@ -229,7 +229,10 @@ def test_an_output_is_not_asked_for(tmp_path):
         (("--engine", "bogus"), "expected local or ray"),
         (("--part", "9/2"), "9/2"),
         (("--address", "head:6379"), "is that of a Ray cluster; it goes with --engine ray"),
-        (("--engine", "ray", "--keep-heads"), "a merge that keeps every task head writes several folders"),
+        (
+            ("--engine", "ray", "--keep-heads"),
+            "several folders, which is not shared: leave out --part and --engine ray",
+        ),
         (("--repair", "--resume"), "repair and heal keep no state"),
     ):
         assert text in refused(tmp_path, "merge", *folders, *options, "--dry-run")

@@ -246,7 +246,7 @@ def test_nothing_to_go_on_from(tmp_path):
     wrong = ["merge", str(anchor), str(source), "--head-from", "nobody", "--out", str(tmp_path / "a" / "b")]
     refused(tmp_path, *wrong, "--resume")
     assert snapshot(tmp_path) == before
-    assert "--resume and --part: repair and heal start anew" in refused(
+    assert "repair and heal keep no state" in refused(
         tmp_path, "merge", anchor, source, "--repair", "--out", tmp_path / "out", "--resume"
     )
     assert run("merge", anchor, source, "--match", "none", "--out", tmp_path / "a" / "b", "--resume").code == 0

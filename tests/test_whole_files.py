@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from cobasin.whole_files import UNFINISHED, discard, replacing, write_tensors
+from cobasin.whole_files import replacing, write_tensors
 
 
 def test_a_file_is_as_it_was_until_it_is_whole(tmp_path):
@@ -45,11 +45,3 @@ def test_tensors_that_cannot_be_written_leave_nothing(tmp_path):
     with pytest.raises(RuntimeError, match="share memory"):
         write_tensors(tmp_path / "file", {"x": whole, "y": whole}, {})
     assert list(tmp_path.iterdir()) == []
-
-
-def test_what_killed_processes_left_is_discarded_with_the_file(tmp_path):
-    for name in ("a[1]", f"a[1].0{UNFINISHED}", f"a[1].1{UNFINISHED}", "a1", f"a1.0{UNFINISHED}"):
-        (tmp_path / name).touch()
-    discard(tmp_path / "a[1]")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a1", f"a1.0{UNFINISHED}"]
-    discard(tmp_path / "nothing")

@@ -22,6 +22,10 @@ class InputError(Exception):
     """
 
 
+class NotProbed(InputError):
+    """A model cannot be run on inputs that are made up, which says nothing against it."""
+
+
 def listed(problems: Sequence[str]) -> str:
     """Problems in one line: the first of many, and how many more there are."""
     more = len(problems) - _LISTED

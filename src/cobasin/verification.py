@@ -19,7 +19,7 @@ from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.probes import probe, segments
 from cobasin.checkpoints.running import build, cast_floats, input_sizes, instantiate, outputs, positions
 from cobasin.checkpoints.typed import check_finite
-from cobasin.errors import InputError, one_line
+from cobasin.errors import InputError, NotProbed, one_line
 
 # transformers computes RMSNorm, rotary angles and parts of the softmax in float32 even in a float64 model.
 FLOAT32_PARTS = 5e-6
@@ -128,7 +128,7 @@ def computed(checkpoint: Checkpoint, inputs: Mapping[str, Tensor]) -> Tensor:
         return outputs(model, inputs)
     except (AttributeError, RuntimeError, LookupError, TypeError, ValueError) as error:  # whatever a class raises
         where = f"{checkpoint.label}: {checkpoint.architecture}"
-        raise InputError(f"{where} does not run on made-up inputs in float64: {one_line(error)}") from error
+        raise NotProbed(f"{where} does not run on made-up inputs in float64: {one_line(error)}") from error
 
 
 def judge(relative: float, noise: float | None) -> tuple[bool | None, float, str]:

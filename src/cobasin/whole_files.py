@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from glob import escape
 from pathlib import Path
 from uuid import uuid4
 
@@ -49,9 +48,3 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
         mode = new.stat().st_mode  # the library makes files that only their owner can read
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, new, dict(metadata))
         new.chmod(mode)
-
-
-def discard(path: Path) -> None:
-    """Remove a file, where there is one, and what killed processes have left of it."""
-    for one in (path, *path.parent.glob(f"{escape(path.name)}.*{UNFINISHED}")):
-        one.unlink(missing_ok=True)

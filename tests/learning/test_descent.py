@@ -162,7 +162,7 @@ def test_a_damaged_state_is_refused(tmp_path):
     content = state.read_bytes()
 
     def refuse():
-        with pytest.raises(InputError, match=r"is damaged .*; leave --resume out to start anew") as refused:
+        with pytest.raises(InputError, match=r"is damaged .*; remove it to start anew") as refused:
             run(state)
         assert "\n" not in str(refused.value)
 

@@ -18,11 +18,10 @@ from cobasin.checkpoints.weight_files import (
     SINGLE_FILE,
     Header,
     describe,
-    one_line,
     open_weights,
     read_json,
 )
-from cobasin.errors import InputError
+from cobasin.errors import InputError, one_line
 from cobasin.paths import expanded
 
 if TYPE_CHECKING:
@@ -220,7 +219,9 @@ def _find_folder(model: str | Path) -> Path:
         raise InputError(f"{model}: is a file; expected a Hugging Face folder with config.json and weights")
     if isinstance(model, str) and _HUB_ID.fullmatch(model):
         return download(model)
-    raise InputError(f"{model}: no such folder; a model of the hub has an owner, as in openai-community/gpt2")
+    bare = isinstance(model, str) and not {"/", "\\"} & set(model)
+    hint = "; a model of the hub has an owner, as in openai-community/gpt2" if bare else ""
+    raise InputError(f"{model}: no such folder{hint}")
 
 
 def download(hub_id: str) -> Path:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from cobasin.architectures.parts import sides
 from cobasin.checkpoints.checkpoint import Checkpoint
-from cobasin.errors import InputError, one_line
+from cobasin.errors import InputError, NotProbed, one_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -136,7 +136,7 @@ def input_sizes(config: PreTrainedConfig, architecture: str) -> dict[str, dict[s
         found[name] = {key: getattr(part, key, None) for key in INPUT_SIZES.get(name, ())}
         foreign = name == "input_ids" and "pixel_values" not in names and hasattr(config, "vision_config")
         if foreign or name not in INPUT_SIZES or None in found[name].values():
-            raise InputError(
+            raise NotProbed(
                 f"{architecture}: reads {name}; probes are text, images of a fixed size, both in a contrastive "
                 "model, or mel features"
             )
@@ -162,7 +162,7 @@ def outputs(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Tensor:
         found = [value for name in names if (value := result.get(name)) is not None]
         if found:
             return torch.cat([_without_padding(value, mask).flatten() for value in found])
-    raise InputError(f"{type(model).__name__} returns none of {', '.join(sum(OUTPUT_NAMES, ()))}")
+    raise NotProbed(f"{type(model).__name__} returns none of {', '.join(sum(OUTPUT_NAMES, ()))}")
 
 
 def _without_padding(value: Tensor, mask: Tensor | None) -> Tensor:

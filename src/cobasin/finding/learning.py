@@ -37,7 +37,7 @@ Found = tuple[Values, dict[str, Any]]
 def check_movable(
     forms: Sequence[Form], choice: Choice, symmetry: str, asked: Search, excluded: Sequence[str] = ()
 ) -> None:
-    """Refuse, before a tensor is read, a symmetry that has in any of these forms no part that learning moves.
+    """Refuse, before a tensor is read, a symmetry that in none of these forms has a part that learning moves.
 
     Raises:
         InputError: says which part of the symmetry would have one.

@@ -171,7 +171,7 @@ class _Run:
             with safe_open(path, framework="pt") as file:
                 metadata = {name: json.loads(value) for name, value in file.metadata().items()}
                 tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - not a dict
-            refuse_other(path, metadata["of"], self.of, "search")
+            refuse_other(path, metadata["of"], self.of, "search", f"remove {path} to start anew")
             moments: dict[int, dict[str, Tensor]] = {}
             with torch.no_grad():
                 for i, parameter in enumerate(self.parameters):
@@ -183,7 +183,7 @@ class _Run:
             self.generator.set_state(tensors["generator"])
             self.step, self.losses = metadata["step"], metadata["losses"]
         except (SafetensorError, OSError, ValueError, KeyError, AttributeError, RuntimeError) as error:
-            raise InputError(f"{path}: is damaged ({one_line(error)}); leave --resume out to start anew") from error
+            raise InputError(f"{path}: is damaged ({one_line(error)}); remove it to start anew") from error
 
 
 def _endless(batches: Data, seed: int, done: int) -> Iterator[Batch]:

@@ -17,7 +17,7 @@ from cobasin.checkpoints import card
 from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.refusals import check_output, check_read
 from cobasin.checkpoints.typed import Typed
-from cobasin.errors import InputError
+from cobasin.errors import InputError, NotProbed
 from cobasin.finding.applying import check_made, transform, typed_for
 from cobasin.finding.forms import AVERAGED, UNTIED
 from cobasin.finding.transport import transport, transport_adapter
@@ -29,6 +29,7 @@ from cobasin.workflows.shared import (
     checked,
     evidence_of,
     match_files,
+    not_run,
     products_kept,
     report_files,
     save_with_bar,
@@ -155,6 +156,9 @@ def _adapter_evidence(element: Element, adapter: Adapter, base: Typed | None) ->
         try:
             ends = base_and_adapter(base, adapter, torch.float64), base_and_adapter(new_base, moved, torch.float64)
         except InputError as error:  # a bias where the base has none, or an adapted embedding that no config can untie
-            return evidence | {"verification": None, "not_verified": f"not run on probe inputs: {error}"}
-        verdict = verify(*ends)
+            return evidence | not_run(error)
+        try:
+            verdict = verify(*ends)
+        except NotProbed as error:
+            return evidence | not_run(error)
     return evidence | {"verification": checked(verdict, "base and adapter", base.spec.architecture)}

@@ -237,10 +237,13 @@ def _check_whole(recipe: Recipe, resume: bool, part: tuple[int, int] | None) -> 
     """Refuse to go on from, or to share, what is only done as a whole."""
     if recipe.after is not None and (resume or part is not None):
         raise InputError(
-            "repair and heal keep no state and are not shared: leave out --resume (--part), or repair and heal"
+            "repair and heal keep no state and are not shared: leave them out, or --resume, --part and --engine ray"
         )
     if recipe.head == "keep" and part is not None:
-        raise InputError("--part: a merge that keeps every task head writes several folders; leave it out")
+        raise InputError(
+            "a merge that keeps every task head writes several folders, which is not shared: leave out --part and "
+            "--engine ray"
+        )
 
 
 def _check_out(

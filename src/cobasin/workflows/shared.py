@@ -17,7 +17,7 @@ from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.output import stamp
 from cobasin.checkpoints.refusals import output_errors
 from cobasin.checkpoints.writer import save, write, write_shards
-from cobasin.errors import InputError
+from cobasin.errors import InputError, NotProbed
 from cobasin.execution.parts import Part
 from cobasin.finding.applying import transform
 from cobasin.paths import expanded
@@ -62,14 +62,19 @@ def evidence_of(element: Element, source: Checkpoint) -> dict:
     with bars.status("verifying the function in float64"):
         try:
             verdict = verify(source, transform(element, source, torch.float64))
-        except InputError as error:  # what the model reads cannot be made up, or its class does not run in float64
-            return evidence | {"verification": None, "not_verified": f"not run on probe inputs: {error}"}
+        except NotProbed as error:
+            return evidence | not_run(error)
         found = checked(verdict, "the model", source.architecture)
         rounded = None
         if verdict.relative_float64 is not None:  # else the outputs say nothing
             kept, _, reason = judge(change(source, transform(element, source)), verdict.noise_float64)
             rounded = None if kept else reason
     return evidence | {"verification": found | {"rounded": rounded}}
+
+
+def not_run(error: InputError) -> dict[str, Any]:
+    """What a report says where the function could not be verified."""
+    return {"verification": None, "not_verified": f"not run on probe inputs: {error}"}
 
 
 def checked(verdict: Verdict, what: str, architecture: str) -> dict[str, Any]:
