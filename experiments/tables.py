@@ -113,7 +113,8 @@ def summary(measured: Path) -> str:
                 continue
             points = _gains(rows, "paper", "full", lambda row: 100 * row["metric"])
             loss = _gains(rows, "paper", "full", lambda row: row["loss"])
-            merges = {(way, merge, gain, loss[merge]) for merge, gain in points.items()}
+            # what is measured again, by more threads or fewer, is the same but for rounding
+            merges = {(way, merge, round(gain, 4), round(loss[merge], 4)) for merge, gain in points.items()}
             what = f"{models}, {size} at once" if size > 2 else models
             found.append((merges, [item["item"], what, metric, way], [*points.values()], [*loss.values()]))
     body, sure = [], dict.fromkeys(("ahead", "ahead in loss", "behind", "behind in loss"), 0)
