@@ -223,7 +223,7 @@ def test_a_merge_of_moved_models():
     found = instantiate(merged.checkpoint, torch.float64).state_dict()
     assert all(torch.allclose(found[name], mean[name], atol=1e-6) for name in mean)
     with_labels = matching | {"loss": "labels"}
-    with pytest.raises(InputError, match="loss labels needs data with labels"):
+    with pytest.raises(InputError, match="loss labels: inputs that are made up have no labels"):
         Recipe.of(content | {"match": with_labels})
 
 
