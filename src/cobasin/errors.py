@@ -1,4 +1,4 @@
-"""The one exception that users see, and how its lines are worded."""
+"""What users see of bad input: the exception, and how its lines are worded."""
 
 from __future__ import annotations
 
