@@ -104,7 +104,7 @@ def typed_for(element: Element, model: Any) -> Typed:
 
 
 def _lacking(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
-    """What the second has not, or otherwise."""
+    """The entries of the first that the second lacks, or has with another size."""
     return {name: size for name, size in one.items() if other.get(name) != size}
 
 
