@@ -73,7 +73,7 @@ def test_a_draft_of_a_known_family_is_its_declaration(case, monkeypatch):
 
 UNKNOWN = {
     "starcoder2": lambda: starcoder2(),
-    "granite": lambda: T.GraniteForCausalLM(T.GraniteConfig(**TINY, num_key_value_heads=2)),
+    "arcee": lambda: T.ArceeForCausalLM(T.ArceeConfig(**TINY, num_key_value_heads=2)),
     "openai-gpt": lambda: T.OpenAIGPTLMHeadModel(
         T.OpenAIGPTConfig(n_embd=24, n_head=4, n_layer=2, n_positions=32, vocab_size=40)
     ),

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -48,3 +49,13 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
         mode = new.stat().st_mode  # the library makes files that only their owner can read
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, new, dict(metadata))
         new.chmod(mode)
+
+
+def read_tensors(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """What `write_tensors` has written: the metadata, and the tensors, mapped from the file.
+
+    Raises:
+        OSError, SafetensorError: it cannot be read.
+    """
+    with safe_open(path, framework="pt") as file:
+        return file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict

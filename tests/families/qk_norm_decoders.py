@@ -20,8 +20,14 @@ FAMILIES = {
     "gemma3": ("Gemma3", ("ForCausalLM",), T.Gemma3TextConfig, _GEMMA3),
     "gemma3-text": ("Gemma3Text", ("ForSequenceClassification", "Model"), T.Gemma3TextConfig, _GEMMA3),
     "olmo2": ("Olmo2", ("ForCausalLM", "ForSequenceClassification", "Model"), T.Olmo2Config, GROUPED),
+    "olmo3": (
+        "Olmo3",
+        ("ForCausalLM", "ForSequenceClassification", "Model"),
+        T.Olmo3Config,
+        {**GROUPED, "sliding_window": 5, "layer_types": ["sliding_attention", "full_attention"]},
+    ),
 }
-FLOAT32_PARTS: tuple[str, ...] = ("qwen3/", "gemma3", "olmo2")  # RMSNorm and rotary angles
+FLOAT32_PARTS: tuple[str, ...] = ("qwen3/", "gemma3", "olmo2", "olmo3")  # RMSNorm and rotary angles
 
 _NORMED = {HEAD_KEY: ((2, 1, 16), SHAPES)}  # a gain a coordinate
 KEYS = {
@@ -37,5 +43,12 @@ KEYS = {
     "gemma3-text/Gemma3TextForSequenceClassification": PADDING_KEYS,
     "olmo2/Olmo2ForCausalLM": RMS_KEYS,
     "olmo2/Olmo2ForSequenceClassification": PADDING_KEYS,
+    "olmo3/Olmo3ForCausalLM": {
+        **RMS_KEYS,
+        "rope_parameters": (LINEAR_ROPES, CHANGES),
+        "sliding_window": (9, CHANGES),
+        "layer_types": (["full_attention"] * 2, CHANGES),
+    },
+    "olmo3/Olmo3ForSequenceClassification": PADDING_KEYS,
 }
 TIED = ("gemma3/Gemma3ForCausalLM",)

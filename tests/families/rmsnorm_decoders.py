@@ -8,7 +8,25 @@ HEADS = ("ForCausalLM", "ForSequenceClassification", "ForTokenClassification", "
 GROUPED = {**SMALL, "num_key_value_heads": 2, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 _GEMMA = {**GROUPED, "head_dim": 8}
 
+_SEED = {**GROUPED, "head_dim": 8}
+_GRANITE = {**GROUPED, "embedding_multiplier": 3.0, "attention_multiplier": 0.2}
+_GRANITE |= {"residual_multiplier": 0.7, "logits_scaling": 2.0}
+
 FAMILIES = {
+    "granite": ("Granite", ("ForCausalLM", "Model"), T.GraniteConfig, _GRANITE),
+    "granite-biased": (
+        "Granite",
+        ("ForCausalLM",),
+        T.GraniteConfig,
+        {**_GRANITE, "attention_bias": True, "mlp_bias": True},
+    ),
+    "seed-oss": ("SeedOss", HEADS, T.SeedOssConfig, _SEED),
+    "seed-oss-biased": (
+        "SeedOss",
+        ("ForCausalLM",),
+        T.SeedOssConfig,
+        {**_SEED, "attention_out_bias": True, "mlp_bias": True},
+    ),
     "mistral": ("Mistral", HEADS, T.MistralConfig, {**GROUPED, "sliding_window": 5}),
     "qwen2": ("Qwen2", HEADS, T.Qwen2Config, GROUPED),
     "phi3": ("Phi3", HEADS, T.Phi3Config, GROUPED),
@@ -28,6 +46,8 @@ FAMILIES = {
     "gemma2": ("Gemma2", HEADS, T.Gemma2Config, {**_GEMMA, "sliding_window": 12, "query_pre_attn_scalar": 7}),
 }
 FLOAT32_PARTS: tuple[str, ...] = (
+    "granite",
+    "seed-oss",
     "mistral",
     "qwen2/",
     "qwen2-unbiased",
@@ -62,6 +82,15 @@ GEMMA2_KEYS = {key: row for key, row in GEMMA_KEYS.items() if key != "hidden_act
     "layer_types": (["full_attention"] * 2, CHANGES),
 }
 KEYS = {
+    "granite/GraniteForCausalLM": {
+        **RMS_KEYS,
+        "embedding_multiplier": (1.0, CHANGES),
+        "attention_multiplier": (1.0, CHANGES),
+        "residual_multiplier": (1.0, CHANGES),
+        "logits_scaling": (1.0, CHANGES),
+    },
+    "seed-oss/SeedOssForCausalLM": {**RMS_KEYS, HEAD_KEY: ((2, 1, 16), CHANGES)},
+    "seed-oss/SeedOssForSequenceClassification": PADDING_KEYS,
     "mistral/MistralForCausalLM": RMS_KEYS | WINDOW_KEYS,
     "mistral/MistralForSequenceClassification": PADDING_KEYS,
     "qwen2/Qwen2ForCausalLM": RMS_KEYS | LAYER_KEYS,

@@ -1,4 +1,4 @@
-"""Decoders with an RMSNorm on queries and keys: Qwen3, Gemma 3 and OLMo 2.
+"""Decoders with an RMSNorm on queries and keys: Qwen3, Gemma 3, OLMo 2 and 3.
 
 The norm stands between the projection and the rotary embedding, its gain differs from entry to entry. What passes
 both is a sign per frequency, common to a KV group, and a scale per frequency on the gains, which queries multiply
@@ -63,10 +63,12 @@ def gemma3(request: Request) -> Spec:
     return gemma_sandwich(request, normed_basis(head_width(config), shared=True), attention)
 
 
+@declares("Olmo3", "olmo3", "Model", "ForCausalLM", "ForSequenceClassification")
 @declares("Olmo2", "olmo2", "Model", "ForCausalLM", "ForSequenceClassification")
 def olmo2(request: Request) -> Spec:
-    """OLMo 2: norms behind attention and FFN only, and over all queries and all keys of a layer."""
+    """OLMo 2 and 3: norms behind attention and FFN only, and over all queries and all keys of a layer."""
     config = request.config
     attention = normed_projections(config.attention_bias, shared=False)
     basis = normed_basis(head_width(config), shared=False)
-    return rmsnorm_decoder(request, basis, attention, gated(), pre_norms=(), post_norms=POST_NORMS)
+    keys = ("sliding_window", "layer_types")  # of OLMo 3
+    return rmsnorm_decoder(request, basis, attention, gated(), pre_norms=(), post_norms=POST_NORMS, keys=keys)

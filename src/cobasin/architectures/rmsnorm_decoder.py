@@ -1,4 +1,4 @@
-"""Decoders with RMSNorm, RoPE, grouped queries and a gated FFN: Llama, Mistral, Qwen2, Phi-3, Gemma 1 and 2.
+"""Decoders with RMSNorm, RoPE, grouped queries, a gated FFN: Llama, Mistral, Qwen2, Phi-3, Gemma 1 and 2, Granite ...
 
 Queries of a KV group share its key, so a group has one rotation per frequency for all its heads. The gate passes
 an activation: only (up, down) may change sign and scale. A norm ignores the size of what it reads only up to its
@@ -151,6 +151,24 @@ def llama(request: Request) -> Spec:
     biased = config.attention_bias
     mlp = gated(bias=config.mlp_bias)
     return rmsnorm_decoder(request, rotary(head_width(config)), projections(biased, biased), mlp)
+
+
+@declares("SeedOss", "seed_oss", *HEADS)
+def seed_oss(request: Request) -> Spec:
+    """Seed-OSS. Without an output bias the value bias is no gauge."""
+    config = request.config
+    attention = projections(config.attention_bias, config.attention_out_bias)
+    return rmsnorm_decoder(request, rotary(head_width(config)), attention, gated(bias=config.mlp_bias))
+
+
+@declares("Granite", "granite", "Model", "ForCausalLM")
+def granite(request: Request) -> Spec:
+    """Granite 3. Its factors are the same for all coordinates, so every rotation passes them."""
+    config = request.config
+    biased = config.attention_bias
+    keys = ("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling")
+    basis, mlp = rotary(head_width(config)), gated(bias=config.mlp_bias)
+    return rmsnorm_decoder(request, basis, projections(biased, biased), mlp, keys=keys)
 
 
 @declares("Mistral", "mistral", *HEADS)

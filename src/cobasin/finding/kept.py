@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 
 from cobasin.checkpoints.output import out_of
 from cobasin.checkpoints.refusals import output_errors
@@ -16,7 +16,7 @@ from cobasin.execution.outcomes import Outcome
 from cobasin.execution.parts import Part
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.spec import key_of, key_text
-from cobasin.whole_files import unfinished, write_tensors, write_text
+from cobasin.whole_files import read_tensors, unfinished, write_tensors, write_text
 
 _ELEMENTS = "elements.json"
 
@@ -53,12 +53,12 @@ class Kept:
         if self.part.must_do(job, path) if self.part else not path.exists():
             return None
         try:
-            with safe_open(path, framework="pt") as file:
-                said = {name: json.loads(text) for name, text in (file.metadata() or {}).items()}
-                values = {}
-                for entry in file.keys():  # noqa: SIM118 - not a dict
-                    key, part = entry.split("/", 1)
-                    values.setdefault(key_of(key), {})[part] = file.get_tensor(entry).clone()
+            metadata, tensors = read_tensors(path)
+            said = {name: json.loads(text) for name, text in metadata.items()}
+            values = {}
+            for entry, tensor in tensors.items():
+                key, part = entry.split("/", 1)
+                values.setdefault(key_of(key), {})[part] = tensor.clone()  # the file may be dropped
             return Outcome(values, said["distances"], said["says"])
         except (OSError, SafetensorError, ValueError, KeyError) as error:
             raise _damaged(path, error) from error

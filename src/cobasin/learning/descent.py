@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import Tensor
 
 from cobasin.checkpoints.output import refuse_other
 from cobasin.data import Batch, Batches
 from cobasin.errors import InputError, one_line
 from cobasin.statistics.rows import generator_of
-from cobasin.whole_files import write_tensors
+from cobasin.whole_files import read_tensors, write_tensors
 
 BETAS = (0.9, 0.98)  # of Adam
 WARM_UP = 20  # steps, but no more than a fifth of all
@@ -168,9 +168,9 @@ class _Run:
             InputError: it is damaged, or of something else.
         """
         try:
-            with safe_open(path, framework="pt") as file:
-                metadata = {name: json.loads(value) for name, value in file.metadata().items()}
-                tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - not a dict
+            said, mapped = read_tensors(path)
+            tensors = {name: tensor.clone() for name, tensor in mapped.items()}  # the file is soon another
+            metadata = {name: json.loads(value) for name, value in said.items()}
             refuse_other(path, metadata["of"], self.of, "search", f"remove {path} to start anew")
             moments: dict[int, dict[str, Tensor]] = {}
             with torch.no_grad():

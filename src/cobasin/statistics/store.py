@@ -10,13 +10,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import Tensor
 
 import cobasin
 from cobasin.errors import InputError, one_line
 from cobasin.statistics.grams import InputGram
-from cobasin.whole_files import write_tensors
+from cobasin.whole_files import read_tensors, write_tensors
 
 _LAYOUT = 2  # of the files; a number of its own for every change that makes old ones wrong
 
@@ -101,19 +101,17 @@ def read(path: Path, source: Source) -> tuple[dict[str, Any], dict[str, Any]]:
         InputError: the file is damaged, or holds the statistics of something else.
     """
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            if "source" not in metadata:
-                raise InputError(f"{path}: holds no statistics; remove it, or choose another folder")
-            found = json.loads(metadata.pop("source"))
-            if different := [key for key, value in json.loads(source.text).items() if found.get(key) != value]:
-                raise InputError(
-                    f"{path}: holds statistics of another {' and '.join(different)} than its name says; remove it, "
-                    "and they are collected again"
-                )
-            notes = {name: json.loads(value) for name, value in metadata.items() if name != "cobasin"}
-            grams = notes.pop("grams")
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        metadata, tensors = read_tensors(path)
+        if "source" not in metadata:
+            raise InputError(f"{path}: holds no statistics; remove it, or choose another folder")
+        found = json.loads(metadata.pop("source"))
+        if different := [key for key, value in json.loads(source.text).items() if found.get(key) != value]:
+            raise InputError(
+                f"{path}: holds statistics of another {' and '.join(different)} than its name says; remove it, "
+                "and they are collected again"
+            )
+        notes = {name: json.loads(value) for name, value in metadata.items() if name != "cobasin"}
+        grams = notes.pop("grams")
     except (SafetensorError, OSError, ValueError, KeyError) as error:
         raise InputError(f"{path}: is damaged ({one_line(error)}); remove it, and it is collected again") from error
     return {name: InputGram(tensors[at], axis) for name, (at, axis) in grams.items()} or tensors, notes

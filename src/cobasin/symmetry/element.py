@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 
 from cobasin.errors import InputError
 from cobasin.symmetry.action import Values, act, in_new_order, in_old_order
@@ -28,7 +28,7 @@ from cobasin.symmetry.groups import Value
 from cobasin.symmetry.serial import dump, parse
 from cobasin.symmetry.spec import Key, Spec, key_of, key_text, worst_by_space
 from cobasin.symmetry.state import Lazy, State
-from cobasin.whole_files import write_tensors
+from cobasin.whole_files import read_tensors, write_tensors
 
 FILE = "cobasin.safetensors"  # in the folder of a matched model
 FORMAT = "1"  # of the file
@@ -156,9 +156,7 @@ class Element:
                 f"{path}: is not there; expected a folder that cobasin match has written, or an element file"
             )
         try:
-            with safe_open(path, framework="pt") as file:
-                metadata = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+            metadata, tensors = read_tensors(path)
         except (OSError, SafetensorError) as error:
             raise InputError(f"{path}: not a readable element file ({error})") from None
         if metadata.get("cobasin") != FORMAT:
