@@ -71,6 +71,9 @@ def test_a_draft_of_a_known_family_is_its_declaration(case, monkeypatch):
     assert draft.tied == declared.tied
 
 
+LATENT = {"num_key_value_heads": 4, "q_lora_rank": 10, "kv_lora_rank": 8, "qk_nope_head_dim": 6, "qk_rope_head_dim": 4}
+LATENT |= {"v_head_dim": 6}
+
 UNKNOWN = {
     "starcoder2": lambda: starcoder2(),
     "arcee": lambda: T.ArceeForCausalLM(T.ArceeConfig(**TINY, num_key_value_heads=2)),
@@ -79,6 +82,8 @@ UNKNOWN = {
     ),
     "mpt": lambda: T.MptForCausalLM(T.MptConfig(d_model=24, n_heads=4, n_layers=2, vocab_size=40, max_seq_len=32)),
     "megatron-bert": lambda: T.MegatronBertForMaskedLM(T.MegatronBertConfig(**TINY)),
+    "minicpm3": lambda: T.MiniCPM3ForCausalLM(T.MiniCPM3Config(**TINY, **LATENT)),
+    "layoutlm": lambda: T.LayoutLMForSequenceClassification(T.LayoutLMConfig(**TINY, max_2d_position_embeddings=64)),
     "esm": lambda: T.EsmForMaskedLM(T.EsmConfig(**TINY, mask_token_id=3, position_embedding_type="rotary")),
 }
 
@@ -152,6 +157,14 @@ def test_two_stacks_are_refused(case, tmp_path):
     line = refused(tmp_path, "inspect", tmp_path / "a", "--propose")
     assert "only decoders and encoders with one stack of layers" in line
     assert "decoder." in line
+
+
+def test_layers_with_settings_of_their_own_are_refused():
+    layers = {"num_hidden_layers": 1, "layer_types": ["full_attention"], "hidden_size_per_layer_input": 0}
+    given = cobasin.load(T.Gemma4ForCausalLM(T.Gemma4TextConfig(**TINY | layers, num_key_value_heads=2)))
+    assert given.config.is_heterogeneous
+    with pytest.raises(InputError, match="cannot be drafted: per_layer_config"):
+        propose(given)
 
 
 @pytest.mark.parametrize("case", ["qwen3/Qwen3ForCausalLM", "phi-qk-norm/PhiForCausalLM", "bloom/BloomForCausalLM"])

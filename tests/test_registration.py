@@ -142,6 +142,13 @@ def test_a_file_may_be_loaded_again_but_not_declare_what_another_does(tmp_path):
         load_file(changed(tmp_path))
 
 
+def test_what_declares_is_a_function(tmp_path):
+    body = "import functools, cobasin\ncobasin.declares('Olmo', 'olmo', 'ForCausalLM')(functools.partial(print))\n"
+    (tmp_path / "partial.py").write_text(body)
+    with pytest.raises(InputError, match="line 2: Olmo: declared by a partial; expected a function"):
+        load_file(tmp_path / "partial.py")
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -2,7 +2,7 @@
 
 import transformers as T
 
-from families import CAUSAL_KEYS, CHANGES, KEEPS, LINEAR_ROPE, PADDING_KEYS, SHAPES, SMALL
+from families import CAUSAL_KEYS, CHANGES, KEEPS, LINEAR_ROPE, PADDING_KEYS, SHAPES, SMALL, UNCOVERED
 
 HEADS = ("ForCausalLM", "ForSequenceClassification", "ForTokenClassification", "Model")
 GROUPED = {**SMALL, "num_key_value_heads": 2, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
@@ -21,6 +21,12 @@ FAMILIES = {
         {**_GRANITE, "attention_bias": True, "mlp_bias": True},
     ),
     "seed-oss": ("SeedOss", HEADS, T.SeedOssConfig, _SEED),
+    "seed-oss-out-biased": (
+        "SeedOss",
+        ("ForCausalLM",),
+        T.SeedOssConfig,
+        {**_SEED, "attention_bias": False, "attention_out_bias": True},
+    ),
     "seed-oss-biased": (
         "SeedOss",
         ("ForCausalLM",),
@@ -99,6 +105,12 @@ KEYS = {
         **RMS_KEYS,
         **WINDOW_KEYS,
         "rope_parameters": ({"rope_type": "default", "rope_theta": 500.0}, CHANGES),
+    },
+    "phi3-partial/Phi3ForCausalLM": {
+        "rope_parameters": (
+            {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.0},
+            UNCOVERED,
+        ),
     },
     "phi3/Phi3ForSequenceClassification": PADDING_KEYS,
     "gemma/GemmaForCausalLM": GEMMA_KEYS,

@@ -18,6 +18,7 @@ from functools import cache
 from importlib.metadata import entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import FunctionType
 from typing import TYPE_CHECKING
 
 from cobasin.errors import InputError
@@ -76,10 +77,12 @@ def declares(family: str, model_type: str, *heads: str) -> Callable[[Declaration
     """Register a declaration for the Transformers classes ``family + head``.
 
     Raises:
-        InputError: for a class that another module declares.
+        InputError: for a class that another module declares; for what is no function.
     """
 
     def register(declaration: Declaration) -> Declaration:
+        if not isinstance(declaration, FunctionType):  # its file and module say whose it is
+            raise InputError(f"{family}: declared by a {type(declaration).__name__}; expected a function")
         for head in heads:
             new = Declared(family, head, model_type, declaration)
             if not new.own:

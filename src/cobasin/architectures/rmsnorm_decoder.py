@@ -19,6 +19,7 @@ from cobasin.architectures.parts import (
     labels,
     linear,
     output_head,
+    require,
     rope_keys,
     rotated_size,
     tie_keys,
@@ -99,7 +100,7 @@ def rmsnorm_decoder(
     norms = [_norm(gain, branch) for gain, branch in zip(gains, (attention, mlp)[: len(pre_norms)], strict=False)]
     if head and not (post_norms and ties):  # folded, it unties the head, which pays where the stream can then turn
         norms.append(_norm("norm.weight", head))
-    if f"{OWN}.o_proj.bias" in attention:
+    if {f"{OWN}.v_proj.bias", f"{OWN}.o_proj.bias"} <= attention.keys():
         biases += (ValueBias(f"{OWN}.v_proj.bias", f"{OWN}.o_proj.weight", f"{OWN}.o_proj.bias"),)
     templates = {"embed_tokens.weight": "vocab resid", **attention, **mlp, **dict.fromkeys(gains, "resid~"), **head}
     groups, turned = config.num_key_value_heads, None if post_norms else Orthogonal()
@@ -191,6 +192,7 @@ def phi3(request: Request) -> Spec:
     config = request.config
     width = head_width(config)
     rotated = rotated_size(config, width)
+    require(rotated > 0, "rope_parameters that rotate nothing")
     spaces = rotary(rotated + rotated % 2)
     query, key = QUERY, KEY
     if left := width - 2 * spaces["freq"].size:

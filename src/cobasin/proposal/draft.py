@@ -88,6 +88,8 @@ class Draft:
 
     def __init__(self, checkpoint: Checkpoint):
         self.architecture, self.config, self.label = checkpoint.architecture, checkpoint.config, checkpoint.label
+        if self.config.is_heterogeneous:
+            raise InputError(f"{self.label}: cannot be drafted: per_layer_config: no declaration has such layers")
         for name in (*checkpoint.headers, *self.config.to_dict()):  # both become Python text, which is run some day
             if not _PLAIN.fullmatch(name):
                 raise InputError(f"{self.label}: no draft is made of {name!r}: expected letters, digits, _ . * -")

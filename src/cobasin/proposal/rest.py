@@ -109,7 +109,11 @@ def ends(draft: Draft) -> None:
             space, reads = "label", draft.reads
         else:
             continue
-        draft.space(space, draft.size(space, size))
+        text = draft.size(space, size)
+        if draft.spaces.get(space, [text])[0] != text:  # another table, such as of positions on a page
+            space = draft.fixed(size)
+        else:
+            draft.space(space, text)
         draft.templates |= module.linear(space, reads)
     for name, shape in draft.shapes.items():
         if shape == (draft.value("vocab"),) and name not in draft.templates:
@@ -181,7 +185,7 @@ def _pre_norms(draft: Draft, layer: list, final: list, embedding: list, transfor
 def _readers(draft: Draft, layer: list[Module], final: Module, centred: bool) -> None:
     """Say which weights read which norm."""
     matrices = [module for module in draft.modules if len(module.shape) == 2]
-    inside = [module for module in matrices if module.inside and not _writes(draft, module)]
+    inside = [m for m in matrices if m.inside and _on_stream(draft, m, 1) and not _on_stream(draft, m, 0)]
     by_attention = [module for module in inside if ATTENTION.search(module.local)]
     if len(layer) == 1:
         _norm(draft, layer[0], inside, centred)
@@ -200,11 +204,12 @@ def _readers(draft: Draft, layer: list[Module], final: Module, centred: bool) ->
     _norm(draft, final, draft.hidden or heads, centred)
 
 
-def _writes(draft: Draft, module: Module) -> bool:
-    """Whether a matrix writes to the stream."""
-    nodes = parse(draft.templates.get(module.weight, "unknown unknown"))[-2:]
-    out = nodes[1 if module.transposed else 0]
-    return isinstance(out, Axis) and out.space == "resid"
+def _on_stream(draft: Draft, module: Module, side: int) -> bool:
+    """Whether a matrix writes to the stream (side 0) or reads it (1)."""
+    if module.weight not in draft.templates:  # not understood: its output is no sure writer
+        return side == 1 and module.sizes[1] == draft.resid
+    axis = parse(draft.templates[module.weight])[-2:][side ^ module.transposed]
+    return isinstance(axis, Axis) and axis.space == "resid"
 
 
 def _norm(draft: Draft, module: Module, readers: Collection[Module], centred: bool) -> None:
