@@ -26,7 +26,7 @@ from cobasin.learning.inputs import Inputs
 from cobasin.merging.heal import Judge, heal
 from common.families import PAIRS, Family
 from common.measured import Measured, Models, Row, cells, options_of
-from common.measuring import Bench, ends_of
+from common.measuring import Bench
 from common.showing import Table, announce, parser
 from one_basin import LEARNED, Pair, minutes, runs
 
@@ -75,7 +75,7 @@ def trained(bench: Bench, pair: tuple[int, int], start: str, target: str, steps:
     inputs = Inputs.of(ends[0], task.train, task.samples, seed)
     assert inputs.data is not None
     if start == WEIGHTS:
-        ends = ends_of(bench.match(pair, {}))
+        ends = bench.match(pair, {}).ends
     held, seen = hold_out(inputs.data)
     if start == PARENT:
         parents = [instantiate(end, torch.float32) for end in ends]

@@ -138,6 +138,8 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Table:
         else:
             drawn = row["method"].startswith("dare")
             figures = ["random" if drawn else f"{row['difference']:.1e}", f"{row['control']:.1e}"]
+        if alone := row.get("only_in_one"):
+            figures[0] += f"; only one tool has {', '.join(alone)}"
         body.append([row["recipe"].removesuffix(".yaml"), f"`{row['method']}`", *figures])
     columns = ["method", "largest difference", "control"]
     return Table("recipe", columns, body, "The control is the distance of the result from one parent.")

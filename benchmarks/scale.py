@@ -10,7 +10,8 @@ compared runs in turn, in rounds that begin with another contender each; figures
 medians of the ratios within a round. Every command is a process of its own, its imports included. The floors
 (`common/floors.py`) are a numpy stream that averages, and the bare arithmetic of matching; cobasin and the numpy stream
 bring what they write to the disk (fsync), mergekit leaves that to the system.
-What was measured is kept in ``scale-SIZE.json``, case by case; sweeps are drawn beside it.
+What was measured is kept in ``scale-SIZE.json``, case by case; sweeps, whose runs of one point follow each other, are
+drawn beside it.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from typing import Any
 from cobasin.checkpoints.fingerprint import fingerprint
 from common.families import Family
 from common.measured import Measured, Models, cells, options_of
-from common.measuring import Bench, ends_of
+from common.measuring import Bench
 from common.showing import Table, announce, parser
 from one_basin import LEARNED, minutes, seeds_of
 
@@ -45,7 +45,7 @@ def orders(bench: Bench, options: dict[str, Any]) -> dict[str, list[str]]:
     """The ``hashes`` of the matched models, for every order in which they are given."""
     hashes = []
     for order in permutations(MODELS):
-        ends = dict(zip(order, ends_of(bench.match(order, options)), strict=True))
+        ends = dict(zip(order, bench.match(order, options).ends, strict=True))
         hashes.append(hashlib.sha256("".join(fingerprint(ends[model]) for model in MODELS).encode()).hexdigest())
     return {"hashes": hashes}
 

@@ -85,7 +85,8 @@ class Experiment(Part):
 
     Attributes:
         title: of its tables and pictures.
-        minutes: CPU minutes that it is expected to take, training included.
+        minutes: CPU minutes that it is expected to take, training included, but not that of models
+            which an item of Table 1 trains.
         measure: ``scores`` of merged models; ``paths``, the loss on the line between two; ``distances`` between two
             and whether the function is kept; ``seconds``.
         task, labels, metric: of all data sets. Without ``labels``, those of the models.

@@ -96,7 +96,7 @@ def test_a_base_that_the_matched_model_was_not_made_of(tmp_path):
     adapter = lora(source, dtype=torch.float32, target_modules=["query", "value"])
     other, out = tmp_path / "other", tmp_path / "out"
     line = refused(tmp_path, "apply", new, adapter, "--base", other, "--out", out, unread=False)
-    assert f"{other} is not the model that the element starts from: it makes no {new} of it" in line
+    assert f"{other} is not the model that the element starts from: moved, it is not {new}" in line
     assert run("apply", new, adapter, "--base", source, "--out", out).code == 0
 
 

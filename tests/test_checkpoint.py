@@ -113,8 +113,9 @@ def test_other_objects():
 
 def test_no_such_folder(tmp_path):
     assert "no such folder" in load_refusal(tmp_path / "nope")
-    assert "no such folder" in load_refusal(str(tmp_path / "nope"))
-    assert "no such folder" in load_refusal("nope")
+    hint = "; a model of the hub has an owner, as in openai-community/gpt2"
+    assert load_refusal(str(tmp_path / "nope")).endswith(": no such folder")
+    assert load_refusal("nope") == f"nope: no such folder{hint}"
 
 
 def test_file_in_place_of_folder(folder):

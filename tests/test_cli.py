@@ -142,23 +142,33 @@ def test_match_only_some_symmetries_and_layers(tmp_path):
     assert all("encoder.layer.1.attention" in name for name in moved)
 
 
-def test_a_matched_model_that_its_dtype_does_not_hold_is_told(tmp_path):
+def test_a_matched_model_that_its_dtype_does_not_hold_is_told_or_refused(tmp_path):
     """Offsets that are large in the anchor's norms, and not in the source's, are moved into what reads them."""
     source, anchor = pair(tmp_path, "gpt2/GPT2LMHeadModel", torch.bfloat16)
 
-    def outlying(tensors):
-        for name, tensor in tensors.items():
-            if "ln_" in name and name.endswith("bias"):
-                tensor[3] = 1000.0
+    def outlying(size):
+        def edit(tensors):
+            for name, tensor in tensors.items():
+                if "ln_" in name and name.endswith("bias"):
+                    tensor[3] = size
+
+        return edit
 
     finished = run("match", source, anchor, "--out", tmp_path / "near")
     assert "rounded to the dtypes" not in finished.out
-    edit_tensors(anchor, outlying)
+    edit_tensors(anchor, outlying(30.0))
     finished = run("match", source, anchor, "--out", tmp_path / "far")
     assert finished.code == 0
+    report = json.loads((tmp_path / "far" / "cobasin.json").read_text())["verification"]
+    assert report["same"] is None
+    assert report["relative_float64"] < 1e-9
     assert "note: rounded to the dtypes of the file it is not surely the same function: " in finished.out
     assert "; rounded to the dtypes of the file, " in (tmp_path / "far" / "README.md").read_text()
-    assert run("verify", source, tmp_path / "far").code != 0
+    assert run("verify", source, tmp_path / "far").code == 2
+    edit_tensors(anchor, outlying(1000.0))
+    line = refused(tmp_path, "match", source, anchor, "--out", tmp_path / "farther", unread=False)
+    assert "moved and rounded to the dtypes of its file, computes another function (relative difference" in line
+    assert run("match", source, anchor, "--out", tmp_path / "near-again", "--symmetry", "residual-order").code == 0
 
 
 def test_outputs_that_say_nothing_are_told_once(tmp_path):
@@ -167,7 +177,7 @@ def test_outputs_that_say_nothing_are_told_once(tmp_path):
     found = run("match", source, anchor, "--out", tmp_path / "out", "--json").json["verification"]
     assert found["same"] is None
     assert found["reason"].endswith("are all 0")
-    assert found["rounded"] is None
+    assert "rounded" not in found
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")

@@ -183,7 +183,7 @@ def test_without_resume_an_old_state_is_overwritten(tmp_path, monkeypatch):
         16,
     )
     with monkeypatch.context() as patch:
-        patch.setattr(match_workflow, "evidence_of", failing)
+        patch.setattr(match_workflow, "evidence_of_file", failing)
         assert run(*arguments, "--resume").code == 2
     (state,) = states(tmp_path)
     state.with_name("elements.json").unlink()

@@ -239,7 +239,7 @@ def test_a_merge_of_moved_models():
         (VIT, {"device": "cuda:99"}, "device 'cuda:99' cannot be used here"),
     ],
 )
-def test_what_cannot_be_learned_is_refused(case, options, message, tmp_path):
+def test_what_cannot_be_learned_is_refused(case, options, message):
     source, anchor = (load_unread(one) for one in models(case))
     if options.get("data") == "unlabelled":
         options = options | {"data": pictures(labels=False)}

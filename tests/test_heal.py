@@ -110,7 +110,7 @@ def test_tied_heads_stay_tied():
 
 
 @pytest.mark.parametrize("method", ["slerp", "ties", "ot_wts"])
-def test_after_other_methods(method, tmp_path):
+def test_after_other_methods(method):
     first = model(CLASSIFIER, dtype=torch.float32)
     models = [first, near(first, noise=0.3)]
     options = {"slerp": {"t": 0.4}, "ties": {"base": near(first, noise=0.1), "density": 0.5}, "ot_wts": {}}[method]
@@ -134,7 +134,7 @@ def test_weights_of_the_merge_are_those_of_the_repair(tmp_path):
     assert any(not torch.equal(tensor, plain.checkpoint[name]) for name, tensor in half.checkpoint.items())
 
 
-def test_a_trained_pair(tmp_path):
+def test_a_trained_pair():
     """Two vision transformers of other seeds: matched and averaged, repaired and healed, on images that are made up."""
     models = [shared("models", f"cifar10-vit-seed{i}") for i in range(2)]
     found = merge(models, repair={"samples": 192}, heal={"steps": 15, "rate": 3e-4})

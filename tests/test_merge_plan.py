@@ -214,6 +214,10 @@ def test_how_the_models_are_matched(tmp_path):
         path = recipe(tmp_path / "recipe.yaml", "linear", folders, match=match | change)
         assert text in refused(tmp_path, "merge", path, "--dry-run")
         assert text in refused(tmp_path, "merge", path, "--out", tmp_path / "out")
+    # learning moves a stream whose norms fold, and only that: what it can do is decided by all forms
+    vits = saved(tmp_path / "vits", "vit/ViTForImageClassification", 2)
+    path = recipe(tmp_path / "recipe.yaml", "linear", vits, match={"symmetry": "residual", "method": "learned"})
+    assert run("merge", path, "--dry-run").code == 0
 
 
 def test_an_output_is_not_asked_for(tmp_path):

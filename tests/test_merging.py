@@ -234,7 +234,7 @@ def test_three_models_in_all_orders(anchor, independent):
     assert max(differences) < 1e-12 if independent else max(differences) > 1e-3
 
 
-def test_the_random_numbers_of_dare_are_those_of_the_seed(classifiers, tmp_path):
+def test_the_random_numbers_of_dare_are_those_of_the_seed(classifiers):
     a, b, *_ = classifiers
     content = {
         "merge_method": "dare_linear",

@@ -178,7 +178,7 @@ def test_what_is_not_known_to_be_free_is_left_fixed(case, monkeypatch):
     assert check_declaration(given).plain < 5e-6
 
 
-def test_layers_that_lack_a_tensor(tmp_path):
+def test_layers_that_lack_a_tensor():
     made = starcoder2()
     state = {name: t for name, t in made.state_dict().items() if name != "model.layers.1.self_attn.q_proj.bias"}
     source = propose(cobasin.load(state, made.config.to_dict() | {"architectures": ["Starcoder2ForCausalLM"]}))

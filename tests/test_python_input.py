@@ -28,7 +28,29 @@ def sparse():
             "unknown key 'pth'; did you",
         ),
         (lambda a, b: cobasin.match(a, b, method="activations", data="nowhere.jsonl"), "nowhere.jsonl: no such file"),
-        (lambda _, b: cobasin.merge("model-a"), "models: model-a is one model; expected a list"),
+        (lambda a, b: cobasin.match(a, b, layers=0), "layers 0: expected a text"),
+        (lambda a, b: cobasin.match(a, b, method="activations", samples="5"), "samples '5': expected a whole number"),
+        (lambda a, b: cobasin.match(a, b, method="activations", samples=True), "samples True: expected a whole number"),
+        (lambda a, b: cobasin.match(a, b, method="activations", samples=10**12), "at most 1,000,000 inputs are made"),
+        (lambda a, b: cobasin.match(a, b, method="learned", seed=-1), "seed -1: expected a whole number from 0 to"),
+        (lambda a, b: cobasin.match(a, b, method="activations", data=5), "data: 5: expected a path, keys"),
+        (lambda _, b: cobasin.merge("model-a"), "models: .model-a.: expected a list"),
+        (lambda *_: cobasin.merge(None), "models: None: expected a list"),
+        (lambda *models: cobasin.merge(models, None), "merge method None is unknown"),
+        (lambda *models: cobasin.merge(models, weights=[None, 1]), "weights .None, 1.: expected finite numbers"),
+        (lambda a, _: cobasin.transform(None, a), "None: expected an Element"),
+        (
+            lambda a, b: cobasin.transform(cobasin.match(a, b, "ffn"), a, torch.int8),
+            "dtype torch.int8: expected",
+        ),
+        (lambda a, b: cobasin.match(a, b, "ffn").compose(5), "5: expected an Element"),
+        (lambda a, b: cobasin.transport(a, a, b, element=5), "5: expected an Element"),
+        (lambda a, b: cobasin.transport(a, a, b, scale="x"), "scale x: expected a finite number"),
+        (lambda a, b: cobasin.verify(a, b, "x"), "tolerance x: expected a finite number"),
+        (lambda *models: cobasin.loss_plane(models, None), "a plane goes through three models, got 2"),
+        (lambda *_: cobasin.load_adapter(5), "5: expected a path"),
+        (lambda *_: cobasin.load(""), "'': expected a path"),
+        (lambda *_: cobasin.Element.load(5), "5: expected a path"),
         (lambda *_: cobasin.load(*sparse()), "lm_head.weight is of layout torch.sparse_coo; expected a dense tensor"),
     ],
 )
@@ -40,7 +62,7 @@ def test_refused(call, message):
 def test_an_element_is_read_from_the_folder_of_its_model(tmp_path):
     element = cobasin.match(model(CASE, 1), model(CASE, 0), symmetry="ffn")
     (tmp_path / "matched").mkdir()
-    element.save(tmp_path / "matched" / "cobasin.safetensors")
+    element.save(tmp_path / "matched")
     for path in (tmp_path / "matched", tmp_path / "matched" / "cobasin.safetensors"):
         again = cobasin.Element.load(path)
         assert all(

@@ -490,7 +490,7 @@ def test_statistics_have_defaults_and_data_sets_for_all_models_or_each():
             {"data": [{"path": "a"}]},
             "statistics.data lists 1 data sets for 2 models; give one for all, or one for each",
         ),
-        ({"data": "a.jsonl"}, "statistics.data: 'a.jsonl': expected keys and values (path, format,"),
+        ({"data": 5}, "statistics.data: 5: expected keys and values (path, format,"),
         ({"data": {"pth": "a"}}, "statistics.data: unknown key 'pth'; did you mean 'path'?"),
         ({"data": {}}, "statistics.data: path is missing"),
         (

@@ -10,7 +10,7 @@ from torch import Tensor
 from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.probes import probe
 from cobasin.checkpoints.running import instantiate, outputs
-from cobasin.errors import InputError
+from cobasin.errors import InputError, NotProbed
 from cobasin.verification import verify
 
 SMALL = {"hidden_size": 24, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 20}
@@ -136,8 +136,23 @@ def test_what_does_not_run_is_refused(monkeypatch):
         raise IndexError("index out of range in self")
 
     monkeypatch.setattr("cobasin.verification.outputs", fails)
-    with pytest.raises(InputError, match="does not run on made-up inputs in float64: index out of"):
+    with pytest.raises(NotProbed, match="does not run on made-up inputs in float64: index out of"):
         verify(model, model)
+
+
+def test_what_no_probe_fits_is_told_from_bad_input():
+    """A match of such a model is written all the same."""
+
+    class Silent:
+        dtype = torch.float64
+
+        def __call__(self, **inputs):
+            return {}
+
+    with pytest.raises(NotProbed, match="Wav2Vec2ForCTC: reads input_values; probes are text"):
+        probe(transformers.Wav2Vec2Config(), "Wav2Vec2ForCTC")
+    with pytest.raises(NotProbed, match="Silent returns none of logits"):
+        outputs(Silent(), {})
 
 
 def test_the_dtype_decides_how_much_rounding_is_forgiven():

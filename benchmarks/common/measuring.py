@@ -92,7 +92,7 @@ class Bench:
         Its loss and accuracy; ``excess``, the loss above the mean of the parents'; of two models the ``barrier``, and
         the ``path`` that has it.
         """
-        ends = ends_of(matched)
+        ends = matched.ends
         found: dict[str, Any] = self.task.score(Blend(ends).at([1 / len(ends)] * len(ends)))
         each = [parent["loss"] for parent in self.parents(seeds)["each"]]
         found["excess"] = found["loss"] - sum(each) / len(each)
@@ -159,14 +159,9 @@ def tolerance(checkpoint: Checkpoint) -> float:
     return 5e-6 if hasattr(checkpoint.config, "rms_norm_eps") else 1e-9
 
 
-def ends_of(matched: Matched) -> list[Checkpoint]:
-    """The models as they are averaged, in float32."""
-    return [model.derived(state, torch.float32) for model, state in zip(matched.typed, matched.states, strict=True)]
-
-
 def distances(matched: Matched) -> dict[str, float]:
     """Of the models as they are averaged, the mean over pairs where there are more than two."""
-    pairs = [distance(a, b) for a, b in combinations(ends_of(matched), 2)]
+    pairs = [distance(a, b) for a, b in combinations(matched.ends, 2)]
     files, canonical = (sum(figures) / len(pairs) for figures in zip(*pairs, strict=True))
     return {"distance_files": files, "distance_canonical": canonical}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cobasin.errors import InputError
+from cobasin.errors import InputError, shown
 
 
 def short(name: str | Path) -> str:
@@ -16,8 +16,10 @@ def expanded(path: str | Path) -> Path:
     """A path with the ``~`` or ``~user`` that it begins with resolved.
 
     Raises:
-        InputError: there is no such user.
+        InputError: there is no such user; it is empty, or no path.
     """
+    if not isinstance(path, (str, Path)) or not str(path):
+        raise InputError(f"{shown(path)}: expected a path")
     try:
         return Path(path).expanduser()
     except RuntimeError as error:

@@ -70,7 +70,7 @@ def verify(a: Any, b: Any, tolerance: float | None = None) -> Verdict:
             tensor, a class that transformers does not have, tensors that do not fill it, an input of unknown kind, a
             model that does not run on them.
     """
-    if tolerance is not None and not 0 <= tolerance < math.inf:
+    if tolerance is not None and not (isinstance(tolerance, (int, float)) and 0 <= tolerance < math.inf):
         raise InputError(f"tolerance {tolerance}: expected a finite number that is not negative")
     a, b = load(a), load(b)
     for checkpoint in (a, b):

@@ -363,6 +363,15 @@ def test_bad_files(tmp_path, name, content, options, message):
     assert message in refusal(lambda: list(rows(path, **options)))
 
 
+def test_the_cause_is_named_where_the_library_hides_it(tmp_path, monkeypatch):
+    def fails(*_, **__):
+        raise RuntimeError("an error occurred") from ValueError("Parquet magic bytes not found")
+
+    monkeypatch.setattr("datasets.load_dataset", fails)
+    line = refusal(lambda: list(rows(write(tmp_path / "a.parquet", "x"))))
+    assert line.endswith("datasets cannot load it: Parquet magic bytes not found")
+
+
 def test_missing_files(tmp_path):
     assert refusal(rows, tmp_path / "a.jsonl").endswith("a.jsonl: no such file or folder")
     assert refusal(rows, "a.jsonl") == "a.jsonl: no such file or folder"

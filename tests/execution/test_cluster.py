@@ -31,9 +31,13 @@ def cluster(monkeypatch):
 
 def slowly(folder, source, anchor, out, part):
     """A part of a match whose units take a while; the first one says in ``folder`` that it is at work."""
+    import ray
+
     from cobasin.execution import parts
     from cobasin.matching import weights
 
+    if not (node := folder / f"node-{part[0]}").exists():  # a part that is lost starts again elsewhere
+        node.write_text(ray.get_runtime_context().get_node_id())
     parts.BEAT, parts.SILENT, update = 0.2, 3.0, weights._update_family
 
     def slow(*given):
@@ -66,6 +70,7 @@ def test_a_node_is_killed(tmp_path, cluster):
     on_ray(partial(slowly, tmp_path, source, anchor, out), cluster.address)
     killing.join()
     assert done == [[]], "the node was killed in the middle"
+    assert len({path.read_text() for path in tmp_path.glob("node-*")}) == 2, "each part was on a node of its own"
     assert len(list(tmp_path.glob("done-*"))) == 2
     assert not out.exists()
     match_to_folder(source, anchor, out, "full", None, False, resume=True)

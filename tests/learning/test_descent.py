@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import safe_open, save_file
 
 from cobasin.data import Batch
+from cobasin.data.batches import Batches
 from cobasin.errors import InputError
 from cobasin.learning.descent import descend, hold_out
 
@@ -29,6 +30,21 @@ def rows(count=20, seed=0):
         x = torch.randn(4, 3, generator=generator)
         found.append(Batch({"x": x}, x @ torch.tensor([1.0, 2.0, 3.0])))
     return found
+
+
+def data_set(count=20):
+    """The same, made as they are read."""
+
+    def encode(examples, number):
+        return Batch({"x": torch.tensor([one["x"] for one in examples])}, torch.tensor([one["y"] for one in examples]))
+
+    encode.settings, encode.masks = {}, None
+    examples = [
+        {"x": x, "y": y}
+        for batch in rows(count)
+        for x, y in zip(batch.inputs["x"].tolist(), batch.labels.tolist(), strict=True)
+    ]
+    return Batches(examples, range(len(examples)), encode, 4)
 
 
 def run(state=None, stop=None, steps=60, batches=None, **options):
@@ -104,18 +120,19 @@ def test_an_overflow_in_the_middle_ends_it_and_one_at_the_start_is_refused():
         run(batches=bad)
 
 
+@pytest.mark.parametrize("batches", [rows(), data_set()], ids=["made up", "data"])
 @pytest.mark.parametrize("stop", [3, 8, 30, 57])
-def test_an_interrupted_run_ends_as_one_that_was_not(tmp_path, stop):
-    whole = run()[0]
+def test_an_interrupted_run_ends_as_one_that_was_not(tmp_path, stop, batches):
+    whole, every = run(batches=batches)
     state = tmp_path / "new" / "state"
     with pytest.raises(Interrupted):
-        run(state, stop)
+        run(state, stop, batches=batches)
     assert state.exists() == (stop > 7)
-    done, taken = run(state)
+    done, taken = run(state, batches=batches)
     assert same(done, whole)
-    assert len(taken) == 60 - (stop - 1) // 7 * 7
-    assert not same(run(seed=4)[0], whole)
-    again, taken = run(state)  # what is complete is not done again
+    assert taken == every[(stop - 1) // 7 * 7 :]
+    assert not same(run(seed=4, batches=batches)[0], whole)
+    again, taken = run(state, batches=batches)  # what is complete is not done again
     assert same(again, whole)
     assert taken == []
     state.unlink()

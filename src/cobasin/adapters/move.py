@@ -184,7 +184,7 @@ class _Move:
         if not cast.isfinite().all():
             raise InputError(
                 f"{self.adapter.label}: {name}, moved, does not fit {header.dtype}: its largest values become "
-                "infinite; convert the adapter to bfloat16 or float32 first"
+                "infinite; convert the adapter to a dtype of wider range first"
             )
         return cast
 

@@ -178,7 +178,7 @@ class Typed(Mapping[str, Tensor]):
             if not math.isfinite(_size(tensor)):
                 raise InputError(
                     f"{source.label}: {disk}, transformed, does not fit {tensor.dtype}: its largest values become "
-                    "infinite; convert the models to bfloat16 or float32 first"
+                    "infinite; convert the models to a dtype of wider range first, or move them by less"
                 )
             return tensor
 

@@ -42,7 +42,9 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):  # a letter that the terminal lacks must not end a run in its report
         sys.stdout.reconfigure(errors="backslashreplace")
     _signals.clear()
-    signal.signal(signal.SIGTERM, _terminate)  # clean up as after Ctrl-C
+    for name in ("SIGTERM", "SIGHUP"):  # clean up as after Ctrl-C, also when the terminal is closed, unless under nohup
+        if (number := getattr(signal, name, None)) is not None and signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _terminate)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # in the background it is ignored
         signal.signal(signal.SIGINT, _terminate)
     # Before torch is imported: its threads then sleep between small operations instead of spinning, which on a

@@ -101,19 +101,21 @@ class DataConfig(BaseModel):
             InputError: for unknown keys and values that do not fit.
         """
         try:
-            return described({"path": given} if isinstance(given, (str, Path)) else given)
+            return described(given)
         except ValueError as error:
             raise InputError(f"data: {error}") from None
 
 
 def described(given: Any) -> DataConfig:
-    """A data set by its keys and values.
+    """A data set by its path, or by its keys and values.
 
     Raises:
         ValueError: for unknown keys and values that do not fit.
     """
     if isinstance(given, DataConfig):
         return given
+    if isinstance(given, (str, Path)):
+        given = {"path": given}
     try:
         return DataConfig.model_validate(known_keys(given, DataConfig.model_fields))
     except ValidationError as error:

@@ -91,6 +91,8 @@ class MemoryRows(Rows):
 
     def __init__(self, records: Sequence[Mapping[Any, Any]], label: str = "rows", columns: Columns | None = None):
         super().__init__(label, columns or {})
+        if not hasattr(records, "__getitem__"):
+            raise InputError(f"data: {shown(records)}: expected a path, keys and values, or rows")
         self.records = records
 
     def __len__(self) -> int:

@@ -72,9 +72,11 @@ def loss_plane(
         device: where the models are.
 
     Raises:
-        InputError: fewer than three points a side; the models lie on one line; as `loss_path`.
+        InputError: fewer than three points a side; not three models; the models lie on one line; as `loss_path`.
     """
     check_grid(grid)
+    if len(models) != 3:
+        raise InputError(f"a plane goes through three models, got {len(models)}")
     opened = [load(model) for model in models]
     blend = Blend(opened, device)
     along, across = [-1.0, 1.0, 0.0], [-1.0, 0.0, 1.0]

@@ -16,7 +16,7 @@ from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
 from cobasin.finding.beside import moved_beside
-from cobasin.symmetry.element import Element
+from cobasin.symmetry.element import Element, check_element
 from cobasin.symmetry.state import Lazy, apart
 
 SAME = 1e-3  # of the distance of two models: how far an element may miss the one that it leads to
@@ -34,9 +34,11 @@ def transform(element: Element, source: Any, dtype: torch.dtype | None = None) -
         dtype: of the result; the source's own by default. With float64 the transformation is exact to 1e-12.
 
     Raises:
-        InputError: for a model of another type than the element's, or one that cannot be written in its norms.
+        InputError: for a model of another type than the element's, or one that cannot be written in its norms; for a
+            dtype that has no fractions.
     """
-    typed = typed_for(element, source)
+    typed = typed_for(check_element(element), source)
+    check_dtype(dtype)
     state = typed if dtype is None else Lazy(typed, lambda name: typed[name].to(dtype))
     moved = typed.derived(element.apply(state), dtype)
     moved.beside = moved_beside(element, typed.checkpoint)
@@ -60,9 +62,20 @@ def transform_adapter(
             adapter of its kind computes the same on the new base; names the tensor.
     """
     adapter = load_adapter(adapter)
-    if element.spec.architecture == LORA:
+    check_dtype(dtype)
+    if check_element(element).spec.architecture == LORA:
         return apply_to_adapter(element, adapter, dtype)
     return move_adapter(element, adapter, None if base is None else typed_for(element, base), dtype=dtype)
+
+
+def check_dtype(dtype: Any) -> None:
+    """Refuse what no weights can have.
+
+    Raises:
+        InputError: it is no dtype of real numbers.
+    """
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise InputError(f"dtype {dtype!r}: expected one of real numbers, like torch.float32")
 
 
 def check_made(element: Element, source: Typed, made: Checkpoint) -> None:
@@ -76,7 +89,7 @@ def check_made(element: Element, source: Typed, made: Checkpoint) -> None:
     size = math.hypot(*(float(torch.linalg.vector_norm(new[name], dtype=torch.float64)) for name in names))
     if apart(there, new, names) > max(SAME, 2 * made.rounding) * size:
         label = source.checkpoint.label
-        raise InputError(f"{label} is not the model that the element starts from: it makes no {made.label} of it")
+        raise InputError(f"{label} is not the model that the element starts from: moved, it is not {made.label}")
 
 
 def typed_for(element: Element, model: Any) -> Typed:

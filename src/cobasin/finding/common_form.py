@@ -199,7 +199,7 @@ class CommonForm:
         if carried and after > before:
             notes.append(
                 "the files look further apart than before although the models are closer: readers without a bias hold "
-                f"{carried[0]} as a constant in large weights; write the result in float32"
+                f"{carried[0]} as a constant in large weights"
             )
         report = {
             "symmetry": self.symmetry,

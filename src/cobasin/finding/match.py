@@ -11,7 +11,9 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from cobasin.checkpoints.checkpoint import load
+import torch
+
+from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.fingerprint import fingerprint
 from cobasin.checkpoints.typed import Typed, equally_tied
 from cobasin.errors import InputError
@@ -113,6 +115,11 @@ class Matched:
             model if element is None else element.apply(model)
             for model, element in zip(self.typed, self.elements, strict=True)
         ]
+
+    @property
+    def ends(self) -> list[Checkpoint]:
+        """The matched models in float32, as they are averaged and interpolated."""
+        return [model.derived(state, torch.float32) for model, state in zip(self.typed, self.states, strict=True)]
 
 
 def match_all(

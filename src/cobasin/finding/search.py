@@ -20,7 +20,7 @@ from torch import Tensor
 
 from cobasin.checkpoints.typed import Typed
 from cobasin.data import DataSet
-from cobasin.errors import InputError
+from cobasin.errors import InputError, shown
 from cobasin.execution.jobs import CPU
 from cobasin.learning.descent import Data
 from cobasin.learning.inputs import SAMPLES, Inputs
@@ -89,11 +89,12 @@ class Search:
             )
         if self.loss == "labels" and self.data is None:
             raise InputError("loss labels: inputs that are made up have no labels; give data that has, or take parents")
-        if min(self.steps, self.seed + 1, 1 if self.samples is None else self.samples) < 1 or self.seed >= 1 << 63:
-            raise InputError(
-                f"samples {self.samples}, steps {self.steps}, seed {self.seed}: expected whole numbers from 1 on, a "
-                "seed from 0 to 2^63 - 1"
-            )
+        for name, least in (("samples", 1), ("steps", 1), ("seed", 0)):
+            given = getattr(self, name)
+            if given is None and name == "samples":
+                continue
+            if type(given) is not int or not least <= given < 1 << 63:
+                raise InputError(f"{name} {shown(given)}: expected a whole number from {least} to 2^63 - 1")
 
     def place(self) -> torch.device:
         """Where weights are matched, in float64 as well, which Apple's GPUs do not have.

@@ -23,7 +23,7 @@ from cobasin.errors import InputError
 from cobasin.finding.applying import found_between, typed_for
 from cobasin.finding.match import match
 from cobasin.progress import Progress
-from cobasin.symmetry.element import Element
+from cobasin.symmetry.element import Element, check_element
 from cobasin.symmetry.state import Lazy, wide
 
 
@@ -79,7 +79,7 @@ def transport(
     Raises:
         InputError: for models that do not fit each other or the element; for a scale that is not finite.
     """
-    if not math.isfinite(scale):
+    if not isinstance(scale, (int, float)) or not math.isfinite(scale):
         raise InputError(f"scale {scale}: expected a finite number")
     source, learned, target = (Typed.of(load(model)) for model in (base, tuned, new))
     _check_alike(source, learned)
@@ -129,7 +129,7 @@ def _bases(
     if element is None:
         element = match(source.checkpoint, target.checkpoint, symmetry, progress=progress)
         return element, typed_for(element, source.checkpoint), typed_for(element, target.checkpoint)
-    source, target = found_between(element, source, target, symmetry)
+    source, target = found_between(check_element(element), source, target, symmetry)
     return element, source, target
 
 

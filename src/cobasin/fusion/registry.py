@@ -219,6 +219,6 @@ def find(name: str) -> Method:
     Raises:
         InputError: there is none; suggests the nearest.
     """
-    if name not in methods():
-        raise InputError(f"merge method {name!r} is unknown{nearest(name, methods())}")
+    if not isinstance(name, str) or name not in methods():
+        raise InputError(f"merge method {name!r} is unknown{nearest(str(name), methods())}")
     return methods()[name]

@@ -10,6 +10,7 @@ from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.running import input_sizes
 from cobasin.data import Batch, Batches, DataSet, batches, task_of
 from cobasin.data.synthetic import check_synthetic, synthetic_inputs
+from cobasin.errors import InputError
 from cobasin.learning.descent import HELD_OUT, Data
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 SAMPLES = 1024  # rows of data, or images made up
 TEXTS = 128  # made up
+MOST = 1_000_000  # made up
 BATCH = {"image": 128, "causal_lm": 16, "masked_lm": 16, "seq2seq_lm": 16}  # rows; of other tasks 32
 
 
@@ -65,6 +67,8 @@ class Inputs:
             check_synthetic(checkpoint)
             texts = "input_ids" in input_sizes(checkpoint.config, checkpoint.architecture)
             count = samples or (min(TEXTS, usual) if texts else usual)
+            if count > MOST:
+                raise InputError(f"samples {count}: at most {MOST:,} inputs are made up, which are held in memory")
             return cls(task, count, _batch_size(count, most), None, seed)
         count = samples or usual
         size = _batch_size(count, most)

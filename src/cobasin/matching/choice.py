@@ -42,7 +42,7 @@ class Choice:
         Raises:
             InputError: for a word or a range that cannot be read.
         """
-        for name, given in (("symmetry", symmetry), ("layers", layers or "")):
+        for name, given in (("symmetry", symmetry), ("layers", "" if layers is None else layers)):
             if not isinstance(given, str):
                 raise InputError(f"{name} {given!r}: expected a text, like 'ffn,heads' or '0-4,7'")
         chosen = None if layers is None else _parse_layers(layers)

@@ -16,7 +16,7 @@ from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.typed import Typed, equally_tied
 from cobasin.checkpoints.writer import Content
 from cobasin.data.tokens import tokenizer_files
-from cobasin.errors import InputError
+from cobasin.errors import InputError, shown
 from cobasin.finding.beside import moved_beside
 from cobasin.finding.kept import Kept
 from cobasin.finding.match import Matched, match_all
@@ -122,8 +122,8 @@ def merge(
         InputError: as in `match`; for parameters that do not fit; for task heads of different label sets without
             ``head``.
     """
-    if isinstance(models, (str, Path)):
-        raise InputError(f"models: {models} is one model; expected a list of two or more")
+    if not isinstance(models, Sequence) or isinstance(models, str):
+        raise InputError(f"models: {shown(models)}: expected a list of two or more")
     count = len(models) + (base is not None)
     if count < 2:
         raise InputError(f"a merge needs two models or more, got {count}")
@@ -284,6 +284,6 @@ def shares(weights: Sequence[float], count: int) -> list[float]:
     """Weights, one a model."""
     if len(weights) != count:
         raise InputError(f"{len(weights)} weights for {count} models; give one a model")
-    if not all(map(math.isfinite, weights)):
+    if not all(isinstance(weight, (int, float)) and math.isfinite(weight) for weight in weights):
         raise InputError(f"weights {list(weights)}: expected finite numbers")
     return list(map(float, weights))

@@ -177,7 +177,7 @@ def _function(report: dict) -> None:
         if rounded := report["verification"].get("rounded"):
             output.print(
                 f"note: rounded to the dtypes of the file it is not surely the same function: {rounded}; convert both "
-                "models to float32 or float64 first"
+                "models to a wider dtype first"
             )
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
 
-from cobasin.errors import InputError
+from cobasin.errors import InputError, shown
+from cobasin.paths import expanded
 from cobasin.symmetry.action import Values, act, in_new_order, in_old_order
 from cobasin.symmetry.balance import GENERAL
 from cobasin.symmetry.canonical import (
@@ -110,7 +112,7 @@ class Element:
         Raises:
             InputError: for elements of different architectures or different forms.
         """
-        if self.form != then.form:
+        if self.form != check_element(then).form:
             raise InputError(
                 f"cannot compose an element of {self.spec.architecture} with one of {then.spec.architecture}: "
                 "both must be of one architecture, one configuration and one kind of match"
@@ -130,7 +132,7 @@ class Element:
         return worst_by_space(figures)
 
     def save(self, path: str | Path) -> None:
-        """Write the element as safetensors, with the spec it belongs to in the metadata."""
+        """Write the element as safetensors, with the spec it belongs to in the metadata, to a file or into a folder."""
         tensors = {f"value/{key_text(key)}/{part}": t for key, v in self.values.items() for part, t in v.items()}
         for side, gauge in (("source", self.source), ("target", self.target)):
             tensors |= {f"{side}/{name}": tensor for name, tensor in (gauge or {}).items()}
@@ -141,7 +143,7 @@ class Element:
             "form": dump(self.form),
             "report": json.dumps(self.report),
         }
-        write_tensors(Path(path), {name: tensor.clone() for name, tensor in tensors.items()}, metadata)
+        write_tensors(_file(path), {name: tensor.clone() for name, tensor in tensors.items()}, metadata)
 
     @classmethod
     def load(cls, path: str | Path) -> Element:
@@ -150,7 +152,7 @@ class Element:
         Raises:
             InputError: where the file cannot be read or is not an element.
         """
-        path = Path(path) / FILE if Path(path).is_dir() else Path(path)
+        path = _file(path)
         if not path.exists():
             raise InputError(
                 f"{path}: is not there; expected a folder that cobasin match has written, or an element file"
@@ -194,6 +196,23 @@ class Element:
             if form.acts(key) and part in (None, space.part):
                 values[key] = form.group(key).sample(form.spec.batch(key[0]), space.size, generator)
         return cls(form, values)
+
+
+def check_element(given: Any) -> Element:
+    """What Python was given for an element.
+
+    Raises:
+        InputError: it is none.
+    """
+    if not isinstance(given, Element):
+        raise InputError(f"{shown(given)}: expected an Element, from cobasin.match or cobasin.Element.load")
+    return given
+
+
+def _file(path: str | Path) -> Path:
+    """The file of an element: the path itself, or its usual name in the folder that it is."""
+    path = expanded(path)
+    return path / FILE if path.is_dir() else path
 
 
 def _check_value(form: Form, key: Key, value: Value) -> None:

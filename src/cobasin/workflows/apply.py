@@ -28,6 +28,7 @@ from cobasin.verification import VERIFIED_PARAMETERS, verify
 from cobasin.workflows.shared import (
     checked,
     evidence_of,
+    evidence_of_file,
     match_files,
     not_run,
     products_kept,
@@ -62,7 +63,7 @@ def apply_to_folder(element_path: str, model: str, out: Path, base: str | None, 
         source = load(model)
         check_output(out, overwrite, [source.folder, folder])
         check_read(out, [path])
-        report |= evidence_of(element, source)
+        report |= evidence_of_file(element, source)
         save_with_bar(transform(element, source), out, overwrite, report_files(report, card.applied(report)))
     return report
 

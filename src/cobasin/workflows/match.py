@@ -22,7 +22,7 @@ from cobasin.presenting import progress as bars
 from cobasin.recipe.data_file import data_config
 from cobasin.symmetry.element import Element
 from cobasin.workflows.shared import (
-    evidence_of,
+    evidence_of_file,
     inputs_of,
     match_files,
     part_report,
@@ -91,7 +91,7 @@ def match_to_folder(
 
     def report_of(ours: Element) -> dict:
         report = {"cobasin": __version__, "source": source, "anchor": anchor, "out": str(out), **ours.report}
-        return report | evidence_of(ours, models[0])
+        return report | evidence_of_file(ours, models[0])
 
     run = {"command": "match", "cobasin": __version__, "symmetry": symmetry, "layers": layers}
     run |= {key: str(value) for key, value in (search | {"anchor_out": anchor_out}).items()}
@@ -106,7 +106,7 @@ def match_to_folder(
         report = report_of(ours)
         if theirs is not None and anchor_out is not None:
             report["anchor_out"] = str(anchor_out)
-            report["anchor_report"] = theirs.report | evidence_of(theirs, models[1])
+            report["anchor_report"] = theirs.report | evidence_of_file(theirs, models[1])
             report["notes"] = [*report["notes"], f"the anchor moved, too: average this with {anchor_out}, not {anchor}"]
         # both are written before either is there
         write_with_bar(transform(ours, models[0]), folder, out, match_files(ours, report, card.matched(report)))

@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from cobasin import __version__
-from cobasin.checkpoints.checkpoint import Checkpoint, load
+from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.output import publishing
 from cobasin.checkpoints.pairs import check_pair
 from cobasin.checkpoints.refusals import check_output, check_read
@@ -88,7 +86,7 @@ def path_to_folder(a: str, b: str, out: Path, request: Request, overwrite: bool 
     rows = rows.by_length()
     labels_of(next(iter(rows)))  # better now than after the matching
     matched = _matched(models, request, path, f"matching {b} to {a}")
-    ends = {"raw": _ends(Matched(models, [None] * len(models), 0, {})), "matched": _ends(matched)}
+    ends = {"raw": Matched(models, [None] * len(models), 0, {}).ends, "matched": matched.ends}
     reports = [element.report for element in matched.elements if element is not None]
     symmetry, method = reports[0]["symmetry"], reports[0].get("method", "weights")
     by = symmetry if method == "weights" else f"{symmetry}, {method}"
@@ -137,11 +135,6 @@ def _matched(models: list[Typed], request: Request, path: Path | None, doing: st
     element = Element.load(path)
     source, anchor = found_between(element, models[1], models[0], request.match)
     return Matched([anchor, source], [None, element], 0, {})
-
-
-def _ends(matched: Matched) -> list[Checkpoint]:
-    """The models as they are interpolated, in float32."""
-    return [model.derived(state, torch.float32) for model, state in zip(matched.typed, matched.states, strict=True)]
 
 
 def _measure(rows: Sequence[Batch], task: str, show: Progress, doing: str, total: int) -> Evaluate:

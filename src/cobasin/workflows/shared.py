@@ -64,12 +64,28 @@ def evidence_of(element: Element, source: Checkpoint) -> dict:
             verdict = verify(source, transform(element, source, torch.float64))
         except NotProbed as error:
             return evidence | not_run(error)
-        found = checked(verdict, "the model", source.architecture)
-        rounded = None
-        if verdict.relative_float64 is not None:  # else the outputs say nothing
-            kept, _, reason = judge(change(source, transform(element, source)), verdict.noise_float64)
-            rounded = None if kept else reason
-    return evidence | {"verification": found | {"rounded": rounded}}
+    return evidence | {"verification": checked(verdict, "the model", source.architecture)}
+
+
+def evidence_of_file(element: Element, source: Checkpoint) -> dict:
+    """The same of a model that is written, which its dtypes may not hold.
+
+    Raises:
+        InputError: rounded to them, it computes another function.
+    """
+    evidence = evidence_of(element, source)
+    found = evidence["verification"]
+    if found is None or found["relative_float64"] is None:  # not run, or its outputs say nothing
+        return evidence
+    with bars.status("verifying the file's function"):
+        kept, _, reason = judge(change(source, transform(element, source)), found["noise_float64"])
+    if kept is False:
+        raise InputError(
+            f"{source.label}, moved and rounded to the dtypes of its file, computes another function ({reason}); "
+            "convert the models to a wider dtype first, or match with --symmetry residual-order, which leaves norms as "
+            "they are"
+        )
+    return evidence | {"verification": found | ({} if kept else {"same": None, "rounded": reason})}
 
 
 def not_run(error: InputError) -> dict[str, Any]:
