@@ -41,7 +41,9 @@ def process(program, *arguments, **environment):
     return subprocess.run(command, capture_output=True, text=True, env=os.environ | environment)
 
 
-@pytest.mark.parametrize(XX)
+@pytest.mark.parametrize(
+    ("verb", "number"), [("match", signal.SIGINT), ("merge", signal.SIGTERM), ("merge", signal.SIGHUP)]
+)
 def test_interrupted(tmp_path, verb, number):
     source, anchor = pair(tmp_path, CASE)
     old = tmp_path / "out" / "old.txt"
