@@ -10,8 +10,8 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from adapter_folders import BERT, VIT, base, change, function, lora
-from cobasin.adapters.folder import CONFIG_FILE, WEIGHTS_FILE, is_adapter
-from cobasin.errors import NotProbed
+from cobasin.adapters.folder import CONFIG_FILE, WEIGHTS_FILE, is_adapter, load_adapter
+from cobasin.errors import InputError, NotProbed
 from command_line import edit_json, refused, run
 from model_folders import assert_bitwise
 from tiny_models import model
@@ -206,6 +206,12 @@ def test_files_that_cannot_be_used(matched, tmp_path):
 
 def test_a_folder_with_a_model_and_an_adapter_is_refused(matched, tmp_path):
     assert is_adapter(matched / "lora")
+    line = refused(tmp_path, "inspect", matched / "lora")
+    assert "has no config.json; expected the folder of a Hugging Face model, this is that of an adapter" in line
+    with pytest.raises(
+        InputError, match="has no adapter_config.json; expected the folder of an adapter, this is that of"
+    ):
+        load_adapter(matched / "base")
     shutil.copytree(matched / "lora", tmp_path / "both")
     for name in ("config.json", "model.safetensors"):
         shutil.copy(matched / "base" / name, tmp_path / "both")

@@ -149,7 +149,7 @@ def test_values_that_do_not_fit_the_dtype(tmp_path):
 
 def test_a_folder_without_config(folders):
     (folders[0] / "config.json").unlink()
-    refused_by_both(*folders, f"{folders[0]}: has no config.json; expected a Hugging Face model folder")
+    refused_by_both(*folders, f"{folders[0]}: has no config.json; expected the folder of a Hugging Face model")
 
 
 @pytest.mark.parametrize(

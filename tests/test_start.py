@@ -25,6 +25,11 @@ def test_imported(program):
     assert done.stdout.splitlines()[-1] == "imported:"
 
 
+def test_the_package_runs_as_the_command():
+    done = subprocess.run([sys.executable, "-m", "cobasin", "--version"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, f"cobasin {cobasin.__version__}\n")
+
+
 @pytest.mark.parametrize("name", cobasin.__all__)
 def test_every_public_name_is_there(name):
     assert getattr(cobasin, name).__name__ == name

@@ -264,8 +264,11 @@ def _parse_config(content: dict[str, Any], label: str, folder: Path | None = Non
 def _architecture(config: PreTrainedConfig, label: str) -> str:
     names = config.architectures
     if not isinstance(names, list) or not names or not isinstance(names[0], str):
+        from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
+
+        example = MODEL_MAPPING_NAMES.get(config.model_type, "BertModel")
         raise InputError(
             f"{label}: the config does not name the model's class; add it to config.json, "
-            f'for example "architectures": ["BertModel"]'
+            f'for example "architectures": ["{example}"], or the one with the file\'s head'
         )
     return names[0]

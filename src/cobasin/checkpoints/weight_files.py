@@ -106,7 +106,12 @@ def describe(tensors: Any, shard: str, label: str) -> dict[str, Header]:
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in `path`; raises InputError if it is missing, unreadable or something else."""
     if not path.exists():
-        raise InputError(f"{path.parent}: has no {path.name}; expected a Hugging Face model folder")
+        wanted, other = (
+            ("an adapter", "a model") if path.name == ADAPTER_FILE else ("a Hugging Face model", "an adapter")
+        )
+        mistaken = (path.parent / ("config.json" if path.name == ADAPTER_FILE else ADAPTER_FILE)).exists()
+        hint = f", this is that of {other}" if mistaken else ""
+        raise InputError(f"{path.parent}: has no {path.name}; expected the folder of {wanted}{hint}")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

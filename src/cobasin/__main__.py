@@ -1,0 +1,5 @@
+"""``python -m cobasin``: the command line."""
+
+from cobasin.cli import main
+
+main()
