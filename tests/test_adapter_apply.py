@@ -208,9 +208,7 @@ def test_a_folder_with_a_model_and_an_adapter_is_refused(matched, tmp_path):
     assert is_adapter(matched / "lora")
     line = refused(tmp_path, "inspect", matched / "lora")
     assert "has no config.json; expected the folder of a Hugging Face model, this is that of an adapter" in line
-    with pytest.raises(
-        InputError, match="has no adapter_config.json; expected the folder of an adapter, this is that of"
-    ):
+    with pytest.raises(InputError, match=r"has no adapter_config\.json; expected the folder of an adapter, this is"):
         load_adapter(matched / "base")
     shutil.copytree(matched / "lora", tmp_path / "both")
     for name in ("config.json", "model.safetensors"):

@@ -106,11 +106,10 @@ def describe(tensors: Any, shard: str, label: str) -> dict[str, Header]:
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in `path`; raises InputError if it is missing, unreadable or something else."""
     if not path.exists():
-        wanted, other = (
-            ("an adapter", "a model") if path.name == ADAPTER_FILE else ("a Hugging Face model", "an adapter")
-        )
-        mistaken = (path.parent / ("config.json" if path.name == ADAPTER_FILE else ADAPTER_FILE)).exists()
-        hint = f", this is that of {other}" if mistaken else ""
+        wanted, other, its = "a Hugging Face model", "an adapter", ADAPTER_FILE
+        if path.name == ADAPTER_FILE:
+            wanted, other, its = "an adapter", "a model", "config.json"
+        hint = f", this is that of {other}" if (path.parent / its).exists() else ""
         raise InputError(f"{path.parent}: has no {path.name}; expected the folder of {wanted}{hint}")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
