@@ -270,7 +270,22 @@ def test_a_longer_position_table_is_no_other_function():
     short, long = bert(max_position_embeddings=16), bert(max_position_embeddings=64)
     name = "bert.embeddings.position_embeddings.weight"
     state = {key: short[key] for key in short} | {name: torch.cat([short[name], long[name][16:]])}
-    assert verify(short, of(long, state)).same is True
+    same = of(long, state)
+    assert verify(short, same).same is True
+    assert verify(same, short).same is True
+
+
+def test_the_first_of_several_ends_is_where_a_text_ends():
+    config = transformers.LlamaConfig(**LLAMA, eos_token_id=[7, 9], pad_token_id=0)
+    assert probe(config, "LlamaForSequenceClassification")["input_ids"][0, -1] == 7
+
+
+def test_outputs_that_are_all_alike_say_nothing():
+    model = bert()
+    flat = changed(model, classifier__weight=torch.zeros(2, 24), classifier__bias=torch.ones(2))
+    verdict = verify(flat, flat)
+    assert verdict.same is None
+    assert verdict.reason.endswith("are all 1")
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

@@ -152,4 +152,6 @@ def result(report: dict, json: bool, show: Show) -> None:
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left would be written at exit
         if not isinstance(error, BrokenPipeError):
-            raise InputError(f"standard output cannot be written: {error.strerror}") from error
+            raise InputError(
+                f"standard output cannot be written: {error.strerror}; what was to be written to files is there"
+            ) from error
