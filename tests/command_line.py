@@ -49,7 +49,7 @@ def run(*arguments):
         return headers, lambda name: reads.append(name) or read(name)
 
     out, err, code = io.StringIO(), io.StringIO(), 0
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     with (
         patch.object(sys, "argv", ["cobasin", *map(str, arguments)]),
         patch.dict(os.environ),

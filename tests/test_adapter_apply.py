@@ -189,6 +189,14 @@ def test_tensors_that_cannot_be_used(matched, tmp_path, edit, text):
     assert text in refused(tmp_path, "apply", matched / "new", adapter, "--out", tmp_path / "out", unread=False)
 
 
+def test_a_base_that_is_not_named(matched, tmp_path):
+    adapter = tmp_path / "lora"
+    shutil.copytree(matched / "lora", adapter)
+    edit_json(adapter / CONFIG_FILE, lambda config: config.update(base_model_name_or_path=""))
+    call = ("apply", matched / "new", adapter, "--base", matched / "base", "--out", tmp_path / "out")
+    assert run(*call).code == 0
+
+
 def test_files_that_cannot_be_used(matched, tmp_path):
     adapter = tmp_path / "lora"
     shutil.copytree(matched / "lora", adapter)

@@ -18,12 +18,13 @@ from test_resume import assert_same_files
 CASE = "bert/BertForMaskedLM"
 # Sends itself a signal as soon as three tensors are written.
 STOPPED = """
-import os, sys
+import os, signal, sys
 from contextlib import contextmanager
 from cobasin import cli
 from cobasin.presenting import progress
 
 number, written = int(sys.argv.pop(1)), []
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which a suite may run without
 
 @contextmanager
 def bar(text, total):

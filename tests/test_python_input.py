@@ -1,7 +1,9 @@
 """What the Python API is given by mistake is refused in one line, as on the command line."""
 
 import json
+from pathlib import PurePath
 
+import numpy as np
 import pytest
 import torch
 
@@ -47,7 +49,8 @@ def sparse():
         (lambda a, b: cobasin.transport(a, a, b, element=5), "5: expected an Element"),
         (lambda a, b: cobasin.transport(a, a, b, scale="x"), "scale x: expected a finite number"),
         (lambda a, b: cobasin.verify(a, b, "x"), "tolerance x: expected a finite number"),
-        (lambda *models: cobasin.loss_plane(models, None), "a plane goes through three models, got 2"),
+        (lambda *models: cobasin.loss_plane(models, None), "a plane goes through three models, got "),
+        (lambda *_: cobasin.loss_plane(None, None), "a plane goes through three models, got None"),
         (lambda *_: cobasin.load_adapter(5), "5: expected a path"),
         (lambda *_: cobasin.load(""), "'': expected a path"),
         (lambda *_: cobasin.Element.load(5), "5: expected a path"),
@@ -57,6 +60,15 @@ def sparse():
 def test_refused(call, message):
     with pytest.raises(InputError, match=message):
         call(checkpoint(CASE, 0), checkpoint(CASE, 1))
+
+
+def test_numbers_and_paths_of_other_libraries_are_taken(tmp_path):
+    a, b = checkpoint(CASE, 0), checkpoint(CASE, 1)
+    assert cobasin.verify(a, a, np.float32(0.5)).same is True
+    element = cobasin.match(a, b, "ffn")
+    assert cobasin.merge([a, b], symmetry="none", weights=np.array([1, 3])).weights == [0.25, 0.75]
+    element.save(PurePath(tmp_path / "element"))
+    assert cobasin.Element.load(PurePath(tmp_path / "element")).values.keys() == element.values.keys()
 
 
 def test_an_element_is_read_from_the_folder_of_its_model(tmp_path):

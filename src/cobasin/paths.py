@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from cobasin.errors import InputError, shown
@@ -18,7 +19,7 @@ def expanded(path: str | Path) -> Path:
     Raises:
         InputError: there is no such user; it is empty, or no path.
     """
-    if not isinstance(path, (str, Path)) or not str(path):
+    if not isinstance(path, (str, os.PathLike)) or not str(path):
         raise InputError(f"{shown(path)}: expected a path")
     try:
         return Path(path).expanduser()

@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from numbers import Real
 from typing import Any
 
 import torch
@@ -70,7 +71,7 @@ def verify(a: Any, b: Any, tolerance: float | None = None) -> Verdict:
             tensor, a class that transformers does not have, tensors that do not fill it, an input of unknown kind, a
             model that does not run on them.
     """
-    if tolerance is not None and not (isinstance(tolerance, (int, float)) and 0 <= tolerance < math.inf):
+    if tolerance is not None and not (isinstance(tolerance, Real) and 0 <= tolerance < math.inf):
         raise InputError(f"tolerance {tolerance}: expected a finite number that is not negative")
     a, b = load(a), load(b)
     for checkpoint in (a, b):
@@ -98,7 +99,7 @@ def verify(a: Any, b: Any, tolerance: float | None = None) -> Verdict:
         noise = _rounding_noise(a, b, inputs, left)
         same, limit, reason = judge(relative, noise)
     else:
-        noise, limit, same = None, tolerance, relative <= tolerance
+        noise, limit, same = None, float(tolerance), bool(relative <= tolerance)
         reason = f"relative difference {relative:.1e}, {'within' if same else 'above'} {tolerance:.1e}"
     return Verdict(
         same=same,

@@ -267,6 +267,7 @@ def _architecture(config: PreTrainedConfig, label: str) -> str:
         from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
         example = MODEL_MAPPING_NAMES.get(config.model_type, "BertModel")
+        example = example if isinstance(example, str) else example[0]
         raise InputError(
             f"{label}: the config does not name the model's class; add it to config.json, "
             f'for example "architectures": ["{example}"], or the one with the file\'s head'

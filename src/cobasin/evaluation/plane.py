@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from cobasin.checkpoints.checkpoint import load
-from cobasin.errors import InputError
+from cobasin.errors import InputError, shown
 from cobasin.evaluation.blend import Blend
 from cobasin.evaluation.path import finite
 
@@ -75,8 +75,8 @@ def loss_plane(
         InputError: fewer than three points a side; not three models; the models lie on one line; as `loss_path`.
     """
     check_grid(grid)
-    if len(models) != 3:
-        raise InputError(f"a plane goes through three models, got {len(models)}")
+    if not isinstance(models, Sequence) or len(models) != 3:
+        raise InputError(f"a plane goes through three models, got {shown(models)}")
     opened = [load(model) for model in models]
     blend = Blend(opened, device)
     along, across = [-1.0, 1.0, 0.0], [-1.0, 0.0, 1.0]

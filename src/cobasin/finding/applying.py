@@ -35,7 +35,7 @@ def transform(element: Element, source: Any, dtype: torch.dtype | None = None) -
 
     Raises:
         InputError: for a model of another type than the element's, or one that cannot be written in its norms; for a
-            dtype that has no fractions.
+            dtype that has no fractions, and what is no element.
     """
     typed = typed_for(check_element(element), source)
     check_dtype(dtype)

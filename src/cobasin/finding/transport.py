@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,7 @@ def transport(
     Raises:
         InputError: for models that do not fit each other or the element; for a scale that is not finite.
     """
-    if not isinstance(scale, (int, float)) or not math.isfinite(scale):
+    if not isinstance(scale, Real) or not math.isfinite(scale):
         raise InputError(f"scale {scale}: expected a finite number")
     source, learned, target = (Typed.of(load(model)) for model in (base, tuned, new))
     _check_alike(source, learned)

@@ -284,6 +284,10 @@ def shares(weights: Sequence[float], count: int) -> list[float]:
     """Weights, one a model."""
     if len(weights) != count:
         raise InputError(f"{len(weights)} weights for {count} models; give one a model")
-    if not all(isinstance(weight, (int, float)) and math.isfinite(weight) for weight in weights):
+    try:
+        numbers = [float(weight) for weight in weights]
+    except (TypeError, ValueError):
+        numbers = [math.nan]
+    if not all(map(math.isfinite, numbers)):
         raise InputError(f"weights {list(weights)}: expected finite numbers")
-    return list(map(float, weights))
+    return numbers

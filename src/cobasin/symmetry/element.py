@@ -110,7 +110,7 @@ class Element:
         """The element that acts like this one and then like ``then``.
 
         Raises:
-            InputError: for elements of different architectures or different forms.
+            InputError: for elements of different architectures or different forms, and what is no element.
         """
         if self.form != check_element(then).form:
             raise InputError(
@@ -132,7 +132,11 @@ class Element:
         return worst_by_space(figures)
 
     def save(self, path: str | Path) -> None:
-        """Write the element as safetensors, with the spec it belongs to in the metadata, to a file or into a folder."""
+        """Write the element as safetensors, with the spec it belongs to in the metadata, to a file or into a folder.
+
+        Raises:
+            InputError: for what is no path.
+        """
         tensors = {f"value/{key_text(key)}/{part}": t for key, v in self.values.items() for part, t in v.items()}
         for side, gauge in (("source", self.source), ("target", self.target)):
             tensors |= {f"{side}/{name}": tensor for name, tensor in (gauge or {}).items()}

@@ -45,7 +45,7 @@ def apply_to_folder(element_path: str, model: str, out: Path, base: str | None, 
     if is_adapter(model):
         adapter = load_adapter(model)
         check_output(out, overwrite, [adapter.folder, folder])
-        check_read(out, [path, base, adapter.config.get("base_model_name_or_path")])
+        check_read(out, [path, base, adapter.config.get("base_model_name_or_path") or None])
         if element.spec.architecture == LORA:
             if base is not None:
                 raise InputError(

@@ -78,12 +78,15 @@ def evidence_of_file(element: Element, source: Checkpoint) -> dict:
     if found is None or found["relative_float64"] is None:  # not run, or its outputs say nothing
         return evidence
     with bars.status("verifying the file's function"):
-        kept, _, reason = judge(change(source, transform(element, source)), found["noise_float64"])
+        try:
+            kept, _, reason = judge(change(source, transform(element, source)), found["noise_float64"])
+        except NotProbed as error:
+            return evidence | not_run(error)
     if kept is False:
         raise InputError(
             f"{source.label}, moved and rounded to the dtypes of its file, computes another function ({reason}); "
-            "convert the models to a wider dtype first, or match with --symmetry residual-order, which leaves norms as "
-            "they are"
+            "convert the models to a wider dtype first, or match with symmetries that leave norms as they are "
+            "(residual-order in place of residual)"
         )
     return evidence | {"verification": found | ({} if kept else {"same": None, "rounded": reason})}
 
