@@ -169,6 +169,11 @@ def test_a_matched_model_that_its_dtype_does_not_hold_is_told_or_refused(tmp_pat
     line = refused(tmp_path, "match", source, anchor, "--out", tmp_path / "farther", unread=False)
     assert "moved and rounded to the dtypes of its file, computes another function (relative difference" in line
     assert run("match", source, anchor, "--out", tmp_path / "near-again", "--symmetry", "residual-order").code == 0
+    wide = pair(tmp_path / "wide", "gpt2/GPT2LMHeadModel", torch.float64)
+    edit_tensors(wide[1], outlying(1000.0))
+    assert run("match", *wide, "--out", tmp_path / "held").code == 0
+    line = refused(tmp_path, "apply", tmp_path / "held", source, "--out", tmp_path / "farther", unread=False)
+    assert "moved and rounded to the dtypes of its file, computes another function" in line
 
 
 def test_outputs_that_say_nothing_are_told_once(tmp_path):
