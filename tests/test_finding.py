@@ -249,10 +249,14 @@ def test_many_models():
     [
         (GPT2, {"method": "psychic"}, "'psychic' is unknown; expected one of weights, activations, learned"),
         (GPT2, {"data": []}, "method weights reads no data"),
-        (GPT2, {"method": "learned", "steps": 0}, "steps 0, seed 0: expected whole numbers"),
-        (GPT2, {"method": "activations", "samples": 0}, "samples 0, steps"),
-        (GPT2, {"method": "activations", "seed": 1 << 63}, r"a seed from 0 to 2\^63 - 1"),
-        (GPT2, {"method": "activations", "seed": 1 << 63, "data": rows()}, r"a seed from 0 to 2\^63 - 1"),
+        (GPT2, {"method": "learned", "steps": 0}, "steps 0: expected a whole number from 1"),
+        (GPT2, {"method": "activations", "samples": 0}, "samples 0: expected a whole number from 1"),
+        (GPT2, {"method": "activations", "seed": 1 << 63}, r"expected a whole number from 0 to 2\^63 - 1"),
+        (
+            GPT2,
+            {"method": "activations", "seed": 1 << 63, "data": rows()},
+            r"expected a whole number from 0 to 2\^63 - 1",
+        ),
         (GPT2, {"method": "learned", "symmetry": "ffn"}, "symmetry 'ffn' frees only orders here"),
         (GPT2, {"method": "learned", "data": rows(1)}, "1 is too few"),
         (VIT, {"method": "learned", "samples": 1}, "1 is too few"),

@@ -268,10 +268,6 @@ def test_a_loss_that_is_not_finite_is_said(pair, tmp_path, monkeypatch):
         (("--points", 1), "1 points on the path: expected an odd number"),
         (("--grid", 2), "2 points a side of the plane: expected 3 or more"),
         (("--match", "none"), "'none' is unknown; expected full, gl, paper"),
-        (
-            ("--match", "residual,residual-order"),
-            "residual turns the stream, residual-order reorders it",
-        ),
         (("--samples", 0), "expected whole numbers from 1 on"),
         (("--batch-size", 0), "expected whole numbers from 1 on"),
         (("--seed", 1 << 63), "a seed from 0 to 2^63 - 1"),

@@ -63,12 +63,21 @@ def gemma3(request: Request) -> Spec:
     return gemma_sandwich(request, normed_basis(head_width(config), shared=True), attention)
 
 
-@declares("Olmo3", "olmo3", "Model", "ForCausalLM", "ForSequenceClassification")
-@declares("Olmo2", "olmo2", "Model", "ForCausalLM", "ForSequenceClassification")
-def olmo2(request: Request) -> Spec:
-    """OLMo 2 and 3: norms behind attention and FFN only, and over all queries and all keys of a layer."""
+def _olmo(request: Request, keys: tuple[str, ...] = ()) -> Spec:
+    """Norms behind attention and FFN only, and over all queries and all keys of a layer."""
     config = request.config
     attention = normed_projections(config.attention_bias, shared=False)
     basis = normed_basis(head_width(config), shared=False)
-    keys = ("sliding_window", "layer_types")  # of OLMo 3
     return rmsnorm_decoder(request, basis, attention, gated(), pre_norms=(), post_norms=POST_NORMS, keys=keys)
+
+
+@declares("Olmo2", "olmo2", "Model", "ForCausalLM", "ForSequenceClassification")
+def olmo2(request: Request) -> Spec:
+    """OLMo 2."""
+    return _olmo(request)
+
+
+@declares("Olmo3", "olmo3", "Model", "ForCausalLM", "ForSequenceClassification")
+def olmo3(request: Request) -> Spec:
+    """OLMo 3: in most layers a window slides."""
+    return _olmo(request, ("sliding_window", "layer_types"))

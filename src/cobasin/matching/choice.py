@@ -54,8 +54,6 @@ class Choice:
                 f"symmetry {symmetry!r}: {unknown[0]!r} is unknown; expected full, gl, paper, or a list out of "
                 f"{', '.join(WORDS)}"
             )
-        if {"residual", "residual-order"} <= set(words):
-            raise InputError(f"symmetry {symmetry!r}: residual turns the stream, residual-order reorders it; take one")
         free = set(words) if chosen is None else set(words) - {"residual", "residual-order"}
         parts = frozenset("residual" if word == "residual-order" else word for word in free)
         return cls(parts, folded="residual" in free, general=symmetry == "gl", layers=chosen)
