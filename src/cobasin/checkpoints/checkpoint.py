@@ -157,10 +157,16 @@ def _from_folder(folder: Path, label: str) -> Checkpoint:
             f"of these; delete {ADAPTER_FILE} where it is merged already, else give the adapter a folder of its own"
         )
     if (folder / "modules.json").is_file() and _headless(architecture, headers):
-        from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
-
-        architecture = str(MODEL_MAPPING_NAMES.get(config.model_type, architecture))
+        architecture = _bare(config, architecture)
     return Checkpoint(label, config, architecture, headers, read, folder, stored=True)
+
+
+def _bare(config: PreTrainedConfig, default: str) -> str:
+    """The class of a config's models without a head; the first, where there are several."""
+    from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
+
+    found = MODEL_MAPPING_NAMES.get(config.model_type, default)
+    return found if isinstance(found, str) else found[0]
 
 
 def _headless(architecture: str, headers: Mapping[str, Header]) -> bool:
@@ -264,12 +270,8 @@ def _parse_config(content: dict[str, Any], label: str, folder: Path | None = Non
 def _architecture(config: PreTrainedConfig, label: str) -> str:
     names = config.architectures
     if not isinstance(names, list) or not names or not isinstance(names[0], str):
-        from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
-
-        example = MODEL_MAPPING_NAMES.get(config.model_type, "BertModel")
-        example = example if isinstance(example, str) else example[0]
         raise InputError(
             f"{label}: the config does not name the model's class; add it to config.json, "
-            f'for example "architectures": ["{example}"], or the one with the file\'s head'
+            f'for example "architectures": ["{_bare(config, "BertModel")}"], or the one with the file\'s head'
         )
     return names[0]

@@ -58,8 +58,9 @@ def transform_adapter(
         dtype: of the result; the adapter's own by default.
 
     Raises:
-        InputError: where the adapter does not fit, where its move needs the base and it is not given, and where no
-            adapter of its kind computes the same on the new base; names the tensor.
+        InputError: for what is no element, or no dtype of real numbers; where the adapter does not fit, where its
+            move needs the base and it is not given, and where no adapter of its kind computes the same on the new
+            base; names the tensor.
     """
     adapter = load_adapter(adapter)
     check_dtype(dtype)

@@ -78,10 +78,7 @@ def evidence_of_file(element: Element, source: Checkpoint) -> dict:
     if found is None or found["relative_float64"] is None:  # not run, or its outputs say nothing
         return evidence
     with bars.status("verifying the file's function"):
-        try:
-            kept, _, reason = judge(change(source, transform(element, source)), found["noise_float64"])
-        except NotProbed as error:
-            return evidence | not_run(error)
+        kept, _, reason = judge(change(source, transform(element, source)), found["noise_float64"])
     if kept is False:
         raise InputError(
             f"{source.label}, moved and rounded to the dtypes of its file, computes another function ({reason}); "
