@@ -103,6 +103,18 @@ def test_ties_counts_a_tie_of_the_signs_as_positive():
     assert result.tolist() == [2.0, -3.0]
 
 
+@pytest.mark.parametrize("weight", [(0.01, 0.15, -0.16), (0.1, 0.2, -0.3), (1e9, 2e9, -3e9)])
+def test_ties_is_not_divided_by_what_rounding_leaves_of_weights_that_cancel(weight):
+    base, others = torch.zeros(1), list(torch.tensor([[1.0], [1.0], [-1.0]]))  # all count: their products are positive
+    result = ties(base, others, weight=weight, density=(1.0,) * 3, normalize=True)
+    assert float(result) == pytest.approx(sum(map(abs, weight)))
+
+
+def test_ties_divides_by_a_small_weight_that_counts_alone():
+    base, others = torch.zeros(1), [torch.tensor([0.0]), torch.tensor([2.0])]
+    assert float(ties(base, others, weight=(1.0, 1e-9), density=(1.0, 1.0), normalize=True)) == pytest.approx(2.0)
+
+
 @pytest.mark.parametrize("function", [dare_linear, dare_ties])
 def test_dare_depends_on_its_generator_only(function):
     base, others = models((40, 30))

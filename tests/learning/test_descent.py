@@ -1,6 +1,7 @@
 """Gradient descent that stops by itself and goes on where it was interrupted."""
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -16,6 +17,8 @@ from cobasin.data import Batch
 from cobasin.data.batches import Batches
 from cobasin.errors import InputError
 from cobasin.learning.descent import descend, hold_out
+
+FEW = {"rate": 0.2, "seed": 0, "look": 99, "patience": 9}
 
 
 class Interrupted(Exception):
@@ -118,6 +121,27 @@ def test_an_overflow_in_the_middle_ends_it_and_one_at_the_start_is_refused():
     bad = [Batch({"x": batch.inputs["x"] * torch.inf}, batch.labels) for batch in rows()]
     with pytest.raises(InputError, match="they overflow"):
         run(batches=bad)
+
+
+def test_an_overflow_on_what_is_held_out_ends_it_and_the_best_is_given_back():
+    weight = torch.zeros((), requires_grad=True)
+    seen = iter([1.0, 0.5, math.nan, 0.1])
+    losses = descend(
+        [weight], lambda batch, _: (weight - 1).square(), lambda: next(seen), rows(), **FEW | {"look": 1, "steps": 9}
+    )
+    assert losses == [1.0, 0.5]
+    assert weight.item() == pytest.approx(FEW["rate"])  # where it stood then: after one step of Adam
+
+
+def test_a_short_run_warms_up_in_a_fifth_of_it():
+    weight, taken = torch.zeros((), requires_grad=True), []
+
+    def loss(batch, generator):
+        taken.append(weight.item())
+        return (weight - 100).square()
+
+    descend([weight], loss, lambda: 1.0, rows(), **FEW | {"steps": 5})
+    assert taken[1] == pytest.approx(FEW["rate"])  # a step of Adam is as long as its rate: the first has all of it
 
 
 @pytest.mark.parametrize("batches", [rows(), data_set()], ids=["made up", "data"])

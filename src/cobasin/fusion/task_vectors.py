@@ -19,8 +19,7 @@ from cobasin.fusion.registry import method
 
 Density = Annotated[float, Gt(0), Le(1)]
 
-NO_WEIGHT = 1e-8
-"""Weights whose sum is smaller are not divided by it."""
+NO_WEIGHT = 1e-6  # of all weights: no less is divided by, as rounding to float32 leaves up to so much where some cancel
 
 
 @method("task_arithmetic", reference="Ilharco et al., Editing models with task arithmetic, ICLR 2023", elementwise=True)
@@ -140,7 +139,12 @@ def _task_vectors(base: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, list
 
 
 def _sum(deltas: Sequence[Tensor], weight: Sequence[float], normalize: bool) -> Tensor:
-    return linear(deltas, weight=tuple(weight), normalize=normalize and abs(sum(weight)) >= NO_WEIGHT)
+    return linear(deltas, weight=tuple(weight), normalize=normalize and abs(sum(weight)) > _nothing(weight))
+
+
+def _nothing(weight: Sequence[float]) -> float:
+    """The sum of some of these weights that is none; weights of one sign do not cancel."""
+    return NO_WEIGHT * sum(map(abs, weight)) if min(weight) < 0 else 0.0
 
 
 def _agreed_sum(deltas: Sequence[Tensor], weight: Sequence[float], normalize: bool) -> Tensor:
@@ -153,7 +157,7 @@ def _agreed_sum(deltas: Sequence[Tensor], weight: Sequence[float], normalize: bo
     merged = linear(agreeing, weight=ones, normalize=False).mul_(majority)
     if normalize:
         counted = linear([one.sign_() for one in agreeing], weight=tuple(weight), normalize=False)
-        counted = hardshrink(counted, NO_WEIGHT)
+        counted = hardshrink(counted, _nothing(weight))
         merged /= counted + (1 - counted.sign().abs_())  # by one where nothing counts
     return merged
 
