@@ -2,7 +2,7 @@
 
 import transformers as T
 
-from families import ANSWERING_HEADS, CHANGES, FAILS, KEEPS, SMALL
+from families import ANSWERING_HEADS, CHANGES, FAILS, KEEPS, SHAPES, SMALL
 
 _ALBERT = {**SMALL, "embedding_size": 10, "num_hidden_layers": 3}
 
@@ -20,6 +20,14 @@ FAMILIES = {
         ANSWERING_HEADS,
         T.XLMRobertaConfig,
         {**SMALL, "pad_token_id": 1},
+    ),
+    "camembert": ("Camembert", ANSWERING_HEADS, T.CamembertConfig, {**SMALL, "pad_token_id": 1}),
+    "mpnet": ("MPNet", ANSWERING_HEADS, T.MPNetConfig, SMALL),
+    "mpnet-untied-relu": (
+        "MPNet",
+        ("ForMaskedLM",),
+        T.MPNetConfig,
+        {**SMALL, "tie_word_embeddings": False, "hidden_act": "relu"},
     ),
     "distilbert": (
         "DistilBert",
@@ -79,6 +87,8 @@ KEYS = {
     "bert/BertForMaskedLM": _BERT_KEYS,
     "roberta/RobertaForMaskedLM": _ROBERTA_KEYS,
     "xlm-roberta/XLMRobertaForMaskedLM": _ROBERTA_KEYS,
+    "camembert/CamembertForMaskedLM": _ROBERTA_KEYS,
+    "mpnet/MPNetForMaskedLM": {**_KEYS, "num_attention_heads": (2, SHAPES)},  # of the position bias
     "distilbert/DistilBertForMaskedLM": {
         **_NO_DECODER_KEYS,
         "n_heads": (2, CHANGES),
@@ -92,6 +102,8 @@ TIED = (
     "bert/BertForPreTraining",
     "roberta/RobertaForMaskedLM",
     "xlm-roberta/XLMRobertaForMaskedLM",
+    "camembert/CamembertForMaskedLM",
+    "mpnet/MPNetForMaskedLM",
     "distilbert/DistilBertForMaskedLM",
     "electra/ElectraForMaskedLM",
     "albert/AlbertForMaskedLM",

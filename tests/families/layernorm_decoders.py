@@ -2,7 +2,7 @@
 
 import transformers as T
 
-from families import CAUSAL_KEYS, CHANGES, DECODER_HEADS, LINEAR_ROPE, PADDING_KEYS, SHAPES, SMALL, UNCOVERED
+from families import CAUSAL_KEYS, CHANGES, DECODER_HEADS, KEEPS, LINEAR_ROPE, PADDING_KEYS, SHAPES, SMALL, UNCOVERED
 
 _PAD = {**SMALL, "pad_token_id": 0}
 _ROPE = {"rope_type": "default", "rope_theta": 10000.0}
@@ -39,6 +39,22 @@ FAMILIES = {
             "n_inner": 20,
             "n_positions": 32,
             "rotary_dim": 4,
+            "pad_token_id": 0,
+        },
+    ),
+    "gptneo": (
+        "GPTNeo",
+        ("ForCausalLM", *DECODER_HEADS),
+        T.GPTNeoConfig,
+        {
+            "vocab_size": 40,
+            "hidden_size": 24,
+            "num_layers": 2,
+            "num_heads": 4,
+            "intermediate_size": 20,
+            "max_position_embeddings": 32,
+            "attention_types": [[["global", "local"], 1]],
+            "window_size": 3,
             "pad_token_id": 0,
         },
     ),
@@ -101,7 +117,7 @@ FAMILIES = {
     ),
 }
 # softmax
-FLOAT32_PARTS: tuple[str, ...] = ("gptj", "bloom")
+FLOAT32_PARTS: tuple[str, ...] = ("gptj", "gptneo/", "bloom")
 
 _OTHER_ROPE = {"rope_parameters": (LINEAR_ROPE | {"partial_rotary_factor": 0.7}, CHANGES)}
 _NORM_KEYS = {**CAUSAL_KEYS, "hidden_act": ("relu", CHANGES), "layer_norm_eps": (0.1, CHANGES)}
@@ -126,6 +142,15 @@ KEYS = {
         "layer_norm_epsilon": (0.1, CHANGES),
     },
     "gptj/GPTJForSequenceClassification": PADDING_KEYS,
+    "gptneo/GPTNeoForCausalLM": {
+        "is_causal": (False, KEEPS),  # a mask of its own is added
+        "num_heads": (2, CHANGES),
+        "activation_function": ("relu", CHANGES),
+        "layer_norm_epsilon": (0.1, CHANGES),
+        "attention_layers": (["global", "global"], CHANGES),  # made of attention_types where it is missing
+        "window_size": (2, CHANGES),
+    },
+    "gptneo/GPTNeoForSequenceClassification": PADDING_KEYS,
     "opt/OPTForCausalLM": {
         **CAUSAL_KEYS,
         "num_attention_heads": (2, CHANGES),
@@ -168,5 +193,6 @@ TIED = (
     "opt/OPTForCausalLM",
     "opt-350m/OPTForCausalLM",
     "bloom/BloomForCausalLM",
+    "gptneo/GPTNeoForCausalLM",
     "falcon-rw/FalconForCausalLM",
 )

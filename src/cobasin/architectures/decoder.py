@@ -1,10 +1,10 @@
-"""GPT-2: a pre-LayerNorm decoder with learned positions."""
+"""GPT-2 and GPT-Neo: pre-LayerNorm decoders with learned positions."""
 
 from __future__ import annotations
 
 from cobasin.architectures import Request, declares
-from cobasin.architectures.layernorm_decoder import layer_norm_decoder, layers_of
-from cobasin.architectures.parts import LAYER, attention, conv1d, neurons, output_head, require
+from cobasin.architectures.layernorm_decoder import layer_norm_decoder, layers_of, separate_attention
+from cobasin.architectures.parts import LAYER, attention, conv1d, linear, neurons, output_head, require
 from cobasin.symmetry.gauges import KeyBias, ValueBias
 from cobasin.symmetry.spec import Space, Spec
 
@@ -45,5 +45,39 @@ def gpt2(request: Request) -> Spec:
             "scale_attn_weights",
             "scale_attn_by_inverse_layer_idx",
         ),
+        "transformer.",
+    )
+
+
+@declares("GPTNeo", "gpt_neo", "Model", "ForCausalLM", "ForSequenceClassification", "ForTokenClassification")
+def gpt_neo(request: Request) -> Spec:
+    """GPT-Neo: projections without a bias, but for the output's; every other layer sees a window only."""
+    config, own, mlp = request.config, "h.{layer}.attn.attention", "h.{layer}.mlp"
+    head, ties = output_head(request, "wte.weight", classifier="classifier")
+    width = config.hidden_size // config.num_attention_heads
+    ffn = config.intermediate_size or 4 * config.hidden_size
+    return layer_norm_decoder(
+        request,
+        (head, ties),
+        attention(config.num_attention_heads, width)
+        | {
+            "ffn": Space(ffn, neurons(config.activation_function), LAYER, part="ffn"),
+            "pos": Space(config.max_position_embeddings),
+        },
+        {
+            "wte.weight": "vocab resid",
+            "wpe.weight": "pos resid",
+            **separate_attention(own, "qk", "qk'", biased=False),
+            f"{own}.out_proj.bias": "resid",
+            **linear(f"{mlp}.c_fc", "ffn", "resid"),
+            **linear(f"{mlp}.c_proj", "resid", "ffn'"),
+        },
+        {
+            "h.{layer}.ln_1": tuple(f"{own}.{name}_proj" for name in "qkv"),
+            "h.{layer}.ln_2": (f"{mlp}.c_fc",),
+            "ln_f": layers_of(head),
+        },
+        (),
+        ("num_heads", "activation_function", "layer_norm_epsilon", "attention_layers", "window_size"),
         "transformer.",
     )

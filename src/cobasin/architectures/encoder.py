@@ -1,4 +1,4 @@
-"""Post-LayerNorm encoders: BERT, RoBERTa, XLM-R, DistilBERT.
+"""Post-LayerNorm encoders: BERT, RoBERTa, XLM-R, CamemBERT, DistilBERT.
 
 The gain of a post-norm sits in the residual stream, so one permutation acts on the stream of the whole model.
 A bare encoder shows its stream as output: there it is fixed. That a post-norm ignores the mean of what is written
@@ -95,7 +95,7 @@ def bert_layer(prefix: str) -> dict[str, str]:
 
 
 def bert_spaces(request: Request, layers: tuple[str, ...] = LAYER) -> dict[str, Space]:
-    """Spaces of BERT, RoBERTa and DeBERTa; ``layers`` are the index spaces in a layer's name."""
+    """Spaces of BERT, RoBERTa, MPNet and DeBERTa; ``layers`` are the index spaces in a layer's name."""
     config = request.config
     width = config.hidden_size // config.num_attention_heads
     if config.model_type == "deberta-v2":  # the others ignore the key
@@ -106,7 +106,7 @@ def bert_spaces(request: Request, layers: tuple[str, ...] = LAYER) -> dict[str, 
         "ffn": Space(config.intermediate_size, neurons(config.hidden_act), layers, part="ffn"),
         "vocab": Space(config.vocab_size),
         "pos": Space(config.max_position_embeddings),
-        "type": Space(config.type_vocab_size),
+        "type": Space(getattr(config, "type_vocab_size", 0)),  # MPNet has none
         "label": labels(config),
         "trans": Space(config.hidden_size, Permutation(), part="ffn"),
         "span": Space(2),
@@ -176,17 +176,22 @@ def bert(request: Request) -> Spec:
     return bert_spec(request, *bert_head(request, "pooler.dense", masked), "bert.")
 
 
-@declares("Roberta", "roberta", *HEADS)
-@declares("XLMRoberta", "xlm-roberta", *HEADS)
-def roberta(request: Request) -> Spec:
-    """RoBERTa, XLM-R."""
-    head, ties = token_head(request) | bare_pooler(request, "pooler.dense"), {}
+def roberta_head(request: Request) -> tuple[dict[str, str], dict[str, str]]:
+    """A task head (templates, ties) of RoBERTa and MPNet, whose classifier does not read the pooler."""
     if request.head == "ForSequenceClassification":
-        head = linear("classifier.dense", "pool", "resid") | linear("classifier.out_proj", "label", "pool")
+        return linear("classifier.dense", "pool", "resid") | linear("classifier.out_proj", "label", "pool"), {}
     if request.head == "ForMaskedLM":
         tied = request.config.tie_word_embeddings
-        head, ties = masked_lm(tied, "lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", "lm_head.bias")
-    spec = bert_spec(request, head, ties, "roberta.")
+        return masked_lm(tied, "lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", "lm_head.bias")
+    return token_head(request) | bare_pooler(request, "pooler.dense"), {}
+
+
+@declares("Roberta", "roberta", *HEADS)
+@declares("XLMRoberta", "xlm-roberta", *HEADS)
+@declares("Camembert", "camembert", *HEADS)
+def roberta(request: Request) -> Spec:
+    """RoBERTa, XLM-R, CamemBERT."""
+    spec = bert_spec(request, *roberta_head(request), "roberta.")
     return replace(spec, function_keys=(*spec.function_keys, "pad_token_id"))  # positions are counted from it
 
 

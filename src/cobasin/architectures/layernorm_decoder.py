@@ -27,7 +27,7 @@ from cobasin.symmetry.spec import Space, Spec
 
 HEAD = ("layer", "head")
 BUFFERS = (
-    r"(h|layers)\.\d+\.(attn|attention|self_attn)\.(bias|masked_bias|rotary_emb\.inv_freq|embed_positions)",
+    r"(h|layers)\.\d+\.(attn|attn\.attention|attention|self_attn)\.(bias|masked_bias|rotary_emb\.inv_freq|embed_positions)",
     r"decoder\.version",
 )
 Templates = dict[str, str]
