@@ -199,9 +199,55 @@ OPT = {"hidden_size": 24, "num_attention_heads": 4, "num_hidden_layers": 2, "ffn
 def test_what_texts_have_is_probed(architecture, config, settings, name, row):
     """Special tokens, in a vocabulary of which few rows are seen, and second segments."""
     model = make(architecture, config, {**settings, "vocab_size": 5000})
+    other = with_row(model, name, row)
+    assert verify(model, other).same is False
+    assert not same_on_probes(model, other)
+
+
+def with_row(model: Checkpoint, name: str, row: int) -> Checkpoint:
+    """A copy with another row of a table."""
     moved = model[name].clone()
     moved[row] = torch.randn(24, generator=torch.Generator().manual_seed(0))
-    assert verify(model, of(model, dict(model) | {name: moved})).same is False
+    return of(model, dict(model) | {name: moved})
+
+
+def same_on_probes(*models: Checkpoint) -> bool:
+    """Whether they compute the same, bit by bit, of the probes as they are."""
+    inputs = probe(models[0].config, models[0].architecture)
+    one, other = (outputs(instantiate(model, torch.float64), inputs) for model in models)
+    return one.equal(other)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "config", "settings", "name"),
+    [
+        ("BertModel", "BertConfig", TEXT, "embeddings.word_embeddings.weight"),
+        ("GPT2ForSequenceClassification", "GPT2Config", GPT2, "transformer.wte.weight"),
+        ("LlamaForCausalLM", "LlamaConfig", {**LLAMA, "tie_word_embeddings": False}, "model.embed_tokens.weight"),
+        ("T5Model", "T5Config", T5, "shared.weight"),
+        ("BartForSequenceClassification", "BartConfig", BART, "model.shared.weight"),
+        ("CLIPModel", "CLIPConfig", {"projection_dim": 16}, "text_model.embeddings.token_embedding.weight"),
+    ],
+)
+def test_a_row_of_the_vocabulary_that_no_probe_reads_is_seen(architecture, config, settings, name):
+    size = {"vocab_size": 30_000}
+    towers = {"text_config": {**TOWERS["text_config"], **size}, "vision_config": IMAGE}
+    model = make(architecture, config, settings | (towers if config == "CLIPConfig" else size))
+    inputs = probe(model.config, model.architecture)
+    read = torch.cat([value.flatten() for key, value in inputs.items() if key.endswith("input_ids")])
+    row = next(row for row in range(20_000, 30_000) if row not in read)
+    other = with_row(model, name, row)
+    assert same_on_probes(model, other)
+    assert verify(model, other).same is False
+
+
+def test_a_vector_that_moves_from_one_table_to_another_changes_nothing():
+    model = make("BertForMaskedLM", "BertConfig", {**TEXT, "tie_word_embeddings": False})
+    words, places = (f"bert.embeddings.{name}_embeddings.weight" for name in ("word", "position"))
+    vector = torch.randn(24, generator=torch.Generator().manual_seed(0))
+    assert verify(model, of(model, dict(model) | {words: model[words] + vector})).same is False
+    moved = {words: model[words] + vector, places: model[places] - vector}
+    assert verify(model, of(model, dict(model) | moved)).same is True
 
 
 @pytest.mark.parametrize("kinds", [(1, 2), (2, 1)])

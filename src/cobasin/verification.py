@@ -1,7 +1,8 @@
 """Do two checkpoints compute the same function?  Both are run on probe inputs in float64 and compared.
 
 A finite set of probes can show that two functions differ; that they are the same it shows as far as the probes reach:
-rows of the vocabulary that no probe reads, and positions beyond the 32nd, are not seen.
+positions beyond the 32nd are not seen. Of the vocabulary all rows are, those that no token of a probe names as a part
+of others (`cobasin.checkpoints.probes.mix_vocabulary`); less of one row the more there are.
 """
 
 from __future__ import annotations
@@ -11,16 +12,19 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint, load
-from cobasin.checkpoints.probes import probe, segments
+from cobasin.checkpoints.probes import mix_vocabulary, probe, segments
 from cobasin.checkpoints.running import build, cast_floats, input_sizes, instantiate, outputs, positions
 from cobasin.checkpoints.typed import check_finite
 from cobasin.errors import InputError, NotProbed, one_line
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 # transformers computes RMSNorm, rotary angles and parts of the softmax in float32 even in a float64 model.
 FLOAT32_PARTS = 5e-6
@@ -119,17 +123,22 @@ def change(a: Checkpoint, b: Checkpoint) -> float:
 
 
 def computed(checkpoint: Checkpoint, inputs: Mapping[str, Tensor]) -> Tensor:
-    """What a model puts out in float64.
+    """What a model puts out in float64, as it is and once more with its vocabulary mixed.
 
     Raises:
         InputError: it does not run on these inputs.
     """
     model = instantiate(checkpoint, torch.float64)
     try:
-        return outputs(model, inputs)
+        return _outputs(model, inputs)
     except (AttributeError, RuntimeError, LookupError, TypeError, ValueError) as error:  # whatever a class raises
         where = f"{checkpoint.label}: {checkpoint.architecture}"
         raise NotProbed(f"{where} does not run on made-up inputs in float64: {one_line(error)}") from error
+
+
+def _outputs(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Tensor:
+    found = outputs(model, inputs)
+    return torch.cat([found, outputs(model, inputs)]) if mix_vocabulary(model) else found
 
 
 def judge(relative: float, noise: float | None) -> tuple[bool | None, float, str]:
@@ -170,7 +179,7 @@ def _rounding_noise(a: Checkpoint, b: Checkpoint, inputs: Mapping[str, Tensor], 
                 step = max(torch.finfo(dtype).eps for dtype in stored if dtype.is_floating_point)
                 u = torch.rand(state[name].shape, generator=generator, dtype=torch.float64) - 0.5
                 state[name] *= 1 + step * u
-        changes.append(_relative(reference, outputs(build(a, state, torch.float64), inputs)))
+        changes.append(_relative(reference, _outputs(build(a, state, torch.float64), inputs)))
     return max(changes) if all(map(math.isfinite, changes)) else None
 
 

@@ -12,7 +12,7 @@ from cobasin.architectures.parts import sides
 from cobasin.checkpoints.running import input_sizes, model_class, part_of, positions
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedConfig
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 # Special tokens: some have places of their own in what is read, the others stand anywhere in texts.
 PLACED = ("pad", "eos", "decoder_start")
@@ -89,6 +89,26 @@ def _tokens(config: PreTrainedConfig, architecture: str, generator: torch.Genera
     if architecture.endswith("ForMultipleChoice"):
         inputs = {name: value[None] for name, value in inputs.items()}
     return inputs
+
+
+def mix_vocabulary(model: PreTrainedModel) -> bool:
+    """Add a part of all rows of the vocabulary to every row that is looked up, in place; False where there are none.
+
+    ``E + s (c E)`` with a random sign s of every row, and weights c of length 1 whose sum is 0. What a few tokens read
+    then depends on every row, and two tables that differ by a map of their columns, or by one vector in all rows, go on
+    to. A head that repeats the embedding keeps its own rows.
+    """
+    size = getattr(part_of(model.config, "text_config"), "vocab_size", None)
+    tables = [part for part in model.modules() if isinstance(part, torch.nn.Embedding) and part.num_embeddings == size]
+    for table in tables:
+        generator = torch.Generator().manual_seed(0)
+        rows = table.weight.detach()
+        part = torch.randn(len(rows), generator=generator, dtype=rows.dtype)
+        part -= part.mean()
+        part /= part.norm().clamp(min=torch.finfo(rows.dtype).tiny)  # of one row nothing is left
+        sign = torch.randint(2, (len(rows), 1), generator=generator) * 2 - 1
+        table.weight = torch.nn.Parameter(rows + sign * (part @ rows), requires_grad=False)
+    return bool(tables)
 
 
 def segments(config: PreTrainedConfig) -> int:
