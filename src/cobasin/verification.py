@@ -2,7 +2,7 @@
 
 A finite set of probes can show that two functions differ; that they are the same it shows as far as the probes reach:
 positions beyond the 32nd are not seen. Of the vocabulary all rows are, those that no token of a probe names as a part
-of others (`cobasin.checkpoints.probes.mix_vocabulary`); less of one row the more there are.
+of others (`cobasin.checkpoints.probes.mix_vocabulary`), by which a row counts the less the more there are.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ def _relative(reference: Tensor, other: Tensor) -> float:
 def _native_difference(a: Checkpoint, b: Checkpoint, inputs: Mapping[str, Tensor]) -> float | None:
     """The relative difference in the stored dtypes' arithmetic; None if not finite, or if it cannot run."""
     try:
-        relative = _relative(*(outputs(instantiate(c, _native_dtype(c)), inputs).double() for c in (a, b)))
+        relative = _relative(*(_outputs(instantiate(c, _native_dtype(c)), inputs).double() for c in (a, b)))
     except (RuntimeError, TypeError):
         # A few classes have float32 written into their code, a few operations no kernel for short floats, and
         # nothing computes in 8 bits.

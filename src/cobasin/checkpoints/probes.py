@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import torch
@@ -94,21 +95,33 @@ def _tokens(config: PreTrainedConfig, architecture: str, generator: torch.Genera
 def mix_vocabulary(model: PreTrainedModel) -> bool:
     """Add a part of all rows of the vocabulary to every row that is looked up, in place; False where there are none.
 
-    ``E + s (c E)`` with a random sign s of every row, and weights c of length 1 whose sum is 0. What a few tokens read
-    then depends on every row, and two tables that differ by a map of their columns, or by one vector in all rows, go on
-    to. A head that repeats the embedding keeps its own rows.
+    ``E + 1 (c E)`` with weights c whose sum is 0. What a few tokens read then depends on every row, that of the padding
+    among them, and two tables that differ by a map of their columns, or by one vector in all rows, go on to.
     """
-    size = getattr(part_of(model.config, "text_config"), "vocab_size", None)
-    tables = [part for part in model.modules() if isinstance(part, torch.nn.Embedding) and part.num_embeddings == size]
+    from transformers import PreTrainedModel
+
+    tables: dict[torch.nn.Module, None] = {}
+    for part in model.modules():
+        with suppress(NotImplementedError):  # of CLIP as a whole; its text tower has one
+            if isinstance(part, PreTrainedModel):
+                tables[part.get_input_embeddings()] = None
+    mixed: dict[Tensor, torch.nn.Parameter] = {}  # of several tables that are one
     for table in tables:
-        generator = torch.Generator().manual_seed(0)
-        rows = table.weight.detach()
-        part = torch.randn(len(rows), generator=generator, dtype=rows.dtype)
-        part -= part.mean()
-        part /= part.norm().clamp(min=torch.finfo(rows.dtype).tiny)  # of one row nothing is left
-        sign = torch.randint(2, (len(rows), 1), generator=generator) * 2 - 1
-        table.weight = torch.nn.Parameter(rows + sign * (part @ rows), requires_grad=False)
-    return bool(tables)
+        if isinstance(table, torch.nn.Embedding):
+            if (rows := table.weight) not in mixed:
+                added = row_weights(len(rows)).to(rows.dtype) @ rows.detach()
+                mixed[rows] = torch.nn.Parameter(rows.detach() + added, requires_grad=False)
+            table.weight = mixed[rows]
+    return bool(mixed)
+
+
+def row_weights(count: int) -> Tensor:
+    """Of so many rows; float64, of length 1, sum 0, and none of them near 0 where there are more than a few."""
+    generator = torch.Generator().manual_seed(0)
+    size, sign = torch.rand(2, count, generator=generator, dtype=torch.float64)
+    weights = torch.where(sign < 0.5, -1.0, 1.0) * (1 + size)
+    weights -= weights.mean()
+    return weights / weights.norm().clamp(min=torch.finfo(weights.dtype).tiny)  # of one row nothing is left
 
 
 def segments(config: PreTrainedConfig) -> int:
