@@ -235,7 +235,7 @@ def test_a_row_of_the_vocabulary_that_no_probe_reads_is_seen(architecture, confi
     model = make(architecture, config, settings | (towers if config == "CLIPConfig" else size))
     inputs = probe(model.config, model.architecture)
     read = torch.cat([value.flatten() for key, value in inputs.items() if key.endswith("input_ids")])
-    order = row_weights(30_000).abs().argsort().tolist()  # what is the least of what is read counts the least
+    order = row_weights(30_000).abs().argsort().tolist()  # from the row on that counts the least
     row = next(row for row in order if row not in read)
     other = with_row(model, name, row)
     assert same_on_probes(model, other)

@@ -44,7 +44,7 @@ def consensus(columns, weight, normalize):
         positive = sum(weighted) >= 0
         counted = [i for i, x in enumerate(weighted) if x != 0 and (x > 0) == positive]
         value, share = sum(weighted[i] for i in counted), sum(weight[i] for i in counted)
-        merged.append(value / share if normalize and abs(share) > 1e-6 else value)
+        merged.append(value / share if normalize and abs(share) > 1e-8 else value)
     return merged
 
 

@@ -51,7 +51,7 @@ def gpt2(request: Request) -> Spec:
 
 @declares("GPTNeo", "gpt_neo", "Model", "ForCausalLM", "ForSequenceClassification", "ForTokenClassification")
 def gpt_neo(request: Request) -> Spec:
-    """GPT-Neo: projections without a bias, but for the output's; every other layer sees a window only."""
+    """GPT-Neo: projections without a bias, but for the output's; some layers see a window only."""
     config, own, mlp = request.config, "h.{layer}.attn.attention", "h.{layer}.mlp"
     head, ties = output_head(request, "wte.weight", classifier="classifier")
     width = config.hidden_size // config.num_attention_heads
