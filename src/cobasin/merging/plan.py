@@ -21,6 +21,7 @@ from cobasin.merging.results import owners, result
 from cobasin.merging.statistics import Statistics, batches_of
 from cobasin.recipe import Recipe
 from cobasin.statistics.activations import SAMPLED
+from cobasin.symmetry.groups.assignment import EXACT
 from cobasin.symmetry.spec import Spec
 
 FLOAT32, FLOAT64 = 4, 8
@@ -145,7 +146,8 @@ def _matching(recipe: Recipe, spec: Spec, sizes: Mapping[str, int]) -> tuple[int
         moved = FLOAT32 * max(sizes.get(site.tensor, 0) for key in free for site in spec.sites[key])
         n, workers = spec.sizes[space], min(len(free), os.cpu_count() or 1)
         if spec.spaces[space].part == "ffn":  # what every pair gains, made in parts of tables
-            tables = n**2 * FLOAT64 + PARTS * min(TABLE, n**2 * FLOAT32)
+            held_in = FLOAT64 if n <= EXACT else FLOAT32
+            tables = n**2 * held_in + PARTS * min(TABLE, n**2 * FLOAT32)
             workers = 1 if n**2 * FLOAT32 > LARGE else workers
         else:  # Grams, those of all pairs of heads where their order is free, and what a solver makes of them
             alike = {key[0] for key in keys if spec.spaces[key[0]].over == spec.spaces[space].over}

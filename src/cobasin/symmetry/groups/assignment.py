@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 
 from cobasin.errors import InputError
+from cobasin.symmetry.groups.auction import auction
 
 Rows = Callable[[slice], Tensor]
 """Rows of tables of gains, ``[*batch, rows, n]``, computed as they are asked for."""
 PART = 1 << 16  # gains that are computed at once: few enough for the cache
+EXACT = 4096  # sources, at most; of more an auction takes less time than the exact solver, and no table of float64
 
 
 def assign(gain: Tensor) -> Tensor:
@@ -23,21 +25,24 @@ def assign(gain: Tensor) -> Tensor:
 
     Returns:
         int64 ``[*batch, n]``: for every target its source. Where the best source of every target is already a
-        permutation it is the optimum, and no solver is called.
+        permutation it is the optimum, and no solver is called. Of more than `EXACT` sources what an `auction` finds.
     """
     perm = gain.max(-2).indices
     return perm if is_permutation(perm).all() else assign_rows(lambda rows: gain[..., rows, :], gain.shape)
 
 
 def assign_rows(rows: Rows, shape: Sequence[int], step: int | None = None) -> Tensor:
-    """`assign` for gains of this shape, asked for once, ``step`` rows at a time, and held in float64 on the CPU."""
+    """`assign` for gains of this shape, asked for once, ``step`` rows at a time.
+
+    They are held on the CPU, in float64, those of large tables in their own dtype.
+    """
     *batch, n, _ = shape
     step = step or max(1, PART // max(1, math.prod(batch) * n))
-    # contiguous float64, so that the solver makes no copy of its own
-    cost = torch.empty(shape, dtype=torch.float64, device="cpu")
-    best: list[Tensor] = []
+    cost, best = torch.empty(0), list[Tensor]()
     for start in range(0, n, step):
         gain = rows(slice(start, min(start + step, n)))
+        if not start:  # contiguous float64, so that the exact solver makes no copy of its own
+            cost = torch.empty(shape, dtype=gain.dtype if n > EXACT else torch.float64, device="cpu")
         cost[..., start : start + step, :] = -gain.cpu()
         largest, source = gain.max(-2)
         better = largest > best[0] if best else torch.ones_like(largest, dtype=torch.bool)
@@ -52,8 +57,11 @@ def assign_rows(rows: Rows, shape: Sequence[int], step: int | None = None) -> Te
 
     tables = cost.reshape(-1, n, n)
     for k in unsolved.tolist():
+        if n > EXACT and (found := auction(tables[k])) is not None:
+            flat[k] = found
+            continue
         try:
-            sources, targets = linear_sum_assignment(tables[k].numpy())
+            sources, targets = linear_sum_assignment(tables[k].double().numpy())
         except ValueError as error:  # not a number
             raise InputError("the products of the weights are beyond float32; a model has diverged") from error
         flat[k, targets] = torch.as_tensor(sources, device=flat.device)
