@@ -32,12 +32,13 @@ def auction(cost: Tensor) -> Tensor | None:
     n, step = len(cost), max(1, BID_AT_ONCE // len(cost))
     saved = sum(float((part.mean(1) - part.amin(1)).double().sum()) for part in cost.split(step)) / n
     price = torch.zeros(n, dtype=torch.float64, device=cost.device)
+    source = torch.empty(n, dtype=torch.int64, device=cost.device)  # of every target; n: nobody holds it
+    idle = torch.empty(n + 1, dtype=torch.bool, device=cost.device)  # sources, and that nobody, who never is
     bids = 0
     for phase in reversed(range(PHASES)):
         least = SLACK * saved * COARSER**phase
-        source = torch.full((n,), n, device=cost.device)  # of every target; n: nobody holds it
-        idle = torch.ones(n + 1, dtype=torch.bool, device=cost.device)  # sources, and that nobody
-        idle[n] = False
+        source.fill_(n)
+        idle.copy_(torch.arange(n + 1) < n)
         while len(bidders := idle.nonzero()[:step, 0]):
             bids += len(bidders)
             if bids > MOST_BIDS * n:
