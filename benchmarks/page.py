@@ -123,9 +123,9 @@ def carried(*names: str) -> Table:
     return transport.table({name: [row for row in rows if not row["of"]["dev"]] for name, rows in every.items()})
 
 
-def scaled(*cases: str) -> Table:
-    """Cases of the benchmark of scale, of 1.1B pairs."""
-    found = _read("scale-1.1b")
+def scaled(size: str, *cases: str) -> Table:
+    """Cases of the benchmark of scale, of pairs of a size."""
+    found = _read(f"scale-{size}")
     return scale.table({case: found[case] for case in cases})
 
 

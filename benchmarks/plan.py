@@ -24,6 +24,7 @@ from typing import Any
 
 from cobasin.matching.neurons import EVERY, TABLE
 from cobasin.merging.plan import PARTS
+from cobasin.symmetry.groups.assignment import EXACT
 from common.showing import Table
 from common.synthetic import Geometry
 from scale import SIZES
@@ -95,11 +96,11 @@ def flops(geometry: Geometry, ordered: bool = False) -> float:
 def memory(geometry: Geometry, related: bool) -> float:
     """Bytes of a node: tables of an FFN's neurons, tensors of both models; or the largest tensor, twice.
 
-    Tables are made in parts; of pairs that are not related one is held, in float64. Of experts the three tensors of all
-    in a layer are held of both models.
+    Tables are made in parts; of pairs that are not related one is held, in float64 where it is solved exactly. Of
+    experts the three tensors of all in a layer are held of both models.
     """
     tables, matrix = geometry.ffn**2, geometry.ffn * geometry.hidden
-    solved = 0 if related else FLOAT64 * tables
+    solved = 0 if related else (FLOAT64 if geometry.ffn <= EXACT else FLOAT32) * tables
     held = 6 * geometry.experts if geometry.experts else 4
     largest = max(math.prod(shape) for _, shape in geometry.shapes())
     return max(PARTS * TABLE + solved + held * FLOAT32 * matrix, 2 * BFLOAT16 * largest)

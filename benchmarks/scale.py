@@ -2,14 +2,14 @@
 
     python3 -m venv mergekit-env && mergekit-env/bin/pip install torch==2.13.0 mergekit==0.1.5
     python benchmarks/scale.py --mergekit mergekit-env/bin/mergekit-yaml            # 1.1B, about 50 GB of disk
-    python benchmarks/scale.py --size 7b --runs 1 --only average,match-related      # for its memory
+    python benchmarks/scale.py --size 7b --runs 1 --only average,match-related,match-unrelated      # for its memory
 
 Random bfloat16 checkpoints of Llama's geometry, in shards of 1 GB: a model, two copies of it with 5 % noise (related),
 one of another seed (unrelated). All layers of 7b have the same weights, so that it is made in minutes. All that is
 compared runs in turn, in rounds that begin with another contender each; figures are medians over the rounds, ratios
 medians of the ratios within a round. Every command is a process of its own, its imports included. The floors
-(`common/floors.py`) are a numpy stream that averages, and the bare arithmetic of matching; cobasin and the numpy stream
-bring what they write to the disk (fsync), mergekit leaves that to the system.
+(`common/floors.py`) are a numpy stream that averages, and, but for 7b, the bare arithmetic of matching; cobasin and the
+numpy stream bring what they write to the disk (fsync), mergekit leaves that to the system.
 What was measured is kept in ``scale-SIZE.json``, case by case; sweeps, whose runs of one point follow each other, are
 drawn beside it.
 """
@@ -108,7 +108,7 @@ class Bench:
         if case in ("average", "match-related", "match-unrelated", "experts"):
             floor = [sys.executable, str(FLOORS), "average", str(models["anchor"]), str(models[other]), str(self.out)]
             contenders["numpy stream"] = partial(self.process, floor)
-        if case.startswith("match"):
+        if case.startswith("match") and not self.geometry.alike:  # that is run for its memory
             bare = [sys.executable, str(FLOORS), "gram", str(models["anchor"]), str(models[other])]
             contenders["grams and assignments"] = partial(self.process, bare)
         if self.options.mergekit is not None:

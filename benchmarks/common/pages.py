@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 
-BLOCK = re.compile(r"(<!-- measured: ([\w, -]+?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- measured: ([\w., -]+?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 
 def table(columns: Sequence[str], body: Iterable[Sequence[str]]) -> list[str]:

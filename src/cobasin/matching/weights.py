@@ -164,8 +164,11 @@ def _round(units: Units, streams: Streams, families: list[list[Key]], reorder: b
 
 
 def _update(match: Match, key: Key, exactly: bool) -> None:
+    large = _table(match, [key]) > LARGE
+    if large:
+        release_freed()  # what other keys have left, before the tables
     value = on_cpu(_best(match, key, exactly))
-    if _table(match, [key]) > LARGE:
+    if large:
         release_freed()  # what the tables leave, before whole tensors are moved
     match.step({key: in_old_order(match.spec, match.values, key, value)})
 

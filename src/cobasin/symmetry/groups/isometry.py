@@ -158,7 +158,8 @@ class Orthogonal(Isometry):
         return (f"{name} with scale", k * (k - 1) // 2 + 1) if self.scaled else (name, k * (k - 1) // 2)
 
     def _identity(self, batch: Batch, n: int) -> Value:
-        return {"matrix": torch.eye(n, dtype=torch.float64).repeat(*batch, 1, 1)}
+        one = torch.eye(n, dtype=torch.float64)
+        return {"matrix": one.expand(*batch, n, n)}  # in one place: a start is held beside what is found
 
     def _move(self, value: Value, x: Tensor) -> Tensor:
         return x @ value["matrix"].to(x)
