@@ -1,11 +1,16 @@
 """Fixtures shared by the tests."""
 
+import signal
+
 import pytest
 import torch
 from transformers import BertConfig, BertForMaskedLM
 
 # Tests run side by side on tiny tensors: more threads only spin against each other.
 torch.set_num_threads(1)
+
+# Ctrl-C reaches the tests and what they start, also of a suite behind a shell's &, which would ignore it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

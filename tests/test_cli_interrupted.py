@@ -42,14 +42,6 @@ def process(program, *arguments, **environment):
     return subprocess.run(command, capture_output=True, text=True, env=os.environ | environment)
 
 
-@pytest.fixture(autouse=True)
-def in_the_foreground():
-    """Ctrl-C reaches this process, and those that it starts; one behind a shell's & would ignore it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.parametrize(
     ("verb", "number"), [("match", signal.SIGINT), ("merge", signal.SIGTERM), ("merge", signal.SIGHUP)]
 )
