@@ -23,13 +23,12 @@ from statistics import median
 from typing import Any
 
 from cobasin.matching.neurons import EVERY, TABLE
-from cobasin.merging.plan import PARTS
-from cobasin.symmetry.groups.assignment import EXACT
+from cobasin.merging.plan import PARTS, gains_size
 from common.showing import Table
 from common.synthetic import Geometry
 from scale import SIZES
 
-BFLOAT16, FLOAT32, FLOAT64 = 2, 4, 8
+BFLOAT16, FLOAT32 = 2, 4
 LARGE = {
     "7B": SIZES["7b"],
     "70B (Llama 3)": Geometry(8192, 28672, 80, 64, 8, 128256),
@@ -99,8 +98,8 @@ def memory(geometry: Geometry, related: bool) -> float:
     Tables are made in parts; of pairs that are not related one is held, in float64 where it is solved exactly. Of
     experts the three tensors of all in a layer are held of both models.
     """
-    tables, matrix = geometry.ffn**2, geometry.ffn * geometry.hidden
-    solved = 0 if related else (FLOAT64 if geometry.ffn <= EXACT else FLOAT32) * tables
+    matrix = geometry.ffn * geometry.hidden
+    solved = 0 if related else gains_size(geometry.ffn)
     held = 6 * geometry.experts if geometry.experts else 4
     largest = max(math.prod(shape) for _, shape in geometry.shapes())
     return max(PARTS * TABLE + solved + held * FLOAT32 * matrix, 2 * BFLOAT16 * largest)

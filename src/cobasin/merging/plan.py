@@ -135,6 +135,11 @@ def _memory(recipe: Recipe, typed: list[Typed]) -> dict[str, int]:
     return memory
 
 
+def gains_size(n: int) -> int:
+    """Bytes of the table of what every pair of so many neurons gains, as it is solved."""
+    return n**2 * (FLOAT64 if n <= EXACT else FLOAT32)
+
+
 def _matching(recipe: Recipe, spec: Spec, sizes: Mapping[str, int]) -> tuple[int, int]:
     """Bytes of what is held to find elements, by all workers, and of the largest tensor that is moved, in float32."""
     choice = Choice.parse(recipe.match.symmetry, recipe.match.layers)
@@ -146,8 +151,7 @@ def _matching(recipe: Recipe, spec: Spec, sizes: Mapping[str, int]) -> tuple[int
         moved = FLOAT32 * max(sizes.get(site.tensor, 0) for key in free for site in spec.sites[key])
         n, workers = spec.sizes[space], min(len(free), os.cpu_count() or 1)
         if spec.spaces[space].part == "ffn":  # what every pair gains, made in parts of tables
-            held_in = FLOAT64 if n <= EXACT else FLOAT32
-            tables = n**2 * held_in + PARTS * min(TABLE, n**2 * FLOAT32)
+            tables = gains_size(n) + PARTS * min(TABLE, n**2 * FLOAT32)
             workers = 1 if n**2 * FLOAT32 > LARGE else workers
         else:  # Grams, those of all pairs of heads where their order is free, and what a solver makes of them
             alike = {key[0] for key in keys if spec.spaces[key[0]].over == spec.spaces[space].over}

@@ -51,21 +51,23 @@ def assign_rows(rows: Rows, shape: Sequence[int], step: int | None = None) -> Te
     perm = best[1]
     flat = perm.reshape(-1, n)
     unsolved = (~is_permutation(flat)).nonzero().flatten()
-    if not len(unsolved):
-        return perm
-    from scipy.optimize import linear_sum_assignment  # dear to import, and models that are near never need it
-
     tables = cost.reshape(-1, n, n)
     for k in unsolved.tolist():
-        if n > EXACT and (found := auction(tables[k])) is not None:
-            flat[k] = found
-            continue
-        try:
-            sources, targets = linear_sum_assignment(tables[k].double().numpy())
-        except ValueError as error:  # not a number
-            raise InputError("the products of the weights are beyond float32; a model has diverged") from error
-        flat[k, targets] = torch.as_tensor(sources, device=flat.device)
+        flat[k] = _solved(tables[k])
     return flat.reshape(perm.shape)
+
+
+def _solved(cost: Tensor) -> Tensor:
+    """For every target its source, at the least cost, or next to it."""
+    if len(cost) > EXACT and (found := auction(cost)) is not None:
+        return found
+    from scipy.optimize import linear_sum_assignment  # dear to import, and models that are near never need it
+
+    try:
+        _, targets = linear_sum_assignment(cost.double().numpy())
+    except ValueError as error:  # not a number
+        raise InputError("the products of the weights are beyond float32; a model has diverged") from error
+    return torch.as_tensor(targets).argsort()
 
 
 def is_permutation(index: Tensor) -> Tensor:
