@@ -53,7 +53,7 @@ def assign_rows(rows: Rows, shape: Sequence[int], step: int | None = None) -> Te
     unsolved = (~is_permutation(flat)).nonzero().flatten()
     tables = cost.reshape(-1, n, n)
     for k in unsolved.tolist():
-        flat[k] = _solved(tables[k])
+        flat[k] = _solved(tables[k]).to(flat.device)
     return flat.reshape(perm.shape)
 
 
