@@ -54,6 +54,28 @@ def test_what_stays_in_its_place_is_not_computed(name):
         torch.testing.assert_close(scale.grad, x.double().sum((0, 1)), rtol=1e-5, atol=1e-5)
 
 
+def test_signs_alone_need_no_wider_dtype():
+    group = GROUPS["signs"]
+    x, value = torch.randn(2, 3, size_of(group)).bfloat16(), sample(group, (2,), size_of(group), 0)
+    for charge in CHARGES:
+        moved = group.act(value, x, charge)
+        assert moved.dtype == torch.bfloat16
+        assert torch.equal(moved.double(), x.double() * value["scale"][:, None, :] ** charge)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_scales_leave_what_they_act_on_as_it_is(dtype):
+    group = GROUPS["scales"]
+    x, value = torch.randn(2, 3, size_of(group)).to(dtype), sample(group, (2,), size_of(group), 0)
+    before = x.clone()
+    for charge in CHARGES:
+        moved = group.act(value, x, charge)
+        assert moved.dtype == torch.promote_types(dtype, torch.float32) or not charge
+        expected = x.double() * value["scale"][:, None, :] ** charge
+        torch.testing.assert_close(moved.double(), expected, rtol=1e-6, atol=1e-6)
+        assert torch.equal(x, before)
+
+
 def test_without_signs_and_scales_nothing_is_left():
     """Of a diagonal group, that is: the trivial one takes part in a match like any other."""
     trivial = Diagonal()

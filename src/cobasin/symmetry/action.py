@@ -27,8 +27,8 @@ class Action(Protocol):
 def act(spec: Spec, values: Mapping[Key, Value], group: Callable[[Key], Group], name: str, tensor: Tensor) -> Tensor:
     """``tensor`` (named ``name`` in the spec) moved by all elements in ``values`` that touch it.
 
-    Keys that ``values`` lacks act as the identity. What is multiplied is in float32 or better, what is only put in
-    another order in its own dtype; the input is not changed.
+    Keys that ``values`` lacks act as the identity. What is multiplied is in float32 or better, what only gets
+    another order or other signs in its own dtype; the input is not changed.
     """
     return move(spec, action_of(group, values), name, tensor)
 

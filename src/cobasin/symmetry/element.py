@@ -72,7 +72,7 @@ class Element:
     def apply(self, state: State, as_source: bool = False) -> State:
         """The transformed model, tensor by tensor as they are asked for.
 
-        What is multiplied or added to is in float32 or better, all else in its own dtype.
+        What is multiplied or added to is in float32 or better, all else (orders, signs) in its own dtype.
 
         Args:
             state: a model's tensors by their names in the spec; tied tensors may be absent.

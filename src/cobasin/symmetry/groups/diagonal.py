@@ -47,10 +47,15 @@ class Diagonal(Group):
         if "scale" not in value or not charge:
             return x
         scale = value["scale"]
-        if not scale.requires_grad and bool((scale == 1).all()):  # as between models near each other, in every file
-            return x
-        dtype = torch.promote_types(x.dtype, torch.float32)
-        return x * scale[..., None, :].pow(charge).to(x.device, dtype)  # without a wider copy of x itself
+        if not scale.requires_grad:
+            if bool((scale == 1).all()):  # as between models near each other, in every file
+                return x
+            if bool((scale.abs() == 1).all()):  # exact in any dtype
+                return x * scale[..., None, :].to(x)
+        moved = x.to(torch.promote_types(x.dtype, torch.float32))
+        factor = scale[..., None, :].pow(charge).to(moved)
+        # a wider copy of what may be large is not held beside the product
+        return moved * factor if moved is x or scale.requires_grad else moved.mul_(factor)
 
     def inverse(self, value: Value) -> Value:
         return inverse_scale(value)
