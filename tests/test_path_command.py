@@ -266,7 +266,8 @@ def test_a_loss_that_is_not_finite_is_said(pair, tmp_path, monkeypatch):
     [
         (("--points", 4), "4 points on the path: expected an odd number"),
         (("--points", 1), "1 points on the path: expected an odd number"),
-        (("--grid", 2), "2 points a side of the plane: expected 3 or more"),
+        (("--plane", "nowhere", "--grid", 2), "2 points a side of the plane: expected 3 or more"),
+        (("--grid", 4), "--grid 4: is that of the plane through three models; name the third by --plane"),
         (("--match", "none"), "'none' is unknown; expected full, gl, paper"),
         (("--samples", 0), "expected whole numbers from 1 on"),
         (("--batch-size", 0), "expected whole numbers from 1 on"),

@@ -14,6 +14,9 @@ import os
 import signal
 import sys
 import traceback
+from typing import Any
+
+import typer
 
 # Each adds its commands, in the order of the help.
 # isort: off
@@ -25,7 +28,7 @@ from cobasin.errors import InputError
 
 INTERRUPTED, DEFECT = 130, 70
 PATHS = {errno.EACCES, errno.ENAMETOOLONG, errno.ELOOP}  # what no file system shows, whatever is asked of it
-
+UsageError: Any = typer.BadParameter.__mro__[1]  # click's, which newer typers have in a package of their own
 
 _signals: list[int] = []
 """What has told this run to end: a library may make an error of its own of the interrupt."""
@@ -54,11 +57,18 @@ def main() -> None:
     gc.set_threshold(50_000, 20, 100)
     atexit.register(gc.disable)  # nor does what ends need another look
     try:
-        app(prog_name="cobasin")
-    except SystemExit as end:
-        if end.code == INTERRUPTED:  # what typer makes of a KeyboardInterrupt
+        code = app(prog_name="cobasin", standalone_mode=False)  # None, or that of an Exit
+        if code == INTERRUPTED:  # what typer makes of a KeyboardInterrupt
             _say_interrupted()
-        raise
+        sys.exit(code)
+    except UsageError as error:
+        if len(sys.argv) == 1:  # the help, which teaches more than a line
+            error.show()
+        else:
+            command = error.ctx.command_path if error.ctx else "cobasin"
+            message = " ".join(error.format_message().splitlines()).removesuffix(".")
+            print(f"error: {message} (see {command} --help)", file=sys.stderr)
+        sys.exit(2)
     except Exception as error:  # Python would end with 1, which is an answer of verify
         if _signals:
             _say_interrupted()

@@ -94,7 +94,7 @@ def path(
     plane: Annotated[
         str | None, typer.Option(metavar="C", help="Draw the plane through A, matched B and matched C, too.")
     ] = None,
-    grid: Annotated[int, typer.Option(help="Points a side of the plane.")] = 15,
+    grid: Annotated[int | None, typer.Option(help="Points a side of the plane; 15 where not given.")] = None,
     split: Annotated[str | None, typer.Option(help="The split of the data, like test.")] = None,
     samples: Annotated[int, typer.Option(help="Rows that are used, at most.")] = 1000,
     batch_size: Annotated[int, typer.Option(help="Rows at a time.")] = 32,

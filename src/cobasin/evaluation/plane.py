@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 MARGIN = 0.2  # how far the grid goes beyond the models, as a share of the largest extent
-SMALLEST_GRID = 3
+GRID, SMALLEST_GRID = 15, 3  # points a side
 _FLAT = 1e-6  # relative height of a triangle that is none
 _ROUNDING = 0.5  # of the spacing of the files' numbers: what rounding makes of a third model between two others
 
@@ -56,7 +56,7 @@ class LossPlane:
 def loss_plane(
     models: Sequence[Any],
     evaluate: Callable[[PreTrainedModel], tuple[float, float]],
-    grid: int = 15,
+    grid: int = GRID,
     device: torch.device | str = "cpu",
 ) -> LossPlane:
     """Evaluate models on the plane through three.

@@ -18,7 +18,7 @@ from cobasin.data import Batch, batches, task_of
 from cobasin.errors import InputError
 from cobasin.evaluation.page import Table, page
 from cobasin.evaluation.path import LossPath, check_points, loss_path
-from cobasin.evaluation.plane import LossPlane, check_grid, loss_plane
+from cobasin.evaluation.plane import GRID, LossPlane, check_grid, loss_plane
 from cobasin.evaluation.plots import plot_paths, plot_plane
 from cobasin.evaluation.tasks import METRICS, check_metric, evaluate, labels_of
 from cobasin.finding.applying import found_between
@@ -48,7 +48,7 @@ class Request:
     element: str | None = None
     points: int = 25
     plane: str | None = None
-    grid: int = 15
+    grid: int | None = None
     samples: int = 1000
     batch_size: int = 32
     seed: int = 0
@@ -63,7 +63,10 @@ def path_to_folder(a: str, b: str, out: Path, request: Request, overwrite: bool 
             numbers out of range, all before a tensor is read; for an element that was found between others.
     """
     check_points(request.points)
-    check_grid(request.grid)
+    if request.grid is not None and request.plane is None:
+        raise InputError(f"--grid {request.grid}: is that of the plane through three models; name the third by --plane")
+    grid = GRID if request.grid is None else request.grid
+    check_grid(grid)
     Choice.parse(request.match)
     if request.element is not None and request.plane is not None:
         raise InputError(f"--plane {request.plane}: all models are matched by weights for it; leave --element out")
@@ -95,9 +98,7 @@ def path_to_folder(a: str, b: str, out: Path, request: Request, overwrite: bool 
     with bars.steps() as show:
         plane = None
         if request.plane is not None:  # before the lines: there may be none
-            plane = loss_plane(
-                ends["matched"], _measure(loaded, task, show, "plane", request.grid**2 + 3), request.grid, device
-            )
+            plane = loss_plane(ends["matched"], _measure(loaded, task, show, "plane", grid**2 + 3), grid, device)
         paths = {
             kind: loss_path(
                 pair[0],
