@@ -107,7 +107,7 @@ def test_without_arguments_the_help_comes():
     text = finished.out + finished.err
     assert "Usage: cobasin" in text
     assert "match" in text
-    assert "error" not in text
+    assert "error:" not in text
 
 
 def test_a_line_break_in_a_path_stays_out_of_the_message(folders):
