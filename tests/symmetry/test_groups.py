@@ -67,6 +67,7 @@ def test_signs_alone_need_no_wider_dtype():
 def test_scales_leave_what_they_act_on_as_it_is(dtype):
     group = GROUPS["scales"]
     x, value = torch.randn(2, 3, size_of(group)).to(dtype), sample(group, (2,), size_of(group), 0)
+    value["scale"][:, 0] = -1  # a sign, among what is none
     before = x.clone()
     for charge in CHARGES:
         moved = group.act(value, x, charge)

@@ -55,7 +55,7 @@ class Diagonal(Group):
         moved = x.to(torch.promote_types(x.dtype, torch.float32))
         factor = scale[..., None, :].pow(charge).to(moved)
         # a wider copy of what may be large is not held beside the product
-        return moved * factor if moved is x or scale.requires_grad else moved.mul_(factor)
+        return moved * factor if moved is x else moved.mul_(factor)
 
     def inverse(self, value: Value) -> Value:
         return inverse_scale(value)
