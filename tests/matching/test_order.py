@@ -90,7 +90,7 @@ def test_layers_whose_grams_are_large_are_matched_one_by_one(monkeypatch):
     monkeypatch.setattr(weights, "SMALL", 0)
     monkeypatch.setattr(weights, "run_jobs", lambda jobs, one_by_one, **_: alone.append(one_by_one))
     size = pairs_size(form.spec, ["vo", "pair"])
-    assert {weights._table(match, family) for family in families} == {size}
+    assert {weights._table(match, family) for family in families.values()} == {size}
     for large in (size, size - 1):
         monkeypatch.setattr(weights, "LARGE", large)
         weights._round(weights.Units(match, None), weights.Streams(match), families, True, "x")

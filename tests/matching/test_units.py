@@ -68,7 +68,7 @@ def test_stopped_and_gone_on(start, monkeypatch):
     count = whole.count
     assert found(start(), whole) == expected
     assert whole.count == count, "nothing was left to do"
-    for most in {1, 2, 4, 5, 7, count // 2, count - 1}:
+    for most in {1, 2, 4, 5, 7, count // 2, count - 1} & {*range(1, count)}:
         keep = Memory(most)
         with pytest.raises(Stopped):
             ascend(start(), keep=keep)

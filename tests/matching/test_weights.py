@@ -369,6 +369,37 @@ def test_near_copies_keep_their_order(family, seed):
     assert progress.history[-1] < progress.history[0] < 0.01
 
 
+def test_what_is_at_its_optimum_rests_until_its_stream_moves(monkeypatch):
+    """Of near copies whose stream stays, one round finds all but the scales, which wait for it, and another these."""
+    updated, update = {True: [], False: []}, weights._update_family
+
+    def record(match, family, reorder):
+        updated[match.hold_scales].append(family)
+        return update(match, family, reorder)
+
+    monkeypatch.setattr(weights, "_update_family", record)
+    form = form_of("bert")
+    anchor, noise = random_state(form.spec, 1), random_state(form.spec, 3)
+    match, progress, _ = matched(form, "full", {name: x + 0.01 * noise[name] for name, x in anchor.items()}, anchor)
+    families = weights._families(match, streams.Streams(match).keys).values()
+    scaled = [family for family in families if any(match.groups[key].scaled for key in family)]
+    assert progress.rounds == 2
+    assert 0 < len(scaled) < len(families)
+    assert sorted(updated[True]) == sorted(families)
+    assert sorted(updated[False]) == sorted(scaled)
+
+
+def test_an_order_within_the_order_is_found_in_turn():
+    """Query heads of a KV group share its keys and values: their order is found for bases that it then changes."""
+    form = form_of("llama")
+    models = [random_state(form.spec, seed) for seed in (1, 0)]
+    assert [matched(form, mode, *models)[1].rounds > 1 for mode in ("heads,attention", "attention", "ffn")] == [
+        True,
+        False,
+        False,
+    ]
+
+
 def test_excluded_tensors_do_not_count():
     form = form_of("vit")
     source, anchor = random_state(form.spec, 1), random_state(form.spec, 2)

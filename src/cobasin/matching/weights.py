@@ -8,7 +8,7 @@ stream the two alternate. A step is taken only if it does not raise the distance
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -48,10 +48,17 @@ class Ascent:
 
 @dataclass
 class Sweep:
-    """What a round changed: whether orders did, and whether a stream moved."""
+    """What a round changed.
 
-    orders_changed: bool = False
-    streams_moved: bool = False
+    Attributes:
+        orders_changed: whether an order did.
+        streams_moved: whether a stream did.
+        left: numbers of the families that may not be at their optimum, even if no stream has moved.
+    """
+
+    orders_changed: bool
+    streams_moved: bool
+    left: list[int]
 
 
 def ascend(
@@ -82,12 +89,8 @@ def ascend(
         sweep = first(units, streams, families)
         progress.history.append(match.total)
 
-    def due() -> list[list[Key]]:
-        # a space that shares no tensor with another one, and has no scale, is at its optimum until a stream moves
-        return [f for f in families if sweep.streams_moved or len(f) > 1 or match.groups[f[0]].scaled]
-
     def moving() -> bool:
-        return sweep.streams_moved or bool(due()) or any(match.groups[key].scaled for key in streams.keys)
+        return sweep.streams_moved or bool(sweep.left) or any(match.groups[key].scaled for key in streams.keys)
 
     while True:
         said = {"history": progress.history, "reorder": reorder, "hold_scales": match.hold_scales}
@@ -99,14 +102,17 @@ def ascend(
         if settled and reorder and not match.hold_scales:
             break
         last = progress.rounds == MAX_ROUNDS - 1  # the round to come is the last that there may be
-        if (settled and reorder) or last or not moving():
-            match.hold_scales = False
-        if progress.rounds == MAX_ROUNDS or not moving():
-            break
         # Nested assignments and joint optima are the dear part: only while they still change an order, and when
         # all has settled. In between every key takes one exact step, which the next round repeats anyway.
+        settled |= not moving()
+        if match.hold_scales and ((settled and reorder) or last or not moving()):
+            match.hold_scales = False
+            sweep.left = [i for i, family in families.items() if any(match.groups[key].scaled for key in family)]
+        if progress.rounds == MAX_ROUNDS or not moving():
+            break
         reorder = sweep.orders_changed or settled or not streams.keys
-        sweep = _round(units, streams, due(), reorder, str(progress.rounds + 1))
+        due = families if sweep.streams_moved else {i: families[i] for i in sweep.left}
+        sweep = _round(units, streams, due, reorder, str(progress.rounds + 1))
         progress.history.append(match.total)
     for key, group in match.groups.items():
         if group.scaled and "scale" not in match.values[key]:  # it was held, and no step was a gain since
@@ -115,7 +121,7 @@ def ascend(
     return progress
 
 
-def _first_round(units: Units, streams: Streams, families: list[list[Key]]) -> Sweep:
+def _first_round(units: Units, streams: Streams, families: Mapping[int, list[Key]]) -> Sweep:
     """The first round from the better of two starts: the identity, and the streams as the model's ends say.
 
     Independent models need the second: from the identity they end in a bad optimum, although a stream turned
@@ -135,12 +141,12 @@ def _first_round(units: Units, streams: Streams, families: list[list[Key]]) -> S
     return sweep
 
 
-def _round(units: Units, streams: Streams, families: list[list[Key]], reorder: bool, name: str) -> Sweep:
-    """One sweep over these families, then over the streams; ``name`` is that of its units."""
-    match, said = units.match, list[dict[str, Any]]()
+def _round(units: Units, streams: Streams, families: Mapping[int, list[Key]], reorder: bool, name: str) -> Sweep:
+    """One sweep over these families, by number, then over the streams; ``name`` is that of its units."""
+    match, said = units.match, dict[int, dict[str, Any]]()
 
     def update_family(i: int, family: list[Key]) -> None:
-        said.append(units.run(f"{name}-family-{i}", i, family, partial(_update_family, match, family, reorder)))
+        said[i] = units.run(f"{name}-family-{i}", i, family, partial(_update_family, match, family, reorder))
 
     def update_stream(key: Key) -> dict[str, Any]:
         return {"moved": streams.update(key)}
@@ -148,7 +154,7 @@ def _round(units: Units, streams: Streams, families: list[list[Key]], reorder: b
     # together, what is multiplied alike, and of a size for that; one by one, what other parts do (for that this one
     # waits, which no signal would end in another thread)
     kinds: dict[tuple[bool, bool, bool], list[Callable[[], None]]] = {}
-    for i, family in enumerate(families):
+    for i, family in families.items():
         elsewhere = not owns(units.keep, i)
         threads = _entries(match, family) >= SMALL and _table(match, family) <= LARGE
         kind = elsewhere, _from_bfloat16(match, family), elsewhere or not threads
@@ -160,7 +166,8 @@ def _round(units: Units, streams: Streams, families: list[list[Key]], reorder: b
         units.run(f"{name}-stream-{i}", i, [key], partial(update_stream, key))["moved"]
         for i, key in enumerate(streams.keys)
     ]
-    return Sweep(any(one["orders_changed"] for one in said), any(moved))
+    changed = any(one["orders_changed"] for one in said.values())
+    return Sweep(changed, any(moved), sorted(i for i, one in said.items() if not one["exact"]))
 
 
 def _update(match: Match, key: Key, exactly: bool) -> None:
@@ -227,11 +234,13 @@ def _update_family(match: Match, family: list[Key], reorder: bool) -> dict[str, 
     for key in family:
         if key not in done:
             _update(match, key, exactly=reorder)
-    return {"orders_changed": changed}
+    # found from what the family does not move: a stream, or nothing
+    alone = len(family) == 1 and (reorder or not match.groups[family[0]].scaled)
+    return {"orders_changed": changed, "exact": alone or done == {*family}}
 
 
-def _families(match: Match, streams: list[Key]) -> list[list[Key]]:
-    """Keys other than the streams, grouped so that keys of different groups share no tensor."""
+def _families(match: Match, streams: list[Key]) -> dict[int, list[Key]]:
+    """Keys other than the streams, grouped so that keys of different groups share no tensor; by number."""
     family_of: dict[str, list[Key]] = {}
     for key in match.groups:
         if key in streams:
@@ -245,4 +254,4 @@ def _families(match: Match, streams: list[Key]) -> list[list[Key]]:
                     family_of[tensor] = merged
         for tensor in match.tensors_of(merged):
             family_of[tensor] = merged
-    return list({id(family): family for family in family_of.values()}.values())
+    return dict(enumerate({id(family): family for family in family_of.values()}.values()))

@@ -71,7 +71,8 @@ def cross_gram(
         for x, y in parts():
             y = y / weight if normalise else y
             if sums.plain:
-                gram.add_product(charge, *((x, y.mT) if at == 0 else (x.mT, y)))
+                rows = [one.movedim(at, 0).reshape(one.shape[at], -1) for one in (x, y)]
+                gram.add_product(charge, rows[0], rows[1].mT)
             else:
                 gram.add(charge, sums.cross(x, y))
             if group.scaled:
@@ -125,7 +126,7 @@ class _Sums:
     @property
     def plain(self) -> bool:
         """Whether the cross-Gram is a product of two matrices; einsum would make a batch of one of it, which costs."""
-        return len(self.left) == 2 and not self.paired and not self.shared
+        return not self.paired and not self.shared
 
     def cross(self, a: Tensor, b: Tensor) -> Tensor:
         """The cross-Gram."""
