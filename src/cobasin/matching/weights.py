@@ -234,9 +234,10 @@ def _update_family(match: Match, family: list[Key], reorder: bool) -> dict[str, 
     for key in family:
         if key not in done:
             _update(match, key, exactly=reorder)
-    # found from what the family does not move: a stream, or nothing
+    # found in one step, from what the family does not move
     alone = len(family) == 1 and (reorder or not match.groups[family[0]].scaled)
-    return {"orders_changed": changed, "exact": alone or done == {*family}}
+    together = any({base, *match.fibres(base)} == {*family} for base in done)
+    return {"orders_changed": changed, "exact": alone or together}
 
 
 def _families(match: Match, streams: list[Key]) -> dict[int, list[Key]]:
