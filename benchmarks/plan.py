@@ -132,8 +132,8 @@ def table(rates: Rates, price: float) -> Table:
                     f"{3 * size(geometry) / 1e9:,.0f}",
                     f"{memory(geometry, related) / 1e9:.1f}",
                     f"{3 * geometry.layers:,}",  # queries and keys, values and outputs, FFN
-                    *(f"{one:,.1f}" for one in wall),
-                    f"{price * wall[0]:,.2f}",
+                    *(f"{one:,.2f}" for one in wall),
+                    f"{price * wall[0]:,.3f}",
                 ]
             )
     columns = ["GB a model", "GB moved", "GB of memory", "jobs a round"]

@@ -41,7 +41,9 @@ class Memory:
         self.kept.pop(name, None)
 
 
-@pytest.fixture(scope="module", params=[("bert/BertForMaskedLM", "full"), ("llama-gqa/LlamaForCausalLM", "ffn,heads")])
+@pytest.fixture(
+    scope="module", params=[("bert/BertForMaskedLM", "full"), ("llama-gqa/LlamaForCausalLM", "heads,attention")]
+)
 def start(request):
     """What makes a match at its start."""
     case, symmetry = request.param
@@ -68,7 +70,7 @@ def test_stopped_and_gone_on(start, monkeypatch):
     count = whole.count
     assert found(start(), whole) == expected
     assert whole.count == count, "nothing was left to do"
-    for most in {1, 2, 4, 5, 7, count // 2, count - 1} & {*range(1, count)}:
+    for most in {1, 2, 4, 5, count // 2, count - 1}:
         keep = Memory(most)
         with pytest.raises(Stopped):
             ascend(start(), keep=keep)

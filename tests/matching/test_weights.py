@@ -16,7 +16,7 @@ from cobasin.matching import neurons, streams, weights
 from cobasin.matching.choice import Choice
 from cobasin.matching.compared import Compared
 from cobasin.matching.order import propose_order
-from cobasin.matching.state import Match, free_groups
+from cobasin.matching.state import Match, free_groups, same
 from cobasin.matching.weights import MAX_ROUNDS, ascend
 from cobasin.symmetry.canonical import gauge_of
 from cobasin.symmetry.element import Element
@@ -387,6 +387,28 @@ def test_what_is_at_its_optimum_rests_until_its_stream_moves(monkeypatch):
     assert 0 < len(scaled) < len(families)
     assert sorted(updated[True]) == sorted(families)
     assert sorted(updated[False]) == sorted(scaled)
+    # the control: a stream that moves wakes all
+    moved, update_stream = [], streams.Streams.update
+    monkeypatch.setattr(
+        streams.Streams, "update", lambda self, key: moved.append(key) or update_stream(self, key) or len(moved) == 1
+    )
+    updated[True].clear()
+    matched(form, "full", {name: x + 0.01 * noise[name] for name, x in anchor.items()}, anchor)
+    assert sorted(updated[True][len(families) : 2 * len(families)]) == sorted(families)
+
+
+@pytest.mark.parametrize("mode", ["ffn", "ffn,heads", "heads,attention,scale", "ffn,attention,scale", "paper"])
+@every_family
+def test_what_rests_would_be_found_again(family, mode):
+    form = form_of(family)
+    match, *_ = matched(form, mode, random_state(form.spec, 1), random_state(form.spec, 2))
+    resting = 0
+    for keys in weights._families(match, []).values():
+        before = {key: match.values[key] for key in keys}
+        if not weights._update_family(match, keys, True)["left"]:
+            resting += 1
+            assert all(same(match.values[key], value) for key, value in before.items())
+    assert resting or "heads" in mode
 
 
 def test_an_order_within_the_order_is_found_in_turn():

@@ -53,7 +53,7 @@ class Sweep:
     Attributes:
         orders_changed: whether an order did.
         streams_moved: whether a stream did.
-        left: numbers of the families that may not be at their optimum, even if no stream has moved.
+        left: numbers of the families that would be changed once more, even if no stream moves.
     """
 
     orders_changed: bool
@@ -102,14 +102,15 @@ def ascend(
         if settled and reorder and not match.hold_scales:
             break
         last = progress.rounds == MAX_ROUNDS - 1  # the round to come is the last that there may be
-        # Nested assignments and joint optima are the dear part: only while they still change an order, and when
-        # all has settled. In between every key takes one exact step, which the next round repeats anyway.
         settled |= not moving()
         if match.hold_scales and ((settled and reorder) or last or not moving()):
             match.hold_scales = False
-            sweep.left = [i for i, family in families.items() if any(match.groups[key].scaled for key in family)]
+            scaled = (i for i, family in families.items() if any(match.groups[key].scaled for key in family))
+            sweep.left = sorted({*sweep.left, *scaled})
         if progress.rounds == MAX_ROUNDS or not moving():
             break
+        # Nested assignments and joint optima are the dear part: only while they still change an order, and when
+        # all has settled. In between every key takes one exact step, which the next round repeats anyway.
         reorder = sweep.orders_changed or settled or not streams.keys
         due = families if sweep.streams_moved else {i: families[i] for i in sweep.left}
         sweep = _round(units, streams, due, reorder, str(progress.rounds + 1))
@@ -167,7 +168,7 @@ def _round(units: Units, streams: Streams, families: Mapping[int, list[Key]], re
         for i, key in enumerate(streams.keys)
     ]
     changed = any(one["orders_changed"] for one in said.values())
-    return Sweep(changed, any(moved), sorted(i for i, one in said.items() if not one["exact"]))
+    return Sweep(changed, any(moved), sorted(i for i, one in said.items() if one["left"]))
 
 
 def _update(match: Match, key: Key, exactly: bool) -> None:
@@ -234,10 +235,10 @@ def _update_family(match: Match, family: list[Key], reorder: bool) -> dict[str, 
     for key in family:
         if key not in done:
             _update(match, key, exactly=reorder)
-    # found in one step, from what the family does not move
+    # what was found in one step, from what the family does not move, is found again
     alone = len(family) == 1 and (reorder or not match.groups[family[0]].scaled)
     together = any({base, *match.fibres(base)} == {*family} for base in done)
-    return {"orders_changed": changed, "exact": alone or together}
+    return {"orders_changed": changed, "left": not (alone or together)}
 
 
 def _families(match: Match, streams: list[Key]) -> dict[int, list[Key]]:
