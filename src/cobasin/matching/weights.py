@@ -53,7 +53,7 @@ class Sweep:
     Attributes:
         orders_changed: whether an order did.
         streams_moved: whether a stream did.
-        left: numbers of the families that would be changed once more, even if no stream moves.
+        left: numbers of the families that may be changed once more, even if no stream moves.
     """
 
     orders_changed: bool
@@ -102,7 +102,7 @@ def ascend(
         if settled and reorder and not match.hold_scales:
             break
         last = progress.rounds == MAX_ROUNDS - 1  # the round to come is the last that there may be
-        settled |= not moving()
+        settled |= not moving()  # whatever that round took off
         if match.hold_scales and ((settled and reorder) or last or not moving()):
             match.hold_scales = False
             scaled = (i for i, family in families.items() if any(match.groups[key].scaled for key in family))

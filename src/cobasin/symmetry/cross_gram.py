@@ -71,8 +71,8 @@ def cross_gram(
         for x, y in parts():
             y = y / weight if normalise else y
             if sums.plain:
-                rows = [one.movedim(at, 0).reshape(one.shape[at], -1) for one in (x, y)]
-                gram.add_product(charge, rows[0], rows[1].mT)
+                left, right = (one.movedim(at, 0).reshape(one.shape[at], -1) for one in (x, y))
+                gram.add_product(charge, left, right.mT)
             else:
                 gram.add(charge, sums.cross(x, y))
             if group.scaled:
