@@ -4,12 +4,15 @@
   and the edges of natural images (Lee, Mumford and Huang, *Occlusion Models for Natural Images*, 2001); Baradad et al.,
   *Learning to See by Looking at Noise* (NeurIPS 2021), train on them.
 * Text of a decoder: what the models themselves write, each as much, from a random first token on.
+* Text of a masked language model with a tokenizer: what the models put in place of masks, each token drawn anew given
+  the others (Wang and Cho, *BERT has a Mouth, and It Must Speak*, 2019).
 * Other text: random tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,12 +20,17 @@ from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.running import input_sizes, part_of, positions
+from cobasin.data.tasks import task_of
+from cobasin.data.tokens import text_length, tokenizer_of
 from cobasin.errors import InputError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
 LONGEST = 128  # tokens
+DRAWN = 4  # times that a masked language model draws every token
+_PARTS = 7  # of a text, of which one is masked at a time: 0.15 of it is what such models are trained on
+_ROWS = 16  # of a masked language model that runs at once
 SHAPES = 60  # an image
 _CONTRAST = 2.0  # the brightest and the darkest, in standard deviations
 _GREY = 0.85  # how far the channels of a colour agree
@@ -49,7 +57,40 @@ def check_synthetic(checkpoint: Checkpoint) -> None:
         )
 
 
-def synthetic_inputs(models: Sequence[PreTrainedModel], count: int, seed: int = 0) -> dict[str, Tensor]:
+@dataclass(frozen=True)
+class Blank:
+    """A text of nothing but masks.
+
+    Attributes:
+        ids: of its tokens: masks, and what the tokenizer puts at the ends of a text.
+        mask: the id of a mask.
+        special: the ids that are at no other place.
+    """
+
+    ids: list[int]
+    mask: int
+    special: list[int]
+
+
+def blank_of(checkpoint: Checkpoint) -> Blank | None:
+    """What a masked language model is to fill; None of other models, and where no tokenizer fits it."""
+    if task_of(checkpoint) != "masked_lm":
+        return None
+    try:
+        tokenizer = tokenizer_of(checkpoint, blocks=True)
+    except InputError:
+        return None
+    mask = tokenizer.mask_token_id
+    if mask is None or len(tokenizer) > part_of(checkpoint.config, "text_config").vocab_size:
+        return None
+    length = text_length(checkpoint, tokenizer, None, LONGEST)
+    ids = tokenizer(tokenizer.mask_token * length, truncation=True, max_length=length)["input_ids"]
+    return Blank(ids, mask, tokenizer.all_special_ids) if mask in ids else None
+
+
+def synthetic_inputs(
+    models: Sequence[PreTrainedModel], count: int, seed: int = 0, blank: Blank | None = None
+) -> dict[str, Tensor]:
     """``count`` inputs for models of one architecture, as keyword arguments with a row an input.
 
     Pixels ``[count, channels, height, width]`` are normalised (mean zero, deviation about one); token ids
@@ -59,6 +100,7 @@ def synthetic_inputs(models: Sequence[PreTrainedModel], count: int, seed: int = 
         models: that `check_synthetic` lets pass.
         count: how many.
         seed: not negative.
+        blank: of masked language models, what they fill.
     """
     config = models[0].config
     sizes = input_sizes(config, type(models[0]).__name__)
@@ -68,9 +110,13 @@ def synthetic_inputs(models: Sequence[PreTrainedModel], count: int, seed: int = 
         return {"pixel_values": dead_leaves(count, pixels["num_channels"], height, width, generator)}
     text = part_of(config, "text_config")
     length = max(2, min(LONGEST, positions(text)))
-    if models[0].can_generate():
+    if blank is not None or models[0].can_generate():
         shares = [len(range(i, count, len(models))) for i in range(len(models))]
-        rows = [written(model, n, length, generator) for model, n in zip(models, shares, strict=True) if n]
+        rows = [
+            written(model, n, length, generator) if blank is None else filled(model, n, blank, generator)
+            for model, n in zip(models, shares, strict=True)
+            if n
+        ]
         return {"input_ids": torch.cat(rows)[torch.randperm(count, generator=generator)]}
     length -= min(length - 2, 4)  # RoBERTa's position table has rows that are no positions
     return {"input_ids": _tokens(text, (count, length), generator)}
@@ -104,11 +150,36 @@ def written(model: PreTrainedModel, count: int, length: int, generator: torch.Ge
     ids = _tokens(part_of(model.config, "text_config"), (count, 1), generator).to(model.device)
     # every next token from the whole sequence: what a cache looks like differs between architectures
     while ids.shape[1] < length:
-        chances = model(input_ids=ids).logits[:, -1].cpu().double().softmax(-1)
-        if not chances.isfinite().all():
-            raise InputError(f"{type(model).__name__}: what it writes is not finite: it overflows float32")
-        ids = torch.cat([ids, torch.multinomial(chances, 1, generator=generator).to(ids)], 1)
+        ids = torch.cat([ids, _drawn(model, model(input_ids=ids).logits[:, -1], generator)[:, None].to(ids)], 1)
     return ids.cpu()
+
+
+@torch.no_grad()
+def filled(model: PreTrainedModel, count: int, blank: Blank, generator: torch.Generator) -> Tensor:
+    """Token ids ``[count, length]`` that a masked language model puts into a blank, at temperature one."""
+    ids = torch.tensor(blank.ids).repeat(count, 1)
+    free, special = (ids[0] == blank.mask).nonzero()[:, 0], torch.tensor(blank.special)
+    for _ in range(DRAWN):
+        order = free[torch.rand(count, len(free), generator=generator).argsort(1)]
+        for places in order.split(-(-len(free) // _PARTS), 1):
+            masked = ids.scatter(1, places, blank.mask)
+            for some, at in zip(range(0, count, _ROWS), places.split(_ROWS), strict=True):
+                logits = model(input_ids=masked[some : some + _ROWS].to(model.device)).logits.cpu()
+                logits = logits.take_along_dim(at[..., None], 1).index_fill(2, special, -torch.inf)
+                ids[some : some + _ROWS].scatter_(1, at, _drawn(model, logits.flatten(0, 1), generator).view_as(at))
+    return ids
+
+
+def _drawn(model: PreTrainedModel, logits: Tensor, generator: torch.Generator) -> Tensor:
+    """A token for every row of logits ``[rows, vocabulary]``.
+
+    Raises:
+        InputError: they are no numbers.
+    """
+    chances = logits.cpu().double().softmax(-1)
+    if not chances.isfinite().all():
+        raise InputError(f"{type(model).__name__}: what it writes is not finite: it overflows float32")
+    return torch.multinomial(chances, 1, generator=generator)[:, 0]
 
 
 def _tokens(config: PreTrainedConfig, shape: tuple[int, int], generator: torch.Generator) -> Tensor:

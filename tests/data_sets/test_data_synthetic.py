@@ -1,0 +1,100 @@
+"""Texts that masked language models write themselves."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+import transformers
+from data_models import bert
+
+import tiny_models
+from cobasin.checkpoints.running import instantiate
+from cobasin.data.synthetic import Blank, blank_of, filled, synthetic_inputs
+from cobasin.errors import InputError
+from cobasin.learning.inputs import Inputs
+from real_models import minilm
+
+TOKENIZER = transformers.AutoTokenizer.from_pretrained(minilm(), local_files_only=True)
+CLS, SEP, MASK = TOKENIZER.convert_tokens_to_ids(["[CLS]", "[SEP]", "[MASK]"])
+BLANK = Blank([1, *[0] * 21, 2], mask=0, special=[0, 1, 2])
+
+
+class Follows:
+    """A model of 60 tokens that takes for certain, but for special tokens, what is twice a token's place."""
+
+    device = torch.device("cpu")
+
+    def __init__(self):
+        self.read = []
+
+    def __call__(self, input_ids):
+        self.read.append(input_ids)
+        logits = torch.zeros(*input_ids.shape, 60)
+        logits[..., BLANK.special] = 1000
+        places = 2 * torch.arange(input_ids.shape[1])[None, :, None].expand(len(input_ids), -1, 1)
+        return SimpleNamespace(logits=logits.scatter(2, places, 500))
+
+
+def test_every_place_of_a_blank_is_drawn_from_what_the_model_says_there(monkeypatch):
+    monkeypatch.setattr("cobasin.data.synthetic.DRAWN", 2)
+    model = Follows()
+    ids = filled(model, 40, BLANK, torch.Generator().manual_seed(0))
+    # at its first place it would have a special token
+    assert ids[:, 2:-1].equal(torch.arange(4, 44, 2).expand(40, -1))
+    assert (ids[:, 0] == 1).all()
+    assert (ids[:, -1] == 2).all()
+    masks = torch.stack([(torch.cat(model.read[i : i + 3]) == 0) for i in range(0, len(model.read), 3)])
+    assert masks.sum(-1).tolist() == [[count] * 40 for count in (21, 18, 15, 12, 9, 6, 3, *[3] * 7)]
+    assert masks[7:, :, 1:-1].sum(0).eq(1).all()  # one at a time, and each once
+    assert not masks[7, 0].equal(masks[7, 1])
+
+
+def test_what_is_drawn_is_given_the_rest():
+    """Of a real model: alone, a token is drawn as the model's chances are, given those around it."""
+    model = instantiate(bert("ForMaskedLM"), torch.float32)
+    text = Blank([CLS, 2000, MASK, 2001, SEP], MASK, [MASK])
+    ids = filled(model, 4000, text, torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        chances = (
+            model(input_ids=torch.tensor([text.ids]))
+            .logits[0, 2]
+            .double()
+            .index_fill(0, torch.tensor([MASK]), -torch.inf)
+            .softmax(-1)
+        )
+    top = chances.topk(3000).indices
+    assert float(torch.isin(ids[:, 2], top).double().mean()) == pytest.approx(float(chances[top].sum()), abs=0.03)
+
+
+def test_a_blank_is_as_long_as_the_model_reads():
+    model = bert("ForMaskedLM")
+    limit = model.config.max_position_embeddings
+    assert blank_of(model) == Blank([CLS, *[MASK] * (limit - 2), SEP], MASK, TOKENIZER.all_special_ids)
+    assert blank_of(bert()) is None
+    model.folder = None
+    assert blank_of(model) is None
+    assert blank_of(tiny_models.checkpoint("bert/BertForMaskedLM")) is None
+
+
+def test_a_tokenizer_that_does_not_fit_is_left_alone():
+    model = bert("ForMaskedLM")
+    model.config.vocab_size = len(TOKENIZER) - 1
+    assert blank_of(model) is None
+
+
+def test_what_is_made_up_is_masked_as_data_are():
+    checkpoint = bert("ForMaskedLM")
+    models = [instantiate(checkpoint, torch.float32) for _ in range(2)]
+    one, two = (list(Inputs.of(checkpoint, None, 16, 0).batches(models)) for _ in range(2))
+    ids, labels = one[0].inputs["input_ids"], one[0].labels
+    assert (ids == MASK).any()
+    assert (labels[ids == MASK] != -100).all()
+    assert sum(len(batch.inputs["input_ids"]) for batch in one) == 16
+    assert all(a.labels.equal(b.labels) for a, b in zip(one, two, strict=True))
+
+
+def test_a_model_without_numbers_writes_nothing():
+    model = instantiate(bert("ForMaskedLM"), torch.float32)
+    torch.nn.init.constant_(model.bert.embeddings.LayerNorm.weight, float("nan"))
+    with pytest.raises(InputError, match="what it writes is not finite"):
+        synthetic_inputs([model], 2, 0, blank_of(bert("ForMaskedLM")))
