@@ -10,7 +10,10 @@ from safetensors.torch import load_file, save_file
 import cobasin
 from adapter_folders import ALL, BERT, GPT2, base, change, function, lora
 from cobasin.adapters.folder import WEIGHTS_FILE
+from cobasin.adapters.layers import type_adapter
 from cobasin.adapters.match import products, rank_spec
+from cobasin.checkpoints.typed import Typed
+from cobasin.errors import InputError
 from cobasin.matching.choice import Choice
 from cobasin.matching.state import Match
 from cobasin.matching.weights import ascend
@@ -97,6 +100,20 @@ def test_half_a_module_is_refused(tmp_path, missing):
     line = refused(tmp_path, "match", a, b, "--out", tmp_path / "out")
     assert f"{a}: the lora_{missing} of base_model.model." in line
     assert "layer.0.attention.self.query is missing or no matrix" in line
+
+
+def test_an_adapter_that_was_not_saved_whole_is_refused(tmp_path):
+    source = base(tmp_path, BERT)
+    plain, dora = (lora(source, f"dora-{on}", target_modules=["query"], use_dora=on) for on in (False, True))
+    tensors = load_file(dora / WEIGHTS_FILE)
+    save_file({name: x for name, x in tensors.items() if "magnitude" not in name}, dora / WEIGHTS_FILE)
+    with pytest.raises(
+        InputError, match=r"dora-True: use_dora is set, but the lora_magnitude_vector of \S+ is missing"
+    ):
+        type_adapter(cobasin.load_adapter(dora), Typed.of(cobasin.load(source)).spec)
+    save_file({}, plain / WEIGHTS_FILE)
+    line = refused(tmp_path, "match", plain, plain, "--out", tmp_path / "out")
+    assert f"{plain}: adapter_model.safetensors holds no lora_A and lora_B" in line
 
 
 def test_adapters_that_do_not_fit_together(tmp_path):

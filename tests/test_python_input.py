@@ -95,3 +95,11 @@ def test_data_is_given_by_its_path_by_its_keys_or_as_rows(tmp_path):
     ]
     assert len(set(found)) == 1
     assert found[0] != cobasin.match(*ends, symmetry="ffn", method="activations").report["distance_after"]
+
+
+def test_any_model_is_written_and_any_iterable_matched(tmp_path):
+    made = model(CASE)
+    cobasin.save(made, tmp_path / "a")
+    cobasin.save(tmp_path / "a", tmp_path / "b")
+    assert all(tensor.equal(made.state_dict()[name]) for name, tensor in cobasin.load(tmp_path / "b").items())
+    assert len(cobasin.match_all(tmp_path / name for name in "ab").elements) == 2

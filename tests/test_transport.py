@@ -157,6 +157,22 @@ def test_a_tied_head_is_untied(tmp_path):
         assert (load_config(tmp_path / "out").get("tie_word_embeddings") is False) is note
 
 
+@pytest.mark.parametrize(
+    "case", [GPT2, "llama-mqa-tied/LlamaForCausalLM", "t5/T5ForConditionalGeneration", "opt/OPTForCausalLM"]
+)
+def test_a_head_that_was_untied_before(case):
+    """The new base has been matched itself, or the fine-tune has: the functions are the same, tied or not."""
+    base = checkpoint(case)
+    assert Typed.of(base).spec.unties
+    own = Typed.of(base).untied()
+    new = own.derived(Element.sample(form_of(own.spec, folded=True), 5).apply(own))
+    fine = tuned(base)
+    there = transport(base, fine, new)
+    for carried in (there, transport(base, fine, new, there.element), transport(new, there.checkpoint, base)):
+        assert verify(fine, carried.checkpoint, max(tolerance(case), 1e-8)).same
+    assert verify(base, there.checkpoint).same is False
+
+
 def load_config(folder):
     path = folder / "config.json"
     return json.loads(path.read_text()) if path.exists() else {}
@@ -171,11 +187,14 @@ def test_an_adapter(folders):
     report = json.loads((out / "cobasin.json").read_text())
     assert report["verification"]["same"]
     assert any("biases (lora_bias) were added" in note for note in report["notes"])
+    assert not any("as its base, not" in note for note in report["notes"])
     assert json.loads((out / CONFIG_FILE).read_text())["base_model_name_or_path"] == str(new)
     assert f"The adapter `{adapter}` of `{base}`, for `{new}`" in (out / "README.md").read_text()
     reference = function(base, adapter)
     assert change(function(new, out), reference) < 1e-4
     assert change(function(new, adapter), reference) > 0.01
+    other = run("transport", new, adapter, base, "--out", folders / "other", "--json").json["notes"]
+    assert f"{adapter} names {base} as its base, not {new}: what it adds to others says nothing" in other
     command = ("transport", base, adapter, new, "--out", folders / "x")
     assert run(*command[:-1], folders / "again", "--element", out).code == 0
     assert "an adapter has a scale of its own, lora_alpha" in refused(folders, *command, "--scale", 2)

@@ -96,6 +96,8 @@ def load_adapter(model: str | Path | Adapter) -> Adapter:
             f"{model}: has no {WEIGHTS_FILE}; adapters are read from safetensors only, never from a pickle"
         )
     headers, read = open_safetensors(folder / WEIGHTS_FILE)
+    if not any("lora_" in name for name in headers):
+        raise InputError(f"{model}: {WEIGHTS_FILE} holds no lora_A and lora_B; the adapter was not saved whole")
     for name, header in headers.items():
         if not all(header.shape):
             raise InputError(f"{model}: {name} has shape {list(header.shape)}: it is empty")

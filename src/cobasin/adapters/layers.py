@@ -132,6 +132,9 @@ def type_adapter(adapter: Adapter, base: Spec, config: PreTrainedConfig | None =
         for piece in ("lora_A", "lora_B"):
             if piece not in own or len(adapter.headers[own[piece]].shape) < 2:
                 raise InputError(f"{adapter.label}: the {piece} of {weight} is missing or no matrix")
+        if adapter.config.get("use_dora") and "lora_magnitude_vector" not in own:
+            # PEFT would take the norms of the base's rows, which moving it changes
+            raise InputError(f"{adapter.label}: use_dora is set, but the lora_magnitude_vector of {weight} is missing")
         rank = f"rank_{number}"
         spaces[rank] = Space(adapter.headers[own["lora_A"]].shape[0], RANK, part="rank")
         layer, own_types = _layer(adapter, base, weight, own, rank)

@@ -8,10 +8,11 @@ import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor, wait
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from cobasin.checkpoints.checkpoint import Checkpoint
+from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.output import publishing
 from cobasin.checkpoints.sequential import SequentialFile
 from cobasin.checkpoints.weight_files import (
@@ -44,14 +45,14 @@ Content = Callable[[Path], object] | str | None
 
 
 def save(
-    checkpoint: Checkpoint,
+    checkpoint: Any,
     out: Path,
     *,
     files: Mapping[str, Content] | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> None:
-    """Write `checkpoint` to the folder `out`, which exists afterwards complete or not at all.
+    """Write `checkpoint`, or anything else `load` takes, to the folder `out`: afterwards complete, or not there at all.
 
     Shards and their order are those of `checkpoint.headers`, as safetensors; tensors are read one at a time,
     so memory is bounded by the largest. The tokenizer and the other files of `checkpoint.folder` that are
@@ -66,6 +67,7 @@ def save(
     Raises InputError where `out` is refused (see `check_output`) or cannot be written, RuntimeError where a
     tensor is not of the dtype and shape that its header says.
     """
+    checkpoint = load(checkpoint)
     with publishing(out, overwrite, checkpoint.folder) as partial:
         write(checkpoint, partial, files=files, progress=progress)
 

@@ -166,6 +166,7 @@ def match_all(
     started = time.perf_counter()
     place = None if state is None else expanded(state)
     search = Search(method, data, samples, seed, steps, loss, move, device, place, orders)
+    models = list(models)
     if len(models) < 2:
         raise InputError(f"matching needs two models or more, got {len(models)}")
     if keep is not None and keep.shared:

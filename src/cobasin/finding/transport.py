@@ -19,7 +19,7 @@ from cobasin.adapters.folder import Adapter, load_adapter
 from cobasin.adapters.move import move_adapter
 from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.pairs import check_pair
-from cobasin.checkpoints.typed import Typed
+from cobasin.checkpoints.typed import Typed, equally_tied
 from cobasin.errors import InputError
 from cobasin.finding.applying import found_between, typed_for
 from cobasin.finding.match import match
@@ -135,6 +135,6 @@ def _bases(
 
 
 def _check_alike(a: Typed, b: Typed) -> None:
-    check_pair(a, b)
+    check_pair(*equally_tied([a, b]))
     if a.labels != b.labels:
         raise InputError(f"{b.checkpoint.label}: its task head has other labels than that of {a.checkpoint.label}")

@@ -103,10 +103,18 @@ def transport_to_folder(
     notes = _on_new_base(moved.adapter, source, str(expanded(new).absolute()) if expanded(new).is_dir() else new)
     report |= {**_of_bases(moved.element, True), "adapter": True}
     report |= _adapter_evidence(moved.element, source, moved.base)
-    report["notes"] += notes
+    report["notes"] += [*_other_base(source, base), *notes]
     files = match_files(moved.element, report, card.transported(report))
     save_adapter(moved.adapter, out, files=files, overwrite=overwrite)
     return report
+
+
+def _other_base(adapter: Adapter, base: str) -> list[str]:
+    """What a reader should know where the adapter names another folder as its base."""
+    named = adapter.config.get("base_model_name_or_path")
+    if not named or not expanded(named).is_dir() or expanded(named).resolve() == expanded(base).resolve():
+        return []
+    return [f"{adapter.label} names {named} as its base, not {base}: what it adds to others says nothing"]
 
 
 def _of_bases(element: Element, adapter: bool) -> dict[str, Any]:
