@@ -64,6 +64,7 @@ class Start(Part):
         family: a model that ``benchmarks/train.py`` trains from scratch, with ``seed`` and, where given,
             ``max_steps``; of a family beside the project, the model that is there.
         config: the config of a model that is not trained at all, for measuring time; ``tokenizer`` is a folder or id.
+        training: how it is fine-tuned, where that is not as the experiment says.
     """
 
     path: str | None = None
@@ -72,6 +73,7 @@ class Start(Part):
     seed: Annotated[int, Field(ge=0)] = 0
     max_steps: PositiveInt | None = None
     tokenizer: str | None = None
+    training: dict[str, Any] = {}
 
     @model_validator(mode="after")
     def _one(self) -> Start:
@@ -144,6 +146,8 @@ class Experiment(Part):
                 raise ValueError(
                     f"models: {name}: {len(starts)} starts for {learned} data sets; give each its own, or one for all"
                 )
+            if self.training is None and any(start.training for start in starts):
+                raise ValueError(f"models: {name}: training of a start changes that of the experiment, which has none")
         for name, method in self.methods.items():
             try:
                 find(method.get("merge_method", ""))

@@ -85,9 +85,10 @@ def end_models(experiment: Experiment, setting: str, seed: int, world: World) ->
     learned = [name for name in used if name not in experiment.unseen]
     ends = []
     for place, name in enumerate(learned):
-        start = folder_of(starts[place if len(starts) > 1 else 0], world)
-        limit = experiment.rows.get("train")
-        ends.append(End(name, fine_tuned(start, name, used[name], experiment.training, limit, seed, world), name))
+        start, limit = starts[place if len(starts) > 1 else 0], experiment.rows.get("train")
+        training = {**experiment.training, **start.training}
+        folder = fine_tuned(folder_of(start, world), name, used[name], training, limit, seed, world)
+        ends.append(End(name, folder, name))
     return ends
 
 

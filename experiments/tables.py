@@ -118,9 +118,10 @@ def summary(measured: Path) -> str:
             what = f"{models}, {size} at once" if size > 2 else models
             found.append((merges, [item["item"], what, metric, way], [*points.values()], [*loss.values()]))
     body, sure = [], dict.fromkeys(("ahead", "ahead in loss", "behind", "behind in loss"), 0)
-    for merges, names, points, loss in found:
-        if any(merges < others for others, *_ in found):
-            continue  # part of another row: some items repeat merges of a larger one
+    for place, (merges, names, points, loss) in enumerate(found):
+        later = [others for others, *_ in found[place + 1 :]]
+        if merges in later or any(merges < others for others, *_ in found):
+            continue  # part of another row: some items repeat merges of a larger one, or all of them
         for kind, better in (("", points), (" in loss", [-x for x in loss])):
             sure[f"ahead{kind}"] += mean(better) > _bound(better)
             sure[f"behind{kind}"] += -mean(better) > _bound(better)

@@ -238,6 +238,10 @@ def test_the_files_are_experiments(item, small):
             "models: own starts: 2 starts for 3 data sets; give each its own, or one for all",
         ),
         ({"models": {"x": [{"seed": 1}]}}, "expected path, family or config, exactly one of them"),
+        (
+            {"training": None, "models": {"x": [{"path": "x", "training": {"max_steps": 1}}]}},
+            "models: x: training of a start changes that of the experiment, which has none",
+        ),
         ({"labels": []}, "labels are missing, which a multilabel head needs"),
         ({"training": {"learning_rat": 1}}, "training: "),
         ({"data": {"x": {"read": {"path": "{there}/x.jsonl"}}}}, "there is no {there}; expected {shared}, "),
@@ -290,6 +294,14 @@ def test_a_start_from_the_hub_as_older_ones_are(place, tmp_path, capsys, monkeyp
     found, _ = ran(place, tmp_path, capsys, models={"hub": [{"path": "org/start"}]})
     assert {row["models"] for row in found["rows"]} == {"hub"}
     assert models.content(start) != models.content(place / "start-1")
+
+
+def test_a_start_with_training_of_its_own(place, tmp_path, capsys):
+    starts = [{"path": f"{place}/start-0", "training": {"max_steps": 1}}, {"path": f"{place}/start-1"}]
+    ran(place, tmp_path, capsys, models={"own": starts})
+    records = {path.parent.name: json.loads(path.read_text())["of"] for path in tmp_path.glob("models/*/training.json")}
+    trained = {name.split("-")[0]: of["training"] for name, of in records.items()}
+    assert trained == {"happy": {**TRAINING, "max_steps": 1}, "angry": TRAINING}
 
 
 def test_a_start_without_a_config_is_refused(place, tmp_path, capsys):

@@ -116,6 +116,9 @@ def test_the_summary_counts_what_is_sure(found, tmp_path):
             one["metric"] = 0.1
     (tmp_path / "tiny.json").write_text(json.dumps(found))
     assert "once in 20: 1 ahead, 0 ahead in loss, 0 behind" in tables.summary(tmp_path)
+    (tmp_path / "again.json").write_text(json.dumps(found | {"item": "again"}))
+    text = tables.summary(tmp_path)
+    assert ("Of 1 rows" in text, "| again |" in text, "| tiny |" in text) == (True, False, True)
     part = [one for one in found["rows"] if one["seed"] == 0]  # of another item, which has some of these merges
     (tmp_path / "part.json").write_text(json.dumps(found | {"item": "part", "rows": part}))
     assert "Of 1 rows" in tables.summary(tmp_path)

@@ -194,7 +194,7 @@ def test_an_adapter(folders):
     assert change(function(new, out), reference) < 1e-4
     assert change(function(new, adapter), reference) > 0.01
     other = run("transport", new, adapter, base, "--out", folders / "other", "--json").json["notes"]
-    assert f"{adapter} names {base} as its base, not {new}: what it adds to others says nothing" in other
+    assert f"{adapter} names {base} as its base, not {new}: to other weights it adds what says nothing" in other
     command = ("transport", base, adapter, new, "--out", folders / "x")
     assert run(*command[:-1], folders / "again", "--element", out).code == 0
     assert "an adapter has a scale of its own, lora_alpha" in refused(folders, *command, "--scale", 2)

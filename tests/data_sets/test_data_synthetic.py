@@ -49,21 +49,22 @@ def test_every_place_of_a_blank_is_drawn_from_what_the_model_says_there(monkeypa
     assert not masks[7, 0].equal(masks[7, 1])
 
 
-def test_what_is_drawn_is_given_the_rest():
-    """Of a real model: alone, a token is drawn as the model's chances are, given those around it."""
-    model = instantiate(bert("ForMaskedLM"), torch.float32)
-    text = Blank([CLS, 2000, MASK, 2001, SEP], MASK, [MASK])
-    ids = filled(model, 4000, text, torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        chances = (
-            model(input_ids=torch.tensor([text.ids]))
-            .logits[0, 2]
-            .double()
-            .index_fill(0, torch.tensor([MASK]), -torch.inf)
-            .softmax(-1)
-        )
-    top = chances.topk(3000).indices
-    assert float(torch.isin(ids[:, 2], top).double().mean()) == pytest.approx(float(chances[top].sum()), abs=0.03)
+def test_what_is_drawn_is_given_the_rest_and_as_likely_as_the_model_says():
+    """Of a model that says ten more than the token before, or, once in five, twenty more."""
+
+    class Counts(Follows):
+        def __call__(self, input_ids):
+            logits = torch.full((*input_ids.shape, 60), -1000.0)
+            for more, chance in ((10, 0.8), (20, 0.2)):
+                logits.scatter_(
+                    2, (input_ids.roll(1, 1) + more).clamp(max=59)[..., None], torch.tensor(chance).log().item()
+                )
+            return SimpleNamespace(logits=logits)
+
+    ids = filled(Counts(), 4000, Blank([7, 0, 30, 0, 2], mask=0, special=[0]), torch.Generator().manual_seed(0))
+    for place, before in ((1, 7), (3, 30)):
+        assert set(ids[:, place].tolist()) == {before + 10, before + 20}
+        assert float((ids[:, place] == before + 10).double().mean()) == pytest.approx(0.8, abs=0.03)
 
 
 def test_a_blank_is_as_long_as_the_model_reads():
@@ -90,6 +91,9 @@ def test_what_is_made_up_is_masked_as_data_are():
     assert (ids == MASK).any()
     assert (labels[ids == MASK] != -100).all()
     assert sum(len(batch.inputs["input_ids"]) for batch in one) == 16
+    checkpoint.folder = None
+    kinds = [Inputs.of(one, None, 16, 0).kind for one in (bert("ForMaskedLM"), checkpoint, bert())]
+    assert kinds == ["inputs that were made up", "random tokens", "inputs that were made up"]
     assert all(a.labels.equal(b.labels) for a, b in zip(one, two, strict=True))
 
 

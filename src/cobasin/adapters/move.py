@@ -38,7 +38,10 @@ if TYPE_CHECKING:
 EXACT = 1e-9  # relative, in float64
 _PROBES = 16
 _GROWTH, _ROUNDING = 4, 1e-5  # of an A that carries an offset, and its relative rounding: either must be small
-_WAY_OUT = "match the base with fewer symmetries (--symmetry), or merge the adapter into its base and move that"
+_WAY_OUT = (
+    "match the base with fewer symmetries (--symmetry ffn,heads,residual-order), or merge the adapter into its base "
+    "and move that"
+)
 
 
 def move_adapter(

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 LONGEST = 128  # tokens
 DRAWN = 4  # times that a masked language model draws every token
-_PARTS = 7  # of a text, of which one is masked at a time: 0.15 of it is what such models are trained on
+_PARTS = 7  # of a text, of which one is masked at a time: about the 0.15 that such models are trained on
 _ROWS = 16  # of a masked language model that runs at once
 SHAPES = 60  # an image
 _CONTRAST = 2.0  # the brightest and the darkest, in standard deviations
@@ -164,8 +164,10 @@ def filled(model: PreTrainedModel, count: int, blank: Blank, generator: torch.Ge
         for places in order.split(-(-len(free) // _PARTS), 1):
             masked = ids.scatter(1, places, blank.mask)
             for some, at in zip(range(0, count, _ROWS), places.split(_ROWS), strict=True):
-                logits = model(input_ids=masked[some : some + _ROWS].to(model.device)).logits.cpu()
-                logits = logits.take_along_dim(at[..., None], 1).index_fill(2, special, -torch.inf)
+                logits = model(input_ids=masked[some : some + _ROWS].to(model.device)).logits
+                logits = (
+                    logits.take_along_dim(at[..., None].to(model.device), 1).cpu().index_fill(2, special, -torch.inf)
+                )
                 ids[some : some + _ROWS].scatter_(1, at, _drawn(model, logits.flatten(0, 1), generator).view_as(at))
     return ids
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.running import input_sizes
 from cobasin.data import Batch, Batches, DataSet, batches, task_of
-from cobasin.data.synthetic import blank_of, check_synthetic, synthetic_inputs
+from cobasin.data.synthetic import Blank, blank_of, check_synthetic, synthetic_inputs
 from cobasin.errors import InputError
 from cobasin.learning.descent import HELD_OUT, Data
 
@@ -28,6 +28,7 @@ class Inputs:
 
     Attributes:
         checkpoint: a model, or one like it.
+        blank: what masked language models fill where texts are made up; None where they cannot.
         task: of the models, as `task_of` says.
         count: how many.
         size: of a batch: one batch in `HELD_OUT` can be held out.
@@ -36,6 +37,7 @@ class Inputs:
     """
 
     checkpoint: Checkpoint
+    blank: Blank | None
     task: str
     count: int
     size: int
@@ -71,13 +73,13 @@ class Inputs:
             count = samples or (min(TEXTS, usual) if texts else usual)
             if count > MOST:
                 raise InputError(f"samples {count}: at most {MOST:,} inputs are made up, which are held in memory")
-            return cls(checkpoint, task, count, _batch_size(count, most), None, seed)
+            return cls(checkpoint, blank_of(checkpoint), task, count, _batch_size(count, most), None, seed)
         count = samples or usual
         size = _batch_size(count, most)
         found = batches(checkpoint, data, samples=count, batch_size=size, seed=seed)
         if (fewer := _batch_size(found.rows, most)) < size:
             size, found = fewer, batches(checkpoint, data, samples=count, batch_size=fewer, seed=seed)
-        return cls(checkpoint, task, found.rows, size, found, seed)
+        return cls(checkpoint, None, task, found.rows, size, found, seed)
 
     @property
     def labelled(self) -> bool:
@@ -87,7 +89,9 @@ class Inputs:
     @property
     def kind(self) -> str:
         """What they are, in words."""
-        return "inputs that were made up" if self.data is None else "rows of data"
+        if self.data is not None:
+            return "rows of data"
+        return "random tokens" if self.task == "masked_lm" and self.blank is None else "inputs that were made up"
 
     @property
     def report(self) -> dict[str, Any]:
@@ -99,9 +103,8 @@ class Inputs:
         """They themselves; texts that are made up are written by these models, in their order."""
         if self.data is not None:
             return self.data
-        blank = blank_of(self.checkpoint)
-        inputs = synthetic_inputs(models, self.count, self.seed, blank)
-        if blank is not None:  # masked as data are
+        inputs = synthetic_inputs(models, self.count, self.seed, self.blank)
+        if self.blank is not None:  # masked as data are
             rows = [{"input_ids": row} for row in inputs["input_ids"].tolist()]
             return batches(self.checkpoint, rows, samples=None, batch_size=self.size, seed=self.seed)
         parts = (x.split(self.size) for x in inputs.values())

@@ -110,11 +110,13 @@ def transport_to_folder(
 
 
 def _other_base(adapter: Adapter, base: str) -> list[str]:
-    """What a reader should know where the adapter names another folder as its base."""
+    """What a reader should know where the adapter names another folder, or id, as its base."""
     named = adapter.config.get("base_model_name_or_path")
-    if not named or not expanded(named).is_dir() or expanded(named).resolve() == expanded(base).resolve():
+    if not named or expanded(named).is_dir() != expanded(base).is_dir() or named == base:
+        return []  # whether a folder is what an id means is not known
+    if expanded(named).is_dir() and expanded(named).samefile(expanded(base)):
         return []
-    return [f"{adapter.label} names {named} as its base, not {base}: what it adds to others says nothing"]
+    return [f"{adapter.label} names {named} as its base, not {base}: to other weights it adds what says nothing"]
 
 
 def _of_bases(element: Element, adapter: bool) -> dict[str, Any]:
