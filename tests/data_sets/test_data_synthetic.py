@@ -93,7 +93,7 @@ def test_what_is_made_up_is_masked_as_data_are():
     assert sum(len(batch.inputs["input_ids"]) for batch in one) == 16
     checkpoint.folder = None
     kinds = [Inputs.of(one, None, 16, 0).kind for one in (bert("ForMaskedLM"), checkpoint, bert())]
-    assert kinds == ["inputs that were made up", "random tokens", "inputs that were made up"]
+    assert kinds == ["inputs that were made up", "rows of random tokens", "inputs that were made up"]
     assert all(a.labels.equal(b.labels) for a, b in zip(one, two, strict=True))
 
 

@@ -18,7 +18,7 @@ from cobasin.data.config import DataConfig
 from cobasin.data.examples import IGNORED, Example
 from cobasin.data.images import ImageInputs
 from cobasin.data.tasks import Task
-from cobasin.data.tokens import TextInputs, padded, tokenizer_digest
+from cobasin.data.tokens import TextInputs, has_masks, padded, tokenizer_digest
 from cobasin.errors import InputError
 
 MASKED = 0.15  # of the tokens of a masked language model (Devlin et al., 2019)
@@ -196,8 +196,8 @@ def _start(checkpoint: Checkpoint) -> int | None:
 def _masks(tokenizer: Any, checkpoint: Checkpoint) -> Any:
     from transformers import DataCollatorForLanguageModeling
 
-    vocabulary = part_of(checkpoint.config, "text_config").vocab_size
-    if tokenizer.mask_token_id is None or len(tokenizer) > vocabulary:
+    if not has_masks(checkpoint, tokenizer):
+        vocabulary = part_of(checkpoint.config, "text_config").vocab_size
         raise InputError(
             f"{checkpoint.label}: the tokenizer has {len(tokenizer)} tokens and the mask {tokenizer.mask_token}; "
             f"a masked language model of {vocabulary} tokens needs one that fits"

@@ -21,7 +21,7 @@ from torch import Tensor
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.running import input_sizes, part_of, positions
 from cobasin.data.tasks import task_of
-from cobasin.data.tokens import text_length, tokenizer_of
+from cobasin.data.tokens import has_masks, text_length, tokenizer_of
 from cobasin.errors import InputError
 
 if TYPE_CHECKING:
@@ -80,10 +80,9 @@ def blank_of(checkpoint: Checkpoint) -> Blank | None:
         tokenizer = tokenizer_of(checkpoint, blocks=True)
     except InputError:
         return None
-    mask = tokenizer.mask_token_id
-    if mask is None or len(tokenizer) > part_of(checkpoint.config, "text_config").vocab_size:
+    if not has_masks(checkpoint, tokenizer):
         return None
-    length = text_length(checkpoint, tokenizer, None, LONGEST)
+    mask, length = tokenizer.mask_token_id, text_length(checkpoint, tokenizer, None, LONGEST)
     ids = tokenizer(tokenizer.mask_token * length, truncation=True, max_length=length)["input_ids"]
     return Blank(ids, mask, tokenizer.all_special_ids) if mask in ids else None
 
@@ -158,16 +157,15 @@ def written(model: PreTrainedModel, count: int, length: int, generator: torch.Ge
 def filled(model: PreTrainedModel, count: int, blank: Blank, generator: torch.Generator) -> Tensor:
     """Token ids ``[count, length]`` that a masked language model puts into a blank, at temperature one."""
     ids = torch.tensor(blank.ids).repeat(count, 1)
-    free, special = (ids[0] == blank.mask).nonzero()[:, 0], torch.tensor(blank.special)
+    free = (ids[0] == blank.mask).nonzero()[:, 0]
+    special = torch.tensor(blank.special, device=model.device)
     for _ in range(DRAWN):
         order = free[torch.rand(count, len(free), generator=generator).argsort(1)]
         for places in order.split(-(-len(free) // _PARTS), 1):
             masked = ids.scatter(1, places, blank.mask)
             for some, at in zip(range(0, count, _ROWS), places.split(_ROWS), strict=True):
                 logits = model(input_ids=masked[some : some + _ROWS].to(model.device)).logits
-                logits = (
-                    logits.take_along_dim(at[..., None].to(model.device), 1).cpu().index_fill(2, special, -torch.inf)
-                )
+                logits = logits.take_along_dim(at[..., None].to(model.device), 1).index_fill(2, special, -torch.inf)
                 ids[some : some + _ROWS].scatter_(1, at, _drawn(model, logits.flatten(0, 1), generator).view_as(at))
     return ids
 

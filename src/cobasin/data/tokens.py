@@ -71,6 +71,13 @@ def tokenizer_digest(folder: Path) -> str:
     return sha.hexdigest()
 
 
+def has_masks(checkpoint: Checkpoint, tokenizer: Any) -> bool:
+    """Whether the tokenizer has a mask, and no token that the model lacks."""
+    return (
+        tokenizer.mask_token_id is not None and len(tokenizer) <= part_of(checkpoint.config, "text_config").vocab_size
+    )
+
+
 def length_limit(checkpoint: Checkpoint) -> int | None:
     """The tokens that a model reads at most, None where its positions are relative."""
     text = part_of(checkpoint.config, "text_config")

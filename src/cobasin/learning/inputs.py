@@ -91,7 +91,9 @@ class Inputs:
         """What they are, in words."""
         if self.data is not None:
             return "rows of data"
-        return "random tokens" if self.task == "masked_lm" and self.blank is None else "inputs that were made up"
+        return (
+            "rows of random tokens" if self.task == "masked_lm" and self.blank is None else "inputs that were made up"
+        )
 
     @property
     def report(self) -> dict[str, Any]:
