@@ -1,13 +1,15 @@
 """Full-size geometry: time and memory of matching two models, next to reading, writing and the bare FFN Grams.
 
     python benchmarks/full_size.py [--folder benchmarks/out] [--runs 3] [roberta-base deberta-v3-large]   # 45 minutes
+    python benchmarks/full_size.py --device cuda                   # matching and the bare Grams once more, on a GPU
 
 Weights are random, float32. An unrelated pair (seeds 0 and 1) is the hard case, where no argmax is a permutation; a
 related one is a model and a copy with 5 % noise. All steps run in turn, in rounds that begin with another one each,
 every step in a process of its own; figures are medians over the rounds, ratios medians of the ratios within a round.
 Memory is the peak of anonymous memory above what the process has after its imports (mapped files can be dropped by the
 system at any time and do not count). "Of it matching" is without the checks of all tensors for NaN and without the
-distances before and after. "ffn-grams" are the products of the FFNs' weights alone: no assignment, nothing moved.
+distances before and after. "ffn-grams" are the products of the FFNs' weights alone: no assignment, nothing moved; what
+runs on a GPU, which is started before the clock, is compared with those on the processor, too.
 """
 
 from __future__ import annotations
@@ -85,7 +87,7 @@ def make(name: str, which: str, folder: Path) -> Path:
     return out
 
 
-def grams(anchor: Path, source: Path) -> None:
+def grams(anchor: Path, source: Path, device: str = "cpu") -> None:
     """The products that the FFNs' neurons are compared by: of what goes in, and of what comes out."""
     import torch
     from safetensors import safe_open
@@ -96,17 +98,21 @@ def grams(anchor: Path, source: Path) -> None:
         raise RuntimeError(f"{anchor}: no FFN of BERT's names")
     for name in names:
         out = name.replace("intermediate", "output")
-        into = one.get_tensor(name) @ other.get_tensor(name).T
-        torch.addmm(into, one.get_tensor(out).T, other.get_tensor(out))
+        x, y, x_out, y_out = (end.get_tensor(part).to(device) for part in (name, out) for end in (one, other))
+        torch.addmm(x @ y.T, x_out.T, y_out)
+    if device != "cpu":
+        torch.cuda.synchronize(device)
 
 
-def step(what: str, anchor: Path, source: Path) -> None:
+def step(what: str, anchor: Path, source: Path, device: str = "cpu") -> None:
     """Run one step and print its figures as JSON (called in a process of its own)."""
+    import torch
     import transformers  # noqa: F401 - imported before the clock starts
 
     from cobasin.checkpoints import writer
     from cobasin.finding import match as api
 
+    torch.ones(1, device=device)
     base = anonymous_mb("self")
     before, started = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
     more: dict[str, Any] = {}
@@ -118,18 +124,18 @@ def step(what: str, anchor: Path, source: Path) -> None:
         elif what == "write":
             writer.save(api.load(source), source.parent / "written", overwrite=True)
         elif what == GRAMS:
-            grams(anchor, source)
+            grams(anchor, source, device)
         else:
-            report = api.match(source, anchor, symmetry=what).report
+            report = api.match(source, anchor, symmetry=what, device=device).report
             more = {"ascent_cpu_s": report["ascent_cpu_seconds"], "rounds": report["rounds"]}
         wall, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_SELF)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     print(json.dumps(asdict(Step(wall, cpu, peak[0] - base, **more))))
 
 
-def run(what: str, anchor: Path, source: Path) -> Step:
+def run(what: str, anchor: Path, source: Path, device: str = "cpu") -> Step:
     """One step in a process of its own."""
-    command = [sys.executable, __file__, "--step", what, str(anchor), str(source)]
+    command = [sys.executable, __file__, "--step", what, str(anchor), str(source), "--device", device]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     return Step(**json.loads(done.stdout.splitlines()[-1]))
 
@@ -138,7 +144,7 @@ def table(name: str, pair: str, found: Mapping[str, Sequence[Step]]) -> Table:
     """Medians, and how they compare with the bare Grams."""
     body = []
     for what, steps in found.items():
-        matched = what in MATCHINGS
+        matched = what.partition(" on ")[0] in MATCHINGS
         row = [what, f"{_median(steps, 'cpu_s'):.2f}", f"{_median(steps, 'ascent_cpu_s'):.2f}" if matched else ""]
         row += [f"{_median(steps, 'wall_s'):.2f}", f"{_median(steps, 'anonymous_mb'):.0f}"]
         row.append(f"{_median(steps, 'rounds'):g}" if matched else "")
@@ -165,10 +171,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--pairs", default=",".join(PAIRS), help=f"of {', '.join(PAIRS)}")
     parser.add_argument("--steps", default=",".join(STEPS), help=f"of {', '.join(STEPS)}")
     parser.add_argument("--runs", type=int, default=3, help="rounds")
+    parser.add_argument("--device", default="cpu", help="a GPU, on which matching and the Grams run, too: cuda")
     parser.add_argument("--step", choices=STEPS, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.step:
-        step(options.step, *map(Path, options.models))
+        step(options.step, *map(Path, options.models), options.device)
         return
     pairs, steps = options.pairs.split(","), options.steps.split(",")
     for option, asked, known in (
@@ -182,7 +189,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name in options.models:
         for pair in pairs:
             anchor, source = make(name, "anchor", options.folder), make(name, pair, options.folder)
-            found = in_turn({what: partial(run, what, anchor, source) for what in steps}, options.runs)
+            contenders = {what: partial(run, what, anchor, source) for what in steps}
+            for what in steps if options.device != "cpu" else ():
+                if what in (GRAMS, *MATCHINGS):
+                    contenders[f"{what} on {options.device}"] = partial(run, what, anchor, source, options.device)
+            found = in_turn(contenders, options.runs)
             table(name, pair, found).show()
             earlier = json.loads(path.read_text()) if path.exists() else {}
             rounds = {what: [asdict(one) for one in taken] for what, taken in found.items()}

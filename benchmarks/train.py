@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 
 from cobasin.checkpoints.output import publishing
@@ -47,7 +48,8 @@ class Family(BaseModel):
             training texts together (``texts``) by pieces of words; masked for a masked language model.
         held_out: the last training images, which become dev data; 0: the last 5,000 are dev data, but trained on.
         padding: black pixels on every side of an image before it is cut at random.
-        training: arguments of ``transformers.TrainingArguments``; ``max_steps`` must be among them.
+        training: arguments of ``transformers.TrainingArguments``; ``max_steps`` must be among them. ``bf16`` is for
+            machines with a GPU, and left out elsewhere.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -111,7 +113,10 @@ class Family(BaseModel):
         """The ``transformers.TrainingArguments``."""
         if "max_steps" not in self.training:
             raise InputError("training: max_steps is missing; say how many steps a model is trained for")
-        return training_arguments(seed, **({"logging_steps": 0.1, "remove_unused_columns": False} | self.training))
+        given: dict[str, Any] = {"logging_steps": 0.1, "remove_unused_columns": False} | self.training
+        if not torch.cuda.is_available():
+            given.pop("bf16", None)  # the Trainer refuses to be without a GPU then
+        return training_arguments(seed, **given)
 
 
 def names() -> list[str]:

@@ -172,7 +172,7 @@ def test_what_there_is_nothing_to_measure_on_is_left_out(tmp_path):
 def test_an_ensemble_is_the_mean_of_probabilities(shared, tmp_path):
     family = families.Family.all(shared, tmp_path / "models", [VIT])[0]
     task = family.task(10, False)
-    found = families.parents(task, family.paths((0, 1)))
+    found = families.parents(task, family.paths((0, 1)), torch.device("cpu"))
     models = [transformers.AutoModelForImageClassification.from_pretrained(family.path(seed)) for seed in (0, 1)]
     with torch.no_grad():
         mean = sum(model(**task.rows[0].inputs).logits.softmax(1) for model in models) / 2

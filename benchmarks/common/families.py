@@ -116,9 +116,9 @@ class Task:
         return {"loss": found.loss, "accuracy": found.metric}
 
 
-def parents(task: Task, folders: Sequence[Path]) -> dict[str, Any]:
+def parents(task: Task, folders: Sequence[Path], device: torch.device) -> dict[str, Any]:
     """The scores of models as they are, and of the mean of their probabilities."""
-    models = [instantiate(load(folder), torch.float32) for folder in folders]
+    models = [torch.nn.Module.to(instantiate(load(folder), torch.float32), device) for folder in folders]
     return {"each": [task.score(model) for model in models], "ensemble": task.score(Ensemble(models, task.kind))}
 
 

@@ -22,6 +22,7 @@ from cobasin.evaluation.blend import Blend
 from cobasin.evaluation.path import loss_path
 from cobasin.finding.applying import transform
 from cobasin.finding.match import Matched, match_all
+from cobasin.statistics.collect import device_of
 from cobasin.verification import verify
 from common.families import Family, parents
 from common.measured import Measured, Models
@@ -29,7 +30,7 @@ from common.results import Results
 
 
 class Bench:
-    """A family, its task, and the results that all benchmarks share.
+    """A family, its task, and the results that all benchmarks share. All runs on a GPU where there is one.
 
     Args:
         family: whose models are measured.
@@ -40,13 +41,17 @@ class Bench:
 
     def __init__(self, family: Family, train: int, dev: bool, out: Path):
         self.family = family
-        self.task = family.task(train, dev)
+        self.task, self.device = family.task(train, dev), device_of("auto")
         self.results = Results(out / f"measured-{family.name}.json")
         self._prints: dict[int, str] = {}
 
     def parents(self, seeds: Sequence[int]) -> dict[str, Any]:
         """Scores of the models themselves (``each``) and of their probability ``ensemble``."""
-        return self.results.get(self._of(seeds, way="parents"), lambda: parents(self.task, self.folders(seeds)))
+
+        def measure() -> dict[str, Any]:
+            return parents(self.task, self.folders(seeds), self.device)
+
+        return self.results.get(self._of(seeds, way="parents"), measure)
 
     def raw(self, seeds: Sequence[int]) -> dict[str, Any]:
         """What the average of the models as they are is worth; see `_worth`."""
@@ -79,7 +84,7 @@ class Bench:
 
     def match(self, seeds: Sequence[int], options: dict[str, Any], seed: int = 0) -> Matched:
         """Bring the models together."""
-        options = {"anchor": 0, "seed": seed} | options
+        options = {"anchor": 0, "seed": seed, "device": str(self.device)} | options
         if options.pop("data", False):
             options["data"] = self.task.train
             if options["method"] == "learned":  # activations are compared on as many as they are by default
@@ -93,7 +98,7 @@ class Bench:
         the ``path`` that has it.
         """
         ends = matched.ends
-        found: dict[str, Any] = self.task.score(Blend(ends).at([1 / len(ends)] * len(ends)))
+        found: dict[str, Any] = self.task.score(Blend(ends, self.device).at([1 / len(ends)] * len(ends)))
         each = [parent["loss"] for parent in self.parents(seeds)["each"]]
         found["excess"] = found["loss"] - sum(each) / len(each)
         if len(ends) == 2:
@@ -102,7 +107,7 @@ class Bench:
                 score = self.task.score(model)
                 return score["loss"], score["accuracy"]
 
-            path = loss_path(ends[0], ends[1], evaluate)
+            path = loss_path(ends[0], ends[1], evaluate, device=self.device)
             found |= {"barrier": path.barrier, "path": {"loss": path.loss, "metric": path.metric}}
         return found
 

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 import torch
 
-from cobasin.execution.jobs import _queues, run_jobs
+from cobasin.execution.jobs import ON_GPU, _queues, run_jobs
 
 
 @pytest.fixture(params=[1, 2, 8])
@@ -100,9 +100,9 @@ def test_workers_share_the_threads_of_torch(monkeypatch, fails):
     assert set(seen) == {2}
 
 
-def test_on_a_gpu_two_workers_have_a_queue_each(monkeypatch):
+def test_on_a_gpu_every_worker_has_a_queue(monkeypatch):
     """Without a GPU: its streams are stood in for, and noted with the thread that enters them."""
-    entered, jobs, both = {}, {}, threading.Barrier(2, timeout=5)
+    entered, jobs, all_of_them = {}, {}, threading.Barrier(ON_GPU, timeout=5)
 
     class Stream:
         def __init__(self, device):
@@ -119,8 +119,8 @@ def test_on_a_gpu_two_workers_have_a_queue_each(monkeypatch):
         del entered[threading.current_thread()]
 
     def job(i):
-        if i < 2:
-            both.wait()  # so that both workers have one
+        if i < ON_GPU:
+            all_of_them.wait()  # so that every worker has one
         jobs[i] = entered[threading.current_thread()]
 
     for name, found in {
@@ -134,7 +134,7 @@ def test_on_a_gpu_two_workers_have_a_queue_each(monkeypatch):
     run_jobs([partial(job, i) for i in range(6)], device=device)
     first = set(jobs.values())
     assert {(queue.device, queue.waited) for queue in first} == {(device, 1)}
-    assert len(first) == 2
+    assert len(first) == ON_GPU
     assert not entered
     run_jobs([partial(job, i) for i in range(6)], device=device)
     assert set(jobs.values()) == first

@@ -6,17 +6,20 @@ import torch
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
 from cobasin.finding import match as api
+from cobasin.finding.applying import transform
 from cobasin.matching import neurons, weights
 from cobasin.matching.choice import Choice
 from cobasin.matching.learned_orders import pairs
 from cobasin.matching.state import Match
 from cobasin.symmetry.form import form_of
+from cobasin.verification import verify
 from fake_gpu import CPU, GPU, FakeGpu, on_gpu
 from tiny_models import checkpoint
 
 LLAMA = "llama-gqa/LlamaForCausalLM"
 CASES = [LLAMA, "gpt2-untied/GPT2LMHeadModel", "bert/BertForMaskedLM", "mixtral/MixtralForCausalLM"]
 CASES += ["qwen3/Qwen3ForCausalLM", "t5/T5ForConditionalGeneration"]
+ACTIVATIONS = {"method": "activations", "samples": 8, "seed": 0}
 
 
 def match_of(case, symmetry):
@@ -48,6 +51,29 @@ def test_nothing_is_mixed(case, symmetry, monkeypatch):
         scores = pairs(there)
     assert there.total == pytest.approx(here.total, rel=1e-12)
     assert not any(on_gpu(x) for values in (there.values, scores) for value in values.values() for x in value.values())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("symmetry", ["full", "gl", "paper"])
+@pytest.mark.parametrize("case", CASES)
+def test_on_a_gpu(case, symmetry):
+    """The result is that of the CPU."""
+    here = match_of(case, symmetry)
+    there = Match(here.form, here.choice, here.source, here.anchor, device=torch.device("cuda"))
+    for one in (here, there):
+        weights.ascend(one)
+    assert there.total == pytest.approx(here.total, rel=1e-9)
+    assert not any(x.is_cuda for value in there.values.values() for x in value.values())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("options", [{}, ACTIVATIONS, {**ACTIVATIONS, "method": "learned", "steps": 8}])
+def test_every_method_on_a_gpu(options):
+    """The element keeps the function, and the objective is that of the CPU."""
+    pair = [checkpoint(LLAMA, seed, dtype=torch.float32) for seed in (1, 2)]
+    here, there = (api.match(*pair, device=device, **options) for device in ("cpu", "cuda"))
+    assert there.report["objective"] == pytest.approx(here.report["objective"], rel=1e-3)
+    assert verify(pair[0], transform(there, pair[0], torch.float64), 5e-6).same
 
 
 def test_what_is_mixed_is_seen():

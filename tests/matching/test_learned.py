@@ -13,7 +13,7 @@ from cobasin.checkpoints.running import instantiate
 from cobasin.checkpoints.typed import Typed
 from cobasin.data import Batch, task_of
 from cobasin.errors import InputError
-from cobasin.learning.answers import answers
+from cobasin.learning.answers import Memory, answers
 from cobasin.learning.descent import hold_out
 from cobasin.learning.in_memory import InMemory
 from cobasin.matching.choice import Choice
@@ -191,8 +191,8 @@ def test_on_a_gpu(case):
     run, values, batches = InMemory(typed[0], "cuda"), elements(mixed), probes(typed[0], 4)
     states = [{name: x.cuda() for name, x in state.items()} for state in mixed.states]
     found = [
-        learn(one, [values], [True, False], batches, steps=10)
-        for one in (mixed, replace(mixed, run=run, states=states))
+        learn(one, [values], [True, False], *hold_out(batches), steps=10)
+        for one in (mixed, replace(mixed, run=run, states=states, taught=Memory()))
     ]
     assert found[1].losses == pytest.approx(found[0].losses, rel=1e-2)
     for one in found[1].values:

@@ -14,14 +14,14 @@ import torch
 from cobasin.execution.memory import release_freed, settle_malloc
 
 CPU = torch.device("cpu")
-ON_GPU = 2  # jobs at a time: one computes while the other copies
+ON_GPU = 4  # jobs at a time: one computes while others copy, or solve assignments, which the CPU does
 
 
 def run_jobs(jobs: Sequence[Callable[[], None]], one_by_one: bool = False, device: torch.device = CPU) -> None:
     """Run every job, several at a time unless ``one_by_one``; the first exception ends it all.
 
     Each worker gets its share of the machine's threads: many small factorisations in parallel beat one that
-    is split. On a GPU there are two, each with a queue of its own.
+    is split. On a GPU there are four, each with a queue of its own.
 
     Args:
         jobs: none leaves anything on the device to another.

@@ -18,6 +18,7 @@ from torch import Tensor
 from cobasin.symmetry.action import Action, Values, action_of, batch_positions, in_new_order, in_old_order, move, rows
 from cobasin.symmetry.form import Form
 from cobasin.symmetry.groups import General, Value
+from cobasin.symmetry.singular import singular_values, svd
 from cobasin.symmetry.spec import Key
 from cobasin.symmetry.state import Lazy, State
 
@@ -79,7 +80,7 @@ def in_isometries(form: Form, values: Values, target: Frames) -> tuple[Values, F
         back = in_old_order(
             form.spec, values, key, GENERAL.inverse(target[key])
         )  # listed as the source lists its heads
-        u, sizes, vh = torch.linalg.svd(values[key]["matrix"] @ back["matrix"])
+        u, sizes, vh = svd(values[key]["matrix"] @ back["matrix"])
         frame = {"matrix": vh.mT / sizes[..., None, :] @ vh, "dual": vh.mT * sizes[..., None, :] @ vh}
         values[key] = {"matrix": u @ vh}
         target[key] = in_new_order(form.spec, values, key, frame)
@@ -96,7 +97,7 @@ def conditions(form: Form, values: Values, source: Frames, target: Frames) -> di
         maps = source[key]["matrix"]
         if key in values:
             maps = maps @ values[key]["matrix"]
-        sizes = torch.linalg.svdvals(maps @ back["matrix"])
+        sizes = singular_values(maps @ back["matrix"])
         found[key] = float((sizes[..., 0] / sizes[..., -1]).max())
     return found
 
@@ -120,9 +121,9 @@ def _frame(direct: Tensor, contragredient: Tensor) -> Value:
     own = {"matrix": _multiples(scale, size), "dual": _multiples(1 / scale, size)}
     if min(r1.shape[-2], r2.shape[-2]) < size:  # fewer rows than directions: no frame is determined
         return own
-    u, s, _ = torch.linalg.svd(r1 @ r2.mT)
+    u, s, _ = svd(r1 @ r2.mT)
     matrix = torch.linalg.solve_triangular(r1, u * s.sqrt()[..., None, :], upper=True)
-    left, sizes, _ = torch.linalg.svd(matrix.nan_to_num(0.0, 0.0, 0.0))  # zero, and so not usable, where r1 is singular
+    left, sizes, _ = svd(matrix.nan_to_num(0.0, 0.0, 0.0))  # zero, and so not usable, where r1 is singular
     usable = (sizes[..., -1] > 0) & (sizes[..., 0] < LARGEST_CONDITION * sizes[..., -1])
     symmetric = (left * sizes[..., None, :]) @ left.mT
     dual = (left / sizes[..., None, :]) @ left.mT

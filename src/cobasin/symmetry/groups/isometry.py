@@ -13,6 +13,7 @@ from torch import Tensor
 from cobasin.symmetry.groups.base import Batch, Group, Value
 from cobasin.symmetry.groups.gram import Gram
 from cobasin.symmetry.groups.scale import aligning_scale, best_scale, compose_scale, gain, inverse_scale
+from cobasin.symmetry.singular import singular_values, svd
 from cobasin.symmetry.state import wide
 
 _ROUNDS = 100  # of the alternation between rotation and scale; it stops when no scale moves any more
@@ -177,16 +178,16 @@ class Orthogonal(Isometry):
     def _isometry(self, m: Tensor) -> Value:
         if self.fix_ones:
             basis = _complement_of_ones(m.shape[-1]).to(m)
-            u, _, vh = torch.linalg.svd(basis.T @ m @ basis)
+            u, _, vh = svd(basis.T @ m @ basis)
             return {"matrix": basis @ (u @ vh) @ basis.T + 1.0 / m.shape[-1]}
-        u, _, vh = torch.linalg.svd(m)
+        u, _, vh = svd(m)
         return {"matrix": u @ vh}
 
     def _nuclear(self, m: Tensor) -> Tensor:
         if self.fix_ones:
             basis = _complement_of_ones(m.shape[-1]).to(m)
-            return torch.linalg.svdvals(basis.T @ m @ basis).sum(-1) + m.sum((-2, -1)) / m.shape[-1]
-        return torch.linalg.svdvals(m).sum(-1)
+            return singular_values(basis.T @ m @ basis).sum(-1) + m.sum((-2, -1)) / m.shape[-1]
+        return singular_values(m).sum(-1)
 
 
 @dataclass(frozen=True)
