@@ -10,13 +10,12 @@ from fake_gpu import GPU, FakeGpu, on_gpu
 @pytest.mark.parametrize(("n", "there"), [(4, True), (32, True), (33, False), (255, False), (256, True)])
 def test_on_a_gpu_small_matrices_are_decomposed_where_they_are_fast(n, there, monkeypatch):
     asked = []
+
+    def noting(own):
+        return lambda m: asked.append(on_gpu(m)) or own(m)
+
     for name in ("svd", "svdvals"):
-
-        def noted(m, own=getattr(torch.linalg, name)):
-            asked.append(on_gpu(m))
-            return own(m)
-
-        monkeypatch.setattr(torch.linalg, name, noted)
+        monkeypatch.setattr(torch.linalg, name, noting(getattr(torch.linalg, name)))
     m = torch.randn(2, n, n, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
     with FakeGpu():
         brought = m.to(GPU)
