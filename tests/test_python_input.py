@@ -103,3 +103,18 @@ def test_any_model_is_written_and_any_iterable_matched(tmp_path):
     cobasin.save(tmp_path / "a", tmp_path / "b")
     assert all(tensor.equal(made.state_dict()[name]) for name, tensor in cobasin.load(tmp_path / "b").items())
     assert len(cobasin.match_all(tmp_path / name for name in "ab").elements) == 2
+
+
+def test_numbers_of_numpy_and_anything_that_gives_weights():
+    """What Python takes for whole numbers, or for a row of numbers, is taken."""
+    pair = [checkpoint(CASE, seed, torch.float32) for seed in (1, 2)]
+    asked = {"method": "activations", "samples": 4, "seed": 1}
+    plain = cobasin.match(*pair, **asked)
+    same = cobasin.match(*pair, **asked | {"samples": np.int64(4), "seed": np.int32(1)})
+    assert same.report["objective"] == plain.report["objective"]
+    json.dumps(same.report)
+    weights = [0.25, 0.75]
+    plain = cobasin.merge(pair, symmetry="ffn", anchor=1, weights=weights)
+    for given in ((weight for weight in weights), np.array(weights)):
+        same = cobasin.merge(pair, symmetry="ffn", anchor=np.int64(1), weights=given)
+        assert all(x.equal(plain.checkpoint[name]) for name, x in same.checkpoint.items())

@@ -130,6 +130,12 @@ def test_the_command(folders):
     assert (out / "preprocessor_config.json").exists()
     assert f"# {fine}, carried to {new}" in (out / "README.md").read_text()
     assert "is not empty" in refused(folders, *command)
+    # what has nothing in common with the base is carried, too, and said to be no fine-tune of it
+    save(checkpoint(VIT, 5, dtype=torch.float32), folders / "other")
+    other = run("transport", base, folders / "other", new, "--out", folders / "moved", "--json").json
+    (said,) = (note for note in other["notes"] if "no fine-tune" in note)
+    assert said.startswith(f"{folders / 'other'} is no fine-tune of {base}")
+    assert not any("no fine-tune" in note for note in report["notes"])
     # the same by an element that was found before, in a folder or a file
     for element in (out, out / "cobasin.safetensors"):
         shown = run("transport", base, fine, new, "--element", element, "--out", folders / "again", "--overwrite")

@@ -11,6 +11,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from cobasin.checkpoints.checkpoint import Checkpoint, load
@@ -278,10 +279,10 @@ def _fixed(anchor: str | int, count: int) -> int | None:
     Raises:
         InputError: for an anchor that does not exist.
     """
-    if isinstance(anchor, int):
+    if isinstance(anchor, int | np.integer):
         if not 0 <= anchor < count:
             raise InputError(f"anchor {anchor} does not exist: there are models 0 to {count - 1}")
-        return anchor
+        return int(anchor)
     if anchor not in ("medoid", "consensus"):
         raise InputError(f"anchor {anchor!r}: expected medoid, consensus, or the position of a model")
     return 0 if anchor == "medoid" and count == 2 else None

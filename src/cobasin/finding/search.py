@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -93,8 +94,9 @@ class Search:
             given = getattr(self, name)
             if given is None and name == "samples":
                 continue
-            if type(given) is not int or not least <= given < 1 << 63:
+            if not isinstance(given, int | np.integer) or isinstance(given, bool) or not least <= given < 1 << 63:
                 raise InputError(f"{name} {shown(given)}: expected a whole number from {least} to 2^63 - 1")
+            object.__setattr__(self, name, int(given))  # of NumPy, say: reports are written in JSON
 
     def place(self) -> torch.device:
         """Where weights are matched, in float64 as well, which Apple's GPUs do not have.

@@ -25,7 +25,9 @@ from cobasin.finding.applying import found_between, typed_for
 from cobasin.finding.match import match
 from cobasin.progress import Progress
 from cobasin.symmetry.element import Element, check_element
-from cobasin.symmetry.state import Lazy, wide
+from cobasin.symmetry.state import Lazy, apart, wide
+
+HALF = 0.5  # of the way from equal to unrelated weights
 
 
 @dataclass(frozen=True)
@@ -35,10 +37,12 @@ class Transported:
     Attributes:
         checkpoint: the model, whose tensors are computed as they are read, with the dtypes and other files of its base.
         element: what brings the old base to the new one.
+        notes: what a reader should know.
     """
 
     checkpoint: Checkpoint
     element: Element
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -90,7 +94,7 @@ def transport(
     def carried(name: str) -> torch.Tensor:
         return wide(target[name]) + scale * (wide(after[name]) - wide(before[name]))
 
-    return Transported(target.derived(Lazy(target, carried)), found)
+    return Transported(target.derived(Lazy(target, carried)), found, _origin(source, learned))
 
 
 def transport_adapter(
@@ -132,6 +136,22 @@ def _bases(
         return element, typed_for(element, source.checkpoint), typed_for(element, target.checkpoint)
     source, target = found_between(check_element(element), source, target, symmetry)
     return element, source, target
+
+
+def _origin(base: Typed, tuned: Typed) -> tuple[str, ...]:
+    """What there is to say where a fine-tune is as far from its base as models are that have nothing in common.
+
+    Fine-tunes stay near: of matrices a and b, ``|a - b|²/(|a|² + |b|²)`` is near 0, and 1 where they are unrelated.
+    """
+    names = [name for name, entry in base.spec.entries.items() if len(entry.layout.shape) > 1]
+    sizes = [float(torch.linalg.vector_norm(end[name], dtype=torch.float64)) for end in (base, tuned) for name in names]
+    if apart(base, tuned, names) ** 2 < HALF * math.hypot(*sizes) ** 2:
+        return ()
+    named, origin = tuned.checkpoint.label, base.checkpoint.label
+    return (
+        f"{named} is no fine-tune of {origin}, to go by their weights, which have no more in common than those of "
+        "unrelated models: carried over is how two models differ, not what one has learned",
+    )
 
 
 def _check_alike(a: Typed, b: Typed) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint
@@ -90,7 +91,7 @@ def merge(
     base: Any = None,
     symmetry: str = "full",
     anchor: str | int = "medoid",
-    weights: Sequence[float] | None = None,
+    weights: Iterable[float] | None = None,
     head: str | int | None = None,
     statistics: Mapping[str, Any] | None = None,
     repair: bool | Mapping[str, Any] = False,
@@ -273,21 +274,23 @@ def _unlike(name: str, taken: Collection[str]) -> str:
 
 def _named(names: Sequence[str], model: str | int, what: str) -> str:
     """A model by its name, which may be given by its position; words stay as they are."""
-    if not isinstance(model, int):
+    if not isinstance(model, int | np.integer):
         return model
     if not 0 <= model < len(names):
         raise InputError(f"{what} {model} does not exist: there are models 0 to {len(names) - 1}")
-    return names[model]
+    return names[int(model)]
 
 
-def shares(weights: Sequence[float], count: int) -> list[float]:
+def shares(weights: Iterable[float], count: int) -> list[float]:
     """Weights, one a model."""
-    if len(weights) != count:
-        raise InputError(f"{len(weights)} weights for {count} models; give one a model")
+    given: Any = weights
     try:
-        numbers = [float(weight) for weight in weights]
+        given = list(weights)
+        numbers = [float(weight) for weight in given]
     except (TypeError, ValueError):
         numbers = [math.nan]
     if not all(map(math.isfinite, numbers)):
-        raise InputError(f"weights {list(weights)}: expected finite numbers")
+        raise InputError(f"weights {shown(given)}: expected finite numbers")
+    if len(numbers) != count:
+        raise InputError(f"{len(numbers)} weights for {count} models; give one a model")
     return numbers

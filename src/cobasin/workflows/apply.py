@@ -93,6 +93,7 @@ def transport_to_folder(
         with bars.steps(f"matching {base} to {new}") as progress:
             carried = transport(old, source, target, element, scale, symmetry, progress)
         report |= {**_of_bases(carried.element, False), **evidence_of(carried.element, source)}
+        report["notes"] += carried.notes
         files = match_files(carried.element, report, card.transported(report))
         save_with_bar(carried.checkpoint, out, overwrite, files)
         return report
