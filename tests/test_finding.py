@@ -27,6 +27,7 @@ from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import form_of
 from cobasin.verification import verify
 from command_line import near
+from data_sets.data_models import bert
 from tiny_models import checkpoint, model, tolerance
 
 GPT2 = "gpt2-untied/GPT2LMHeadModel"
@@ -222,6 +223,25 @@ def test_data_takes_the_place_of_what_is_made_up():
     assert len({report["distance_after"] for report in reports}) == 3
     assert reports[0]["inputs"]["digest"] != reports[1]["inputs"]["digest"]
     assert reports[2]["inputs"]["digest"] is None
+
+
+@pytest.mark.parametrize("data", [None, [{"text": "what a bad day it was"}] * 4])
+def test_one_tokenizer_among_the_models_is_enough(data):
+    """Whichever of them has it: the anchor here."""
+    source, anchor = bert("ForMaskedLM"), bert("ForMaskedLM")
+    read = anchor.read
+    anchor.read = lambda name: read(name) + 0.1 * torch.sin(torch.arange(read(name).numel())).view_as(read(name))
+    options = {"method": "activations", "samples": 4, "data": data}
+    expected = api.match(source, anchor, **options).report["inputs"]
+    source.folder = None
+    assert api.match(source, anchor, **options).report["inputs"] == expected
+    assert "random" not in expected["kind"]
+    anchor.folder = None
+    if data is None:
+        assert "random tokens" in api.match(source, anchor, **options).report["inputs"]["kind"]
+    else:
+        with pytest.raises(InputError, match="has no tokenizer, which text needs"):
+            api.match(source, anchor, **options)
 
 
 @pytest.mark.parametrize("method", ["activations", "learned"])

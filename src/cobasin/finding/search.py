@@ -21,6 +21,7 @@ from torch import Tensor
 
 from cobasin.checkpoints.typed import Typed
 from cobasin.data import DataSet
+from cobasin.data.tokens import tokenizer_files
 from cobasin.errors import InputError, shown
 from cobasin.execution.jobs import CPU
 from cobasin.learning.descent import Data
@@ -42,7 +43,8 @@ class Search:
 
     Attributes:
         method: ``weights``, ``activations`` or ``learned``.
-        data: the inputs, as `cobasin.data.batches` takes them; made up where None.
+        data: the inputs, as `cobasin.data.batches` takes them; made up where None. Text is read by the tokenizer of the
+            first model that has one.
         samples: how many inputs; by default 256 to compare activations, all data there is to learn from, or 1,024 that
             are made up; of texts that are made up 128.
         seed: of the inputs, and of what is random in learning.
@@ -122,7 +124,9 @@ class Search:
                 "the task heads have different labels: no common answers to learn; take method activations"
             )
         usual = COMPARED if not learns else SAMPLES if self.data is None else sys.maxsize
-        inputs = Inputs.of(typed[0].checkpoint, self.data, self.samples, self.seed, usual)
+        checkpoints = [model.checkpoint for model in typed]
+        reads = (one for one in checkpoints if one.folder is not None and tokenizer_files(one.folder))
+        inputs = Inputs.of(next(reads, checkpoints[0]), self.data, self.samples, self.seed, usual)
         if learns and inputs.count < 2:
             raise InputError("learning holds some inputs out: 1 is too few; give more, or take method activations")
         if self.loss == "labels" and not inputs.labelled:
