@@ -49,9 +49,12 @@ class Permutation(Group):
         return {"perm": perm} | self._entries.sample(batch, n, generator)
 
     def act(self, value: Value, x: Tensor, charge: int = 1) -> Tensor:
-        perm = value["perm"].to(x.device)
-        # one permutation for all rows is an index, not a gather of every entry; near copies have none at all
-        if bool((perm == torch.arange(perm.shape[-1], device=x.device)).all()):
+        perm = value["perm"]
+        # one permutation for all rows is an index, not a gather of every entry; near copies have none at all, which is
+        # told where the order is kept: asked of a GPU, it would have to be waited for
+        stays = bool((perm == torch.arange(perm.shape[-1], device=perm.device)).all())
+        perm = perm.to(x.device)
+        if stays:
             moved = x
         elif perm.ndim > 1:
             moved = x.gather(-1, perm[..., None, :].expand(x.shape))
