@@ -100,8 +100,8 @@ def grams(anchor: Path, source: Path, device: str = "cpu") -> None:
         out = name.replace("intermediate", "output")
         x, y, x_out, y_out = (end.get_tensor(part).to(device) for part in (name, out) for end in (one, other))
         torch.addmm(x @ y.T, x_out.T, y_out)
-    if device != "cpu":
-        torch.cuda.synchronize(device)
+    if device == "cuda":
+        torch.cuda.synchronize()
 
 
 def step(what: str, anchor: Path, source: Path, device: str = "cpu") -> None:
@@ -171,7 +171,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--pairs", default=",".join(PAIRS), help=f"of {', '.join(PAIRS)}")
     parser.add_argument("--steps", default=",".join(STEPS), help=f"of {', '.join(STEPS)}")
     parser.add_argument("--runs", type=int, default=3, help="rounds")
-    parser.add_argument("--device", default="cpu", help="a GPU, on which matching and the Grams run, too: cuda")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: on a GPU, too")
     parser.add_argument("--step", choices=STEPS, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.step:
@@ -186,6 +186,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if unknown := set(asked) - set(known):
             parser.error(f"{option}: unknown: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     path, said = options.folder / "full-size.json", machine() | made()
+    if options.device == "cuda" and "gpu" not in said:
+        parser.error("--device cuda: there is no GPU that torch can use")
     for name in options.models:
         for pair in pairs:
             anchor, source = make(name, "anchor", options.folder), make(name, pair, options.folder)

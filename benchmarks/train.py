@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError, field_validator
 
 from cobasin.checkpoints.output import publishing
 from cobasin.checkpoints.refusals import check_output
@@ -61,6 +61,13 @@ class Family(BaseModel):
     held_out: NonNegativeInt = 0
     padding: NonNegativeInt = 0
     training: dict[str, Any]
+
+    @field_validator("training")
+    @classmethod
+    def _for_this_machine(cls, given: dict[str, Any]) -> dict[str, Any]:
+        if torch.cuda.is_available():
+            return given
+        return {name: value for name, value in given.items() if name != "bf16"}  # which the Trainer refuses
 
     @classmethod
     def read(cls, name: str) -> Family:
@@ -113,10 +120,7 @@ class Family(BaseModel):
         """The ``transformers.TrainingArguments``."""
         if "max_steps" not in self.training:
             raise InputError("training: max_steps is missing; say how many steps a model is trained for")
-        given: dict[str, Any] = {"logging_steps": 0.1, "remove_unused_columns": False} | self.training
-        if not torch.cuda.is_available():
-            given.pop("bf16", None)  # the Trainer refuses to be without a GPU then
-        return training_arguments(seed, **given)
+        return training_arguments(seed, **({"logging_steps": 0.1, "remove_unused_columns": False} | self.training))
 
 
 def names() -> list[str]:

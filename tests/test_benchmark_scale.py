@@ -138,8 +138,8 @@ def test_steps_at_full_size_are_told_next_to_the_bare_grams(tmp_path, monkeypatc
     for which, seed in (("anchor", 0), ("unrelated", 1)):
         model("roberta/RobertaForMaskedLM", seed, torch.float32).save_pretrained(tmp_path / f"roberta-base-{which}")
 
-    def run(what, anchor, source):
-        full_size.step(what, anchor, source)
+    def run(what, anchor, source, device="cpu"):
+        full_size.step(what, anchor, source, device)
         return full_size.Step(**json.loads(capsys.readouterr().out))
 
     monkeypatch.setattr(full_size, "run", run)
@@ -148,6 +148,10 @@ def test_steps_at_full_size_are_told_next_to_the_bare_grams(tmp_path, monkeypatc
     assert [shown.count(f"│ {what} ") for what in full_size.STEPS] == [1] * len(full_size.STEPS)
     kept = json.loads((tmp_path / "full-size.json").read_text())["roberta-base, unrelated"]
     assert kept["of"]["threads"] == torch.get_num_threads()
+    if not torch.cuda.is_available():
+        with pytest.raises(SystemExit):
+            full_size.main(["roberta-base", "--device", "cuda", "--folder", str(tmp_path)])
+        assert "--device cuda: there is no GPU that torch can use" in capsys.readouterr().err
     rounds = kept["rounds"]
     assert {what: len(steps) for what, steps in rounds.items()} == dict.fromkeys(full_size.STEPS, 2)
     assert all(

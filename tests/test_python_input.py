@@ -40,6 +40,8 @@ def sparse():
         (lambda *_: cobasin.merge(None), "models: None: expected a list"),
         (lambda *models: cobasin.merge(models, None), "merge method None is unknown"),
         (lambda *models: cobasin.merge(models, weights=[None, 1]), "weights .None, 1.: expected finite numbers"),
+        (lambda *models: cobasin.merge(models, weights=5), "weights 5: expected finite numbers, in the order of"),
+        (lambda *models: cobasin.merge(models, weights={0.3, 0.7}), "weights .0.3, 0.7.: expected finite numbers, in"),
         (lambda a, _: cobasin.transform(None, a), "None: expected an Element"),
         (
             lambda a, b: cobasin.transform(cobasin.match(a, b, "ffn"), a, torch.int8),
@@ -113,6 +115,8 @@ def test_numbers_of_numpy_and_anything_that_gives_weights():
     same = cobasin.match(*pair, **asked | {"samples": np.int64(4), "seed": np.int32(1)})
     assert same.report["objective"] == plain.report["objective"]
     json.dumps(same.report)
+    many = cobasin.match_all(pair, anchor=np.int64(1), symmetry="ffn")
+    assert json.loads(json.dumps(many.report))["anchor"] == 1
     weights = [0.25, 0.75]
     plain = cobasin.merge(pair, symmetry="ffn", anchor=1, weights=weights)
     for given in ((weight for weight in weights), np.array(weights)):

@@ -12,7 +12,7 @@ from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.typed import Typed
 from cobasin.checkpoints.writer import save
 from cobasin.errors import InputError
-from cobasin.finding.transport import transport, transport_adapter
+from cobasin.finding.transport import _origin, transport, transport_adapter
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import form_of
 from cobasin.symmetry.state import Lazy
@@ -134,7 +134,7 @@ def test_the_command(folders):
     save(checkpoint(VIT, 5, dtype=torch.float32), folders / "other")
     other = run("transport", base, folders / "other", new, "--out", folders / "moved", "--json").json
     (said,) = (note for note in other["notes"] if "no fine-tune" in note)
-    assert said.startswith(f"{folders / 'other'} is no fine-tune of {base}")
+    assert said.startswith(f"{folders / 'other'} differs from {base} by more than they share")
     assert not any("no fine-tune" in note for note in report["notes"])
     # the same by an element that was found before, in a folder or a file
     for element in (out, out / "cobasin.safetensors"):
@@ -148,6 +148,22 @@ def test_the_command(folders):
     assert verify(fine, folders / "half").same is False
     line = refused(folders, *command[:-1], folders / "x", "--element", out, "--symmetry", "paper")
     assert "was found with its own" in line
+
+
+def test_what_is_no_fine_tune_is_told_from_one_by_most_of_its_matrices():
+    """Whisper's tables of positions are the same in all models, and larger than all else."""
+    ends = [Typed.of(checkpoint("whisper/WhisperForConditionalGeneration", seed)) for seed in (1, 2)]
+    positions = torch.full_like(ends[0]["encoder.embed_positions.weight"], 100.0)
+    base, other = (
+        typed.derived(
+            Lazy(typed, lambda name, own=typed: positions if name == "encoder.embed_positions.weight" else own[name])
+        )
+        for typed in ends
+    )
+    zeros = base.derived(Lazy(base, lambda name: torch.zeros_like(base[name])))
+    assert _origin(ends[0], Typed.of(other))
+    said = [_origin(Typed.of(one), Typed.of(two)) for one, two in ((base, other), (base, base), (zeros, zeros))]
+    assert [bool(notes) for notes in said] == [True, False, False]
 
 
 def test_a_tied_head_is_untied(tmp_path):

@@ -30,7 +30,9 @@ from common.results import Results
 
 
 class Bench:
-    """A family, its task, and the results that all benchmarks share. All runs on a GPU where there is one.
+    """A family, its task, and the results that all benchmarks share.
+
+    Models are matched and scored on a GPU where there is one; what was measured there is kept apart.
 
     Args:
         family: whose models are measured.
@@ -156,6 +158,8 @@ class Bench:
         """What a result is of: the models by their content, the data, and ``what`` was done."""
         if what.get("options", {}).get("data"):
             what["train"] = self.task.samples
+        if self.device.type != "cpu":
+            what["device"] = torch.cuda.get_device_name(self.device)
         return {"models": self.models(seeds), "data": self.task.data, **what}
 
 

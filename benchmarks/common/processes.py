@@ -36,7 +36,8 @@ def machine() -> dict[str, Any]:
     lines = Path("/proc/cpuinfo").read_text().splitlines()  # the figures of memory need Linux, too
     name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
     counts = {"cores": os.cpu_count(), "threads": torch.get_num_threads()}
-    return {"processor": name, **counts, "load_at_start": os.getloadavg()[0]}
+    gpu = {"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}
+    return {"processor": name, **gpu, **counts, "load_at_start": os.getloadavg()[0]}
 
 
 def measured(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Figures:

@@ -51,14 +51,13 @@ class Results:
 
 
 def made() -> dict[str, Any]:
-    """By which versions something was made, on which GPU if there was one, and when."""
+    """By which versions something was made, and when."""
     import torch
     import transformers
 
     versions = {"cobasin": __version__, "python": platform.python_version()}
     versions |= {"torch": torch.__version__, "transformers": transformers.__version__}
-    gpu = {"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}
-    return {"versions": versions, **gpu, "date": date.today().isoformat()}
+    return {"versions": versions, "date": date.today().isoformat()}
 
 
 def write(path: Path, content: Any) -> None:

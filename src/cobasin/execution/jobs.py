@@ -21,7 +21,7 @@ def run_jobs(jobs: Sequence[Callable[[], None]], one_by_one: bool = False, devic
     """Run every job, several at a time unless ``one_by_one``; the first exception ends it all.
 
     Each worker gets its share of the machine's threads: many small factorisations in parallel beat one that
-    is split. On a GPU there are four, each with a queue of its own.
+    is split. On a GPU there are `ON_GPU`, each with a queue of its own.
 
     Args:
         jobs: none leaves anything on the device to another.

@@ -17,7 +17,7 @@ from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
 from cobasin.finding.beside import moved_beside
 from cobasin.symmetry.element import Element, check_element
-from cobasin.symmetry.state import Lazy, apart
+from cobasin.symmetry.state import Lazy, apart, squared_size
 
 SAME = 1e-3  # of the distance of two models: how far an element may miss the one that it leads to
 
@@ -87,7 +87,7 @@ def check_made(element: Element, source: Typed, made: Checkpoint) -> None:
     """
     there, new = element.apply(source), typed_for(element, made)
     names = [name for name in new if name not in new.spec.tied]
-    size = math.hypot(*(float(torch.linalg.vector_norm(new[name], dtype=torch.float64)) for name in names))
+    size = math.sqrt(math.fsum(squared_size(new[name]) for name in names))
     if apart(there, new, names) > max(SAME, 2 * made.rounding) * size:
         label = source.checkpoint.label
         raise InputError(f"{label} is not the model that the element starts from: moved, it is not {made.label}")

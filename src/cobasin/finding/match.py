@@ -206,7 +206,8 @@ def match_all(
         moved = own, found[reference][0]
     for i in found.keys() - {reference}:
         elements[i] = common.element(i, reference, *found[i], moved, keep)
-    report = {"anchor": anchor, "reference": reference, **report, "seconds": time.perf_counter() - started}
+    named = anchor if isinstance(anchor, str) else fixed
+    report = {"anchor": named, "reference": reference, **report, "seconds": time.perf_counter() - started}
     if keep is not None and not keep.shared:
         keep.save_elements(reference, elements, report)
     return Matched(common.typed, elements, reference, report)

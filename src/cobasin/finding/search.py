@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.typed import Typed
 from cobasin.data import DataSet
 from cobasin.data.tokens import tokenizer_files
@@ -124,9 +125,7 @@ class Search:
                 "the task heads have different labels: no common answers to learn; take method activations"
             )
         usual = COMPARED if not learns else SAMPLES if self.data is None else sys.maxsize
-        checkpoints = [model.checkpoint for model in typed]
-        reads = (one for one in checkpoints if one.folder is not None and tokenizer_files(one.folder))
-        inputs = Inputs.of(next(reads, checkpoints[0]), self.data, self.samples, self.seed, usual)
+        inputs = Inputs.of(_reader(typed), self.data, self.samples, self.seed, usual)
         if learns and inputs.count < 2:
             raise InputError("learning holds some inputs out: 1 is too few; give more, or take method activations")
         if self.loss == "labels" and not inputs.labelled:
@@ -159,3 +158,12 @@ class Prepared:
         """The inputs on which activations are compared: all of these, or as many as learning starts from."""
         count = None if self.asked.method == "activations" else -(-COMPARED // self.inputs.size)
         return (batch.inputs for batch in islice(iter(batches), count))
+
+
+def _reader(typed: Sequence[Typed]) -> Checkpoint:
+    """The model that inputs are read by: the first that has a tokenizer; the first where pictures are read, too."""
+    checkpoints = [model.checkpoint for model in typed]
+    if hasattr(checkpoints[0].config, "vision_config"):
+        return checkpoints[0]
+    read = (one for one in checkpoints if one.folder is not None and tokenizer_files(one.folder))
+    return next(read, checkpoints[0])

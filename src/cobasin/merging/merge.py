@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -278,7 +278,7 @@ def _named(names: Sequence[str], model: str | int, what: str) -> str:
         return model
     if not 0 <= model < len(names):
         raise InputError(f"{what} {model} does not exist: there are models 0 to {len(names) - 1}")
-    return names[int(model)]
+    return names[model]
 
 
 def shares(weights: Iterable[float], count: int) -> list[float]:
@@ -289,8 +289,8 @@ def shares(weights: Iterable[float], count: int) -> list[float]:
         numbers = [float(weight) for weight in given]
     except (TypeError, ValueError):
         numbers = [math.nan]
-    if not all(map(math.isfinite, numbers)):
-        raise InputError(f"weights {shown(given)}: expected finite numbers")
+    if isinstance(weights, str | Set | Mapping) or not all(map(math.isfinite, numbers)):
+        raise InputError(f"weights {shown(given)}: expected finite numbers, in the order of the models")
     if len(numbers) != count:
         raise InputError(f"{len(numbers)} weights for {count} models; give one a model")
     return numbers

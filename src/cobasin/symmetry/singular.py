@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# cuSOLVER takes matrices of up to 32 columns many at a time, larger ones one by one. 1,024 of 64 columns took an H200
-# 6.7 s (their singular values alone 12.9), a core of a CPU 0.4 (0.15); one of 384 took them 19 and 47 ms.
+# cuSOLVER takes matrices of up to 32 columns many at a time, larger ones one by one: 1,024 of 64 columns took an H200
+# 6.7 s (their singular values alone 12.9), a core of a CPU 0.4 (0.15). Of one of 384 it was the faster; 256 is a guess.
 BATCHED_ON_GPU, FASTER_ON_GPU = 32, 256
 
 

@@ -23,6 +23,12 @@ def squared_distance(x: Tensor, y: Tensor) -> float:
     return total
 
 
+def squared_size(x: Tensor) -> float:
+    """``|x|²``, like `squared_distance`."""
+    chunks = x.reshape(-1).split(_CHUNK)
+    return math.fsum(float(torch.linalg.vector_norm(chunk, dtype=torch.float64)) ** 2 for chunk in chunks)
+
+
 def apart(x: State, y: State, names: Iterable[str]) -> float:
     """The distance of some tensors of two models, all taken together."""
     return math.sqrt(math.fsum(squared_distance(x[name], y[name]) for name in names))

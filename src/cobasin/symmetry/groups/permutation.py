@@ -52,16 +52,14 @@ class Permutation(Group):
         perm = value["perm"]
         # one permutation for all rows is an index, not a gather of every entry; near copies have none at all, which is
         # told where the order is kept: asked of a GPU, it would have to be waited for
-        stays = bool((perm == torch.arange(perm.shape[-1], device=perm.device)).all())
-        perm = perm.to(x.device)
-        if stays:
+        if bool((perm == torch.arange(perm.shape[-1], device=perm.device)).all()):
             moved = x
         elif perm.ndim > 1:
-            moved = x.gather(-1, perm[..., None, :].expand(x.shape))
+            moved = x.gather(-1, perm.to(x.device)[..., None, :].expand(x.shape))
         elif x.ndim > 1 and x.stride(-2) == 1:  # columns lie in one piece: copy them so
-            moved = x.mT.index_select(-2, perm).mT
+            moved = x.mT.index_select(-2, perm.to(x.device)).mT
         else:
-            moved = x.index_select(-1, perm)
+            moved = x.index_select(-1, perm.to(x.device))
         if "scores" in value:
             nothing = value["scores"] - value["scores"].detach()  # but for its gradient
             if "ratio" in value and charge:
