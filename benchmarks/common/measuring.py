@@ -159,7 +159,7 @@ class Bench:
         if what.get("options", {}).get("data"):
             what["train"] = self.task.samples
         if self.device.type != "cpu":
-            what["device"] = torch.cuda.get_device_name(self.device)
+            what["device"] = torch.cuda.get_device_name() if self.device.type == "cuda" else self.device.type
         return {"models": self.models(seeds), "data": self.task.data, **what}
 
 
