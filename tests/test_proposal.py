@@ -58,7 +58,9 @@ def reading(spec):
 @pytest.mark.parametrize("case", [case for case in CASES if case.startswith(AGREEING) and not case.endswith(OTHERS)])
 def test_a_draft_of_a_known_family_is_its_declaration(case, monkeypatch):
     given = checkpoint(case)
-    declared, draft = Typed.of(given).spec, spec_of(propose(given), given, monkeypatch)
+    source = propose(given)
+    assert f"{given.architecture} is declared already, by cobasin.architectures." in source
+    declared, draft = Typed.of(given).spec, spec_of(source, given, monkeypatch)
     assert problems(draft, {name: (h.shape, h.dtype) for name, h in given.headers.items()}) == []
     assert draft.entries.keys() == declared.entries.keys()
     for name, entry in declared.entries.items():
@@ -124,12 +126,13 @@ def test_from_a_folder_to_a_match(tmp_path):
     assert drafted.code == 0
     assert not drafted.reads
     assert drafted.out.startswith('"""UNVERIFIED draft of a declaration of Starcoder2ForCausalLM')
+    assert "inspect MODEL --spec THIS_FILE --check" in drafted.out
+    report = run("inspect", tmp_path / "a", "--propose", "--json").json
+    assert report == {"model": str(tmp_path / "a"), "verified": False, "declaration": drafted.out}
     draft = tmp_path / "draft.py"
     draft.write_text(drafted.out)
     assert run("inspect", tmp_path / "a", "--spec", draft, "--check").code == 0
     assert run("match", tmp_path / "b", tmp_path / "a", "--out", tmp_path / "c", "--spec", draft).code == 0
-    report = run("inspect", tmp_path / "a", "--propose", "--json").json
-    assert report == {"model": str(tmp_path / "a"), "verified": False, "declaration": drafted.out}
 
 
 def test_a_draft_is_never_used_by_itself(tmp_path):

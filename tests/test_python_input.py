@@ -122,3 +122,12 @@ def test_numbers_of_numpy_and_anything_that_gives_weights():
     for given in ((weight for weight in weights), np.array(weights)):
         same = cobasin.merge(pair, symmetry="ffn", anchor=np.int64(1), weights=given)
         assert all(x.equal(plain.checkpoint[name]) for name, x in same.checkpoint.items())
+
+
+def test_settings_of_a_merge_may_be_numbers_of_numpy():
+    pair = [checkpoint(CASE, seed, torch.float32) for seed in (1, 2)]
+    plain = cobasin.merge(pair, "slerp", symmetry="none", t=0.25, heal={"steps": 1, "samples": 8})
+    heal = {"steps": np.int64(1), "samples": np.int32(8)}
+    for given in ({"t": np.float32(0.25)}, {"t": [np.float64(0.25), np.float32(0.25)]}):
+        same = cobasin.merge(pair, "slerp", symmetry="none", heal=heal, **given)
+        assert all(x.equal(plain.checkpoint[name]) for name, x in same.checkpoint.items())

@@ -9,6 +9,7 @@ import re
 import textwrap
 from typing import Any
 
+from cobasin.architectures import registered
 from cobasin.checkpoints.checkpoint import load
 from cobasin.proposal.attention import attention
 from cobasin.proposal.draft import Draft
@@ -75,6 +76,7 @@ def render(draft: Draft) -> str:
 
 
 def _header(draft: Draft) -> list[str]:
+    declared = registered().get(draft.architecture)
     return [
         f'"""UNVERIFIED draft of a declaration of {draft.architecture}: from tensor names, shapes and config alone.',
         "",
@@ -85,7 +87,9 @@ def _header(draft: Draft) -> list[str]:
             for number, doubt in enumerate(draft.doubts, start=1)
         ),
         "",
-        "Then see whether it holds: cobasin inspect MODEL --spec THIS_FILE --check",
+        "Then see whether it holds: cobasin inspect MODEL --spec THIS_FILE --check"
+        if declared is None
+        else f"{draft.architecture} is declared already, by {declared.declaration.__module__}: --spec refuses this one",
         '"""',
     ]
 
