@@ -113,17 +113,23 @@ def pairs_table(every: Sequence[tuple[str, Measured, Models]]) -> Table:
     )
 
 
-def picture(bench: Bench, measured: Measured, pair: Pair, out: Path) -> None:
-    """The lines between the models of a pair, of every way the first seed's."""
-    models, paths = bench.models(pair), {}
+def picture(measured: Measured, models: Models, out: Path) -> None:
+    """The lines between the models of a pair."""
+    title = f"{measured.title}, from model {' to model '.join(models)}"
+    plot_paths(lines(measured, models), out, title, "accuracy")
+
+
+def lines(measured: Measured, models: Models) -> dict[str, LossPath]:
+    """What was measured on the line between two models, of every way the first seed's."""
     found = {"none": measured.get(models, way="none")}
     found |= {name: measured.matched(models, way) for name, way in WAYS.items()}
+    paths = {}
     for name, rows in found.items():
         if rows:
             path = rows[0]["path"]
             last = len(path["loss"]) - 1
             paths[name] = LossPath([i / last for i in range(last + 1)], **path)
-    plot_paths(paths, out, f"{bench.family.name}, from model {pair[0]} to model {pair[1]}", "accuracy")
+    return paths
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -148,7 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 table(measured, bench.models(pair)).show()
             every = [(f"{family.name} {anchor}-{source}", (anchor, source)) for anchor, source in own]
             pairs_table([(head, measured, bench.models(pair)) for head, pair in every]).show()
-            picture(bench, measured, own[0], asked.out / f"one_basin-{family.name}.png")
+            picture(measured, bench.models(own[0]), asked.out / f"one_basin-{family.name}.png")
 
 
 if __name__ == "__main__":

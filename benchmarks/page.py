@@ -1,17 +1,21 @@
-"""The tables of the docs from what was measured: python benchmarks/page.py.
+"""The tables of the docs, and the lines between models, from what was measured: python benchmarks/page.py.
 
 A page has a block for each, between ``<!-- measured: TABLE [NAME ...] -->`` and ``<!-- end -->``. A table is one of
 `TABLES`, as its benchmark shows it in the terminal; it is made of files of ``benchmarks/measured``, of families only of
-their rows of test data.
+their rows of test data. Every picture has a digest of what it shows, so that a test can tell whether it is up to date.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping
 from itertools import product
 from pathlib import Path
 from typing import Any
+
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 import equal_cost
 import full_size
@@ -34,6 +38,11 @@ NAMES = ("docs/one-basin", "docs/adapters", "docs/fusion", "docs/scale", "docs/r
 PAGES = [ROOT / f"{name}.md" for name in NAMES]
 MEASURED = ROOT / "benchmarks" / "measured"
 SMALL = ROOT / "benchmarks" / "training" / "small"
+PICTURES = {
+    ROOT / "docs" / "images" / f"one-basin-{picture}.png": name
+    for picture, name in (("vit", "cifar10-vit"), ("gpt2", "gpt2-shakespeare"), ("llama", "llama-shakespeare"))
+}
+DIGEST = "measured"  # the key of a picture's digest among its texts
 COMMANDS = {
     "full-size": "full_size",
     "identical": "identical",
@@ -190,8 +199,28 @@ def make(what: str) -> str:
     return "\n".join(TABLES[name](*arguments).markdown())
 
 
+def draw(path: Path) -> None:
+    """Draw one of `PICTURES`."""
+    own = measured(PICTURES[path])
+    one_basin.picture(own, own.models((0, 1))[0], path)
+    texts = PngInfo()
+    texts.add_text(DIGEST, digest(PICTURES[path]))
+    with Image.open(path) as picture:
+        picture.save(path, pnginfo=texts)
+
+
+def digest(name: str) -> str:
+    """A digest of what was measured of a family and is drawn."""
+    own = measured(name)
+    lines = one_basin.lines(own, own.models((0, 1))[0])
+    shown = {way: [path.loss, path.metric] for way, path in lines.items()}
+    return hashlib.sha256(json.dumps(shown).encode()).hexdigest()
+
+
 def main() -> None:
     """Fill the pages."""
+    for path in PICTURES:
+        draw(path)
     for page in PAGES:
         page.write_text(pages.filled(page.read_text("utf-8"), make), "utf-8")
 

@@ -77,16 +77,20 @@ def _scores(
     for way, own in (alone | {"ensemble": _where(rows, way="ensemble")}).items():
         if own:
             body.append([way, _spread(own, value, form), *[""] * (len(matchings) - 1)])
-    for method in _values(merged, "way"):
-        cells = [_where(merged, way=method, matching=matching) for matching in matchings]
+    methods = {method: _where(merged, way=method) for method in _values(merged, "way")}
+    for method, own in methods.items():
+        cells = [_where(own, matching=matching) for matching in matchings]
         body.append([method, *(_spread(cell, value, form) + _layers(cell) for cell in cells)])
+    if len(methods) > 1 and all(_values(own, "matching") == matchings for own in methods.values()):
+        methods["mean"] = merged
+        body.append(["mean", *(_spread(_where(merged, matching=matching), value, form) for matching in matchings)])
     lines = _table([what, *matchings], body)
     if len(matchings) > 1:
         # few are steps of one way, from none to full; many stand side by side
         pairs = [*pairwise(matchings)] if len(matchings) <= STEPS else [(matchings[0], one) for one in matchings[1:]]
         gains = [
-            [method, *(_gain(_where(merged, way=method), before, after, value, form) for before, after in pairs)]
-            for method in _values(merged, "way")
+            [method, *(_gain(own, before, after, value, form) for before, after in pairs)]
+            for method, own in methods.items()
         ]
         lines += _table(["difference", *(f"{after} - {before}" for before, after in pairs)], gains)
     for method in _values([row for row in rows if row.get("matching") in swept], "way"):

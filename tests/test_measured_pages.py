@@ -6,6 +6,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -23,6 +24,13 @@ def test_the_tables_are_what_was_measured(path):
     changed = content[:first] + other + content[last:]
     assert changed != content
     assert pages.filled(changed, page.make) == content
+
+
+@pytest.mark.parametrize("path", page.PICTURES, ids=lambda path: path.name)
+def test_the_pictures_show_what_was_measured(path):
+    """If this fails: python benchmarks/page.py."""
+    with Image.open(path) as picture:
+        assert picture.text[page.DIGEST] == page.digest(page.PICTURES[path])
 
 
 def test_every_table_has_its_block():

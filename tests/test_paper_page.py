@@ -101,6 +101,16 @@ def test_a_table_has_means_and_what_they_are_worth(found):
     )
 
 
+def test_several_methods_have_a_mean(found):
+    assert "| mean |" not in tables.markdown(found)
+    other = [one | {"way": "Fisher", "metric": one["metric"] + 0.1} for one in found["rows"] if "matching" in one]
+    text = tables.markdown(found | {"rows": found["rows"] + other})
+    assert "| Fisher | 47.50 ± 10.61 | 52.50 ± 3.54 |\n| mean | 42.50 ± 10.61 | 47.50 ± 3.54 |" in text
+    assert "| mean | +5.00 ± 5.00 (1 of 2 up) |" in text
+    fewer = [one for one in other if one["matching"] == "none"]
+    assert "| mean |" not in tables.markdown(found | {"rows": found["rows"] + fewer})  # it would be of other methods
+
+
 def test_the_summary_counts_what_is_sure(found, tmp_path):
     for one in found["rows"]:
         if one.get("matching") == "none":
