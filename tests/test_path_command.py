@@ -180,6 +180,16 @@ def test_options_reach_the_data(pair, undrawn, tmp_path):
     assert single["paths"]["raw"]["loss"] == pytest.approx(plain["paths"]["raw"]["loss"], rel=1e-5)
 
 
+def test_a_device_that_is_named_matches_too(pair, undrawn, tmp_path, monkeypatch):
+    a, b, data = pair
+    found = []
+    matching = path_workflow.match_all
+    monkeypatch.setattr(path_workflow, "match_all", lambda *args, **how: found.append(how) or matching(*args, **how))
+    arguments = ("path", a, b, "--points", 3, "--data", data, "--device", "cpu", "--out", tmp_path / "out")
+    assert run(*arguments).code == 0
+    assert [how["device"] for how in found] == ["cpu"]
+
+
 def test_a_plane_is_drawn(pair, tmp_path):
     a, b, data = pair
     save(load(near(model(BERT, 0, torch.float32), noise=0.1, pad_token_id=0)), tmp_path / "c")

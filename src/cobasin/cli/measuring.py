@@ -99,7 +99,10 @@ def path(
     samples: Annotated[int, typer.Option(help="Rows that are used, at most.")] = 1000,
     batch_size: Annotated[int, typer.Option(help="Rows at a time.")] = 32,
     seed: Annotated[int, typer.Option(help="Of which rows are used.")] = 0,
-    device: Annotated[str, typer.Option(help="Where the models run: auto, cpu, cuda, ...")] = "auto",
+    device: Annotated[
+        str,
+        typer.Option(help="Where the models run, and, where it is named, weights are matched: auto, cpu, cuda, ..."),
+    ] = "auto",
     spec: SpecFile = None,
     overwrite: Overwrite = False,
     json: Json = False,

@@ -62,6 +62,12 @@ def merge(
             "'consensus' (their own mean, by generalised Procrustes), or the name of one of them."
         ),
     ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            help="Where weights are matched: cpu (the default), cuda, cuda:1, ...; of a recipe, what it says."
+        ),
+    ] = None,
     head_from: Annotated[
         str | None, typer.Option(help="Do not merge the task heads, but take that of this model.")
     ] = None,
@@ -102,7 +108,7 @@ def merge(
 
     Options say how to merge, or a recipe does: a YAML file in mergekit's grammar, with match: (how the models are
     matched), statistics: (the data that fisher, regmean and ot_acts read), repair: and heal: added. --match, --anchor,
-    --head-from and --keep-heads override a recipe.
+    --device, --head-from and --keep-heads override a recipe.
 
     Example: cobasin merge ./model-a ./model-b --out ./merged
 
@@ -122,6 +128,7 @@ def merge(
         "base_model": base,
         "match": match,
         "anchor": anchor,
+        "device": device,
         "head_from": head_from,
         "keep_heads": keep_heads,
         "repair": repair,

@@ -104,7 +104,7 @@ def _after(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _match(options: Mapping[str, Any]) -> dict[str, str]:
-    names = {"match": "symmetry", "anchor": "anchor"}
+    names = {"match": "symmetry", "anchor": "anchor", "device": "device"}
     return {key: options[option] for option, key in names.items() if option in options}
 
 

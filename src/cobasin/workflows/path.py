@@ -132,7 +132,7 @@ def _matched(models: list[Typed], request: Request, path: Path | None, doing: st
     """All models in the basis of the first: by weights, or by an element that was found before."""
     if path is None:
         with bars.steps(doing) as progress:
-            return match_all(models, request.match, anchor=0, progress=progress)
+            return match_all(models, request.match, anchor=0, progress=progress, device=request.device)
     element = Element.load(path)
     source, anchor = found_between(element, models[1], models[0], request.match)
     return Matched([anchor, source], [None, element], 0, {})
