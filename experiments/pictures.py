@@ -95,6 +95,7 @@ def _layers(rows: Rows, path: Path, title: str) -> None:
                 axes.axhline(values[0], color=colour, linestyle=":", label=name)
             else:
                 axes.plot(range(len(layers)), values, "o-", color=colour, label=name)
+                axes.set_xticks(range(len(layers)))
         axes.set_title(test, fontsize=12, loc="left")
         axes.set_xlabel("layer, or one less than their number", fontsize=12)
         axes.set_ylabel("evaluation loss", fontsize=12)

@@ -49,7 +49,7 @@ def test_the_examples_are_data_sets(tmp_path):
     found = {}
     for block in re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE):
         found |= yaml.safe_load(block)
-    assert len(found) == 7
+    assert len(found) == 9
     for name, content in found.items():
         data = experiment.DataSet.model_validate(content)
         assert "{" not in data.config("test", there).path, name

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import resource
 import shutil
 import subprocess
 import sys
@@ -238,6 +239,28 @@ def test_an_interrupted_run_is_kept_where_that_is_asked_for(tmp_path):
     assert stopped.stderr == "interrupted; what is finished is kept for --resume\n"
     assert (left(tmp_path / "out") / ".found" / "elements.json").exists()
     assert run(*start, "--resume").code == 0
+
+
+@pytest.mark.parametrize("verb", ["match", "merge"])
+def test_what_a_full_disk_stopped_goes_on_where_there_is_room(tmp_path, verb):
+    source, anchor = pair(tmp_path, CASE, shard="20KB")
+    out, (_, hard) = tmp_path / "out", resource.getrlimit(resource.RLIMIT_FSIZE)
+    assert run(verb, source, anchor, "--out", tmp_path / "whole").code == 0
+    *_, less, most = sorted(path.stat().st_size for path in (tmp_path / "whole").iterdir())
+    resource.setrlimit(resource.RLIMIT_FSIZE, ((less + most) // 2, hard))
+    try:
+        stopped = run(verb, source, anchor, "--out", out, "--resume")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    assert (stopped.code, out.exists()) == (2, False)
+    assert f"{out}: cannot be written: File too large" in stopped.err
+    kept = left(out)
+    assert list(kept.glob("*.safetensors"))  # shards that were finished
+    assert run(verb, source, anchor, "--out", out, "--resume").code == 0
+    assert not kept.exists()
+    assert snapshot(out).keys() == snapshot(tmp_path / "whole").keys()
+    for shard in out.glob("model*.safetensors"):
+        assert shard.read_bytes() == (tmp_path / "whole" / shard.name).read_bytes()
 
 
 def test_nothing_to_go_on_from(tmp_path):
