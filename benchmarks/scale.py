@@ -180,6 +180,7 @@ def start(runs: int) -> dict[str, list[Figures]]:
     """Importing, and the help of the command line."""
     programs = {
         "import torch": "import torch",
+        "import torch, transformers": "import torch; from transformers import LlamaConfig",  # what a merge needs
         "import torch, cobasin": "import torch, cobasin",
         "import cobasin": "import cobasin",
         "cobasin --help": "import sys; sys.argv = ['cobasin', '--help']; from cobasin.cli import main; main()",

@@ -35,7 +35,7 @@ def terms_of(group, seed, noise, n=40, weights=160, dtype=torch.float64):
 
 
 def whole(group, terms):
-    return group.project(neurons._gram(terms))
+    return group.project(neurons.gram_of_terms(terms))
 
 
 @groups

@@ -5,8 +5,10 @@ import torch
 
 from cobasin.matching import weights
 from cobasin.matching.choice import Choice
-from cobasin.matching.state import Match
+from cobasin.matching.state import Match, identity, same
 from cobasin.matching.streams import Streams
+from cobasin.symmetry.element import Element
+from cobasin.symmetry.groups import Permutation
 from random_states import CONFIGS, form_of, random_state
 
 
@@ -107,3 +109,67 @@ def test_a_step_to_where_it_stands_costs_nothing(monkeypatch):
     key, value = next(iter(match.values.items()))
     monkeypatch.setattr(match, "distance", lambda name: pytest.fail("computed a distance"))
     assert match.step({key: {part: x.clone() for part, x in value.items()}})
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+@pytest.mark.parametrize(("noise", "sure"), [(0.0, True), (0.02, True), (0.5, None), (None, False)])
+def test_an_order_that_is_proven_is_that_of_the_gram(family, noise, sure):
+    form = form_of(family, folded=False)
+    anchor, other = random_state(form.spec, 1), random_state(form.spec, 3)
+    source = other if noise is None else {name: x + noise * other[name] for name, x in anchor.items()}
+    match = Match.of(form, Choice.parse("full"), source, anchor)
+    streams = Streams(match)
+    (key,) = streams.keys
+    assert isinstance(match.groups[key], Permutation)
+    found = streams._stays(key)
+    assert sure in (None, found)
+    if found:
+        assert same(match.groups[key].project(streams._gram(key)), match.values[key])
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_another_order_and_another_sign_are_not_proven(family):
+    form = form_of(family, folded=False)
+    anchor = random_state(form.spec, 1)
+    match = Match.of(form, Choice.parse("full"), dict(anchor), anchor)
+    streams = Streams(match)
+    (key,) = streams.keys
+    assert streams._stays(key)
+    right = match.values[key]
+    swapped = right["perm"].clone()
+    swapped[[0, 1]] = swapped[[1, 0]]
+    wrong = [right | {"perm": swapped}]
+    if match.groups[key].signed:
+        wrong.append(right | {"scale": right["scale"].clone().index_fill_(0, torch.tensor(2), -1)})
+    for value in wrong:
+        match.set({key: value})
+        assert not streams._stays(key)
+    assert streams.update(key)
+    assert same(match.values[key], right)
+
+
+def test_the_largest_tensor_alone_proves_nothing():
+    form = form_of("bert", folded=False)
+    anchor = random_state(form.spec, 1)
+    match = Match.of(form, Choice.parse("full"), dict(anchor), anchor)
+    streams = Streams(match)
+    (key,) = streams.keys
+    largest = max(match.sites(key), key=lambda site: anchor[site.tensor].numel()).tensor
+    small = dict(anchor) | {largest: 1e-3 * anchor[largest]}
+    turned = Element(form, {key: {"perm": torch.arange(match.spec.sizes[key[0]]).roll(1)}}).apply(small)
+    match = Match.of(form, Choice.parse("full"), dict(turned) | {largest: small[largest]}, small)
+    streams = Streams(match)
+    assert not streams._stays(key)
+    assert streams.update(key)
+    assert not same(match.values[key], identity(form, match.groups)[key])
+
+
+@pytest.mark.parametrize("related", [True, False])
+def test_no_gram_of_a_stream_is_made_of_near_copies(related, monkeypatch):
+    form = form_of("bert", folded=False)
+    anchor, other = random_state(form.spec, 1), random_state(form.spec, 3)
+    source = {name: x + 0.01 * other[name] for name, x in anchor.items()} if related else other
+    seen, gram = [], Streams._gram
+    monkeypatch.setattr(Streams, "_gram", lambda own, key: seen.append(key) or gram(own, key))
+    weights.ascend(Match.of(form, Choice.parse("full"), source, anchor))
+    assert bool(seen) is not related

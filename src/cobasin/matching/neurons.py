@@ -89,17 +89,32 @@ def proven_order(group: Permutation, terms: Sequence[Term]) -> Value | None:
     parts = [(charge, some_weights(x, like=y), some_weights(y, like=x)) for charge, x, y in terms]
     matched = _Pairs(terms)
     for rows in matched.steps():
-        table = _gram([(charge, x[rows], y) for charge, x, y in parts])
+        table = gram_of_terms([(charge, x[rows], y) for charge, x, y in parts])
         if group.scaled and any((norm <= 0).any() for charge, norm in table.source.items() if charge):
             return None  # what vanishes in the part looked at may have any scale
-        distances = group.distances(table) - ROUNDING * sum(table.target.values())
+        distances = distances_in_some(group, table)
         twin = distances.argmin(-1)
-        others = distances.scatter(-1, twin[:, None], torch.inf).amin(-1)
-        pairs = matched.add(rows, twin)
-        size = sum(norm[:, 0] for norms in (pairs.source, pairs.target) for norm in norms.values())
-        if not (group.distances(pairs)[:, 0, 0] < (1 - MARGIN) * others - ROUNDING * size).all():
+        if not nearest_by_far(group, distances, twin, matched.add(rows, twin)):
             return None
     return group.of_pairs(matched.order, matched.gram) if is_permutation(matched.order) else None
+
+
+def distances_in_some(group: Permutation, some: Gram) -> Tensor:
+    """No more than the squared distances of all pairs in all weights: those in some weights, but for rounding."""
+    return group.distances(some) - ROUNDING * sum(some.target.values())
+
+
+def nearest_by_far(group: Permutation, distances: Tensor, partners: Tensor, pairs: Gram) -> bool:
+    """Whether all are nearer to their partners, in all weights, than to any other in some weights.
+
+    Args:
+        distances: `distances_in_some`.
+        partners: of every neuron of the source that of the target.
+        pairs: the Gram of these pairs alone, ``[n, 1, 1]``, with all norms.
+    """
+    others = distances.scatter(-1, partners[:, None], torch.inf).amin(-1)
+    size = sum(norm[:, 0] for norms in (pairs.source, pairs.target) for norm in norms.values())
+    return bool((group.distances(pairs)[:, 0, 0] < (1 - MARGIN) * others - ROUNDING * size).all())
 
 
 def some_weights(neurons: Tensor, like: Tensor) -> Tensor:
@@ -112,7 +127,7 @@ def nearest(group: Permutation, parts: Sequence[Term]) -> Tensor:
     (_, first, target), *_ = parts
     found = []
     for rows in torch.arange(len(first), device=first.device).split(-(-PAIRS // len(target))):
-        table = group.least_distances(_gram([(charge, x[rows], y) for charge, x, y in parts]))
+        table = group.least_distances(gram_of_terms([(charge, x[rows], y) for charge, x, y in parts]))
         found.append(table.amin(-1).clamp(min=0))
     return torch.cat(found).double()
 
@@ -149,7 +164,7 @@ class _Pairs:
 
     def add(self, rows: Tensor, partners: Tensor) -> Gram:
         """The Gram of these neurons and their partners alone."""
-        pairs = _gram([(charge, x[rows, None], y[partners, None]) for charge, x, y in self._terms])
+        pairs = gram_of_terms([(charge, x[rows, None], y[partners, None]) for charge, x, y in self._terms])
         if not self.gram.cross:
             self.gram = pairs.map(lambda x: x.new_empty(len(self.order), *x.shape[1:]))
         self.gram.put(rows, pairs)
@@ -157,7 +172,19 @@ class _Pairs:
         return pairs
 
 
-def _gram(terms: Sequence[Term]) -> Gram:
+def gram_of_pairs(term: Term) -> Gram:
+    """The Gram of all neurons and those in their places in one tensor, ``[n, 1, 1]``, part by part; in float64."""
+    charge, source, target = term
+    step, gram = -(-PAIRS // len(source)), Gram()
+    for ends in zip(source.split(step, 1), target.split(step, 1), strict=True):
+        x, y = (end.to(_dtype(*ends)) for end in ends)
+        dot, *norms = (product.sum(-1).double()[:, None] for product in (x * y, x.square(), y.square()))
+        gram.add(charge, dot[..., None])
+        gram.add_norms(charge, *norms)
+    return gram
+
+
+def gram_of_terms(terms: Sequence[Term]) -> Gram:
     """The Gram of the neurons of both models, with all norms."""
     gram = Gram()
     for charge, source, target in terms:

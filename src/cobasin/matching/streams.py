@@ -2,19 +2,29 @@
 
 A stream runs through nearly every tensor, so its Gram is the dear part of a round. What reads and writes it is put
 together by the spaces that it is typed with besides: the embeddings by none, the FFNs by their neurons. The Gram of
-such a part is kept while nothing else has moved its tensors, as orders soon do not.
+such a part is kept while nothing else has moved its tensors, as orders soon do not. Where a stream can only be reordered,
+and stands as it should, no Gram is made: a part of the weights proves it, as it does for neurons.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import math
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from cobasin.matching.neurons import (
+    Term,
+    distances_in_some,
+    gram_of_pairs,
+    gram_of_terms,
+    nearest_by_far,
+    some_weights,
+)
 from cobasin.matching.state import Match, on_cpu, same
-from cobasin.symmetry.groups import Gram, Group, Value
+from cobasin.symmetry.groups import Gram, Group, Permutation, Value
 from cobasin.symmetry.spec import Key, Site
 
 LEANING = 1e-10  # of the norm of what the ends say: far above the rounding of float64
@@ -64,8 +74,40 @@ class Streams:
     def update(self, key: Key) -> bool:
         """Take one exact step with a stream; says whether it has moved."""
         match = self.match
+        if self._stays(key):
+            return False
         value = on_cpu(match.groups[key].project(self._gram(key), joint=not match.choice.paper))
         return not same(value, match.values[key]) and match.step({key: value})
+
+    def _stays(self, key: Key) -> bool:
+        """Whether the order of a stream is proven to be the best one as it is, which a part of the Gram tells.
+
+        As of neurons (`cobasin.matching.neurons`), but with the tensors one after another. Whether it is worth to
+        look at all of them, the largest tells.
+        """
+        group, n = self.match.groups[key], self.match.spec.sizes[key[0]]
+        if not isinstance(group, Permutation):
+            return False
+        there, some, pairs = torch.arange(n, device=self.match.device), Gram(), Gram()
+        for term in self._terms(key):
+            charge, source, target = term
+            part = gram_of_terms([(charge, some_weights(source, like=target), some_weights(target, like=source))])
+            if not some.cross and not group.distances(part).argmin(-1).equal(there):
+                return False
+            some, pairs = some.plus(part), pairs.plus(gram_of_pairs(term))
+        sure = bool(some.cross) and nearest_by_far(group, distances_in_some(group, some), there, pairs)
+        return sure and same(on_cpu(group.of_pairs(there, pairs)), group.identity((), n))  # with their signs
+
+    def _terms(self, key: Key) -> Iterator[Term]:
+        """What a stream is compared by as it stands, the largest tensor first."""
+        spec, match = self.match.spec, self.match
+        shapes = {site: spec.entries[site.tensor].layout.shape for site in match.sites(key)}
+        for site in sorted(shapes, key=lambda site: -math.prod(shapes[site])):
+            block = spec.entries[site.tensor].layout.blocks[site.block]
+            ends = match.moved(site.tensor), match.anchor[site.tensor]
+            views = (block.view(end).movedim(site.axis, 0) for end in ends)
+            source, target = (view.reshape(len(view), -1) for view in views)
+            yield match.groups[key].charge(block.axes[site.axis].charge), source, target
 
     def _ends(self, key: Key, ends: Collection[str]) -> list[Site]:
         """Where a stream meets only what is fixed or is among ``ends``."""
