@@ -11,6 +11,8 @@ from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.errors import InputError
 from cobasin.evaluation.path import LossPath, loss_path
 from cobasin.evaluation.plots import plot_paths
+from cobasin.finding.match import match_all
+from tiny_models import model
 
 TINY = {
     "hidden_size": 24,
@@ -109,3 +111,23 @@ def test_picture_of_losses_that_are_no_numbers(tmp_path, monkeypatch):
     assert placed.keys() == {"a", "c"}
     assert all(all(map(math.isfinite, label.get_position())) for label in placed.values())
     assert placed["a"].get_position() != placed["c"].get_position()
+
+
+def test_a_head_that_one_end_ties_and_the_other_does_not():
+    """Untied for the line, a T5's head is tied again where it is its embedding, as in the anchor."""
+    ids = {"input_ids": torch.tensor([[5, 6, 7]]), "decoder_input_ids": torch.tensor([[0, 8, 9]])}
+    models = [model("t5/T5ForConditionalGeneration", seed, torch.float32) for seed in (0, 1)]
+    ends, seen = match_all(models, anchor=0).ends, []
+
+    def evaluate(made):
+        with torch.no_grad():
+            seen.append(made(**ids).logits)
+        return 0.0, 0.0
+
+    for line in (ends, ends[::-1]):
+        seen.clear()
+        loss_path(*line, evaluate, points=3)
+        own = models if line is ends else models[::-1]
+        for made, found in zip(own, (seen[0], seen[-1]), strict=True):
+            torch.testing.assert_close(found, made(**ids).logits, rtol=1e-4, atol=1e-4)
+        assert not torch.allclose(seen[1], (seen[0] + seen[-1]) / 2, atol=1e-3)

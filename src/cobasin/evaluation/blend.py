@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.running import build, cast_floats
@@ -31,10 +30,15 @@ class Blend:
         first = models[0]
         for other in models[1:]:
             _check_alike(first, other)
-        built = [_built(first, model, device) for model in (first, *models)]
-        self._model = built[0]
-        self._target = _floats(self._model)
-        self._ends = [_floats(model) for model in built[1:]]
+        states = [_built(first, model, device).state_dict() for model in models]
+        # a head that repeats its embedding is tied by some classes, whatever the config says (T5): the sum ties what
+        # all do, so it is made of a model that ties no more
+        places = [{name: x.data_ptr() for name, x in state.items() if x.is_floating_point()} for state in states]
+        names = {tuple(place[name] for place in places): name for name in places[0]}.values()
+        freest = max(range(len(models)), key=lambda i: len({*places[i].values()}))
+        self._model = _built(first, models[freest], device)
+        state = self._model.state_dict()
+        self._target, *self._ends = ([own[name] for name in names] for own in (state, *states))
 
     @torch.no_grad()
     def at(self, weights: Sequence[float]) -> PreTrainedModel:
@@ -71,9 +75,3 @@ def _check_alike(a: Checkpoint, b: Checkpoint) -> None:
 def _built(first: Checkpoint, model: Checkpoint, device: torch.device | str) -> PreTrainedModel:
     made = build(first, {name: cast_floats(model[name], torch.float32) for name in first}, torch.float32)
     return torch.nn.Module.to(made, device)  # type: ignore[return-value]
-
-
-def _floats(model: PreTrainedModel) -> list[Tensor]:
-    """The float tensors of a model, tied ones once."""
-    found = {value.data_ptr(): value for value in model.state_dict().values() if value.is_floating_point()}
-    return list(found.values())

@@ -2,8 +2,8 @@
 
 A stream runs through nearly every tensor, so its Gram is the dear part of a round. What reads and writes it is put
 together by the spaces that it is typed with besides: the embeddings by none, the FFNs by their neurons. The Gram of
-such a part is kept while nothing else has moved its tensors, as orders soon do not. Where a stream can only be reordered,
-and stands as it should, no Gram is made: a part of the weights proves it, as it does for neurons.
+such a part is kept while nothing else has moved its tensors, as orders soon do not. Where a stream can only be
+reordered and stands as it should, no Gram is made: a part of the weights proves it, as it does for neurons.
 """
 
 from __future__ import annotations
