@@ -9,6 +9,7 @@ import yaml
 
 from cobasin.errors import InputError
 from cobasin.recipe import Recipe
+from cobasin.recipe.document import read_yaml
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples/recipes").glob("*.yaml"))
 LINEAR = {"merge_method": "linear", "models": [{"model": "./a"}, {"model": "./b"}]}
@@ -47,6 +48,16 @@ def test_a_file_is_read(tmp_path):
     recipe = Recipe.read(path)
     assert recipe.inputs == ["./ä", "./b"]
     assert recipe.parameters_of("x", 0, 1)["weight"] == (1, 1)
+
+
+@pytest.mark.parametrize("text", ["1e-1", "+1E-1", "1.e-1", "10e-2"])
+def test_numbers_without_a_point(tmp_path, text):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(f"merge_method: slerp\nmodels: [{{model: ./a}}, {{model: ./1e-1x}}]\nparameters: {{t: {text}}}\n")
+    recipe = Recipe.read(path)
+    assert recipe.parameters_of("x", 0, 1)["t"] == 0.1
+    assert recipe.referenced == ["./a", "./1e-1x"]
+    assert read_yaml(path)["parameters"] == {"t": 0.1}
 
 
 @pytest.mark.parametrize(
@@ -529,7 +540,7 @@ def test_statistics_for_a_method_that_needs_none_are_noted():
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_the_text_of_a_recipe_is_the_recipe(path):
     text = Recipe.read(path).text()
-    assert yaml.safe_load(text) == yaml.safe_load(path.read_text())
+    assert yaml.safe_load(text) == read_yaml(path)
     assert Recipe.of(yaml.safe_load(text)).text() == text
 
 

@@ -221,3 +221,19 @@ def test_relative_positions_as_long_as_a_text():
     assert len(read) == 2
     assert read[0].shape == read[1].shape
     assert not torch.allclose(second_moment(read), together[name].matrix, rtol=1e-2)
+
+
+@pytest.mark.parametrize("kind", ["grams", "activations"])
+def test_a_classifier_without_padding_is_read_row_by_row(kind):
+    given = tiny_models.checkpoint("mistral/MistralForSequenceClassification")
+    found = []
+    for pad in (None, 0):  # no row is padded
+        given.config.pad_token_id = pad
+        sums = collector(kind, Typed.of(given), CPU)
+        for row in range(2):
+            sums.add({"input_ids": torch.tensor([[5 + row, 6, 7]])}, None, row)
+        found.append(sums.result(2))
+    assert given.config.pad_token_id == 0
+    for name, value in found[0].items():
+        same = found[1][name]
+        assert torch.equal(value, same) if torch.is_tensor(value) else torch.equal(value.matrix, same.matrix)

@@ -227,6 +227,8 @@ def test_the_first_bad_row_is_named(options, good, bad, message):
         ),
         ({"image": np.zeros((8, 8, 3), np.int64)}, "image is int64"),
         ({"image": "a.png"}, "image is 'a.png'; expected"),
+        ({"image": np.full((8, 8, 3), np.nan)}, "image has NaN or infinite pixels"),
+        ({"image": np.full((8, 8, 3), -np.inf)}, "image has NaN or infinite pixels"),
     ],
 )
 def test_the_first_bad_image_is_named(bad, message):

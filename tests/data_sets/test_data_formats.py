@@ -214,6 +214,10 @@ def test_npz(tmp_path):
     assert "different lengths: x 3, label 3, classes 2" in refusal(
         rows, tmp_path / "a.npz", columns={"image": "x", "text": "classes"}
     )
+    np.savez(tmp_path / "one.npz", text=np.array("good"), label=np.array(1))
+    assert "text is a single value; expected arrays whose first axis runs over the rows" in refusal(
+        rows, tmp_path / "one.npz"
+    )
     message = refusal(rows, tmp_path / "a.npz", columns={"label": "y"})
     assert "none of its arrays (x, label, classes)" in message
     assert "no column 'z' (there are: x, label, classes)" in refusal(
@@ -311,6 +315,10 @@ def test_datasets_saved_parquet_and_folders(tmp_path, monkeypatch):
         image = found[0]["image"]
         assert (image if isinstance(image, bytes) else image.read_bytes()) == (tmp_path / "p.png").read_bytes()
     assert len(rows(tmp_path / "both", split="test")) == 1
+    dataset.select_columns(["idx"]).save_to_disk(tmp_path / "other")
+    other = rows(tmp_path / "other", columns={"text": "sentence"})
+    assert len(other) == 2
+    assert "no column 'sentence' (there are: idx); say which one it is under 'columns'" in refusal(lambda: other[0])
     assert "no split 'dev' (there are: train, test)" in refusal(rows, tmp_path / "both", split="dev")
     assert "leave out 'split'" in refusal(rows, tmp_path / "one", split="dev")
     (tmp_path / "folder").mkdir()

@@ -63,6 +63,14 @@ def test_the_processor_of_the_folder(tmp_path):
     assert "preprocessor_config.json: cannot be used" in refusal(first, vit(tmp_path), data)
 
 
+def test_pixels_that_the_processor_cannot_take(tmp_path):
+    """It is made for three channels."""
+    T.ViTImageProcessorPil(size={"height": 8, "width": 8}).save_pretrained(tmp_path)
+    grey = [{"image": PIXELS[0, :8, :8, :1]}]
+    line = refusal(first, vit(tmp_path, num_channels=1), grey)
+    assert line.startswith(f"rows[0]: image cannot be used as {tmp_path / 'preprocessor_config.json'} says: ")
+
+
 @pytest.mark.parametrize(("channels", "mode"), [(1, "L"), (3, "RGB")])
 def test_files_are_converted_to_the_models_channels(tmp_path, channels, mode):
     (tmp_path / "images" / "9").mkdir(parents=True)

@@ -187,3 +187,4 @@ def test_scores():
     assert [score(value, "x") for value in (3, "2.5", np.float32(0.5))] == [3.0, 2.5, 0.5]
     for bad in (None, True, "high", math.inf, "nan", [1.0], 10**400):
         assert "is not a finite number" in refusal(score, bad, "x")
+    assert refusal(score, -1e300, "x") == "x: label -1e+300 is beyond float32, in which models compute"

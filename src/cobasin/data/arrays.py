@@ -35,7 +35,11 @@ class NpzRows(Rows):
                 f"{path}: none of its arrays ({', '.join(self.all_names)}) has the name of a role; say which are "
                 "used under 'columns'"
             )
-        lengths = {name: array.shape[0] if array.ndim else 0 for name, array in self.arrays.items()}
+        if single := [name for name, array in self.arrays.items() if not array.ndim]:
+            raise InputError(
+                f"{path}: {single[0]} is a single value; expected arrays whose first axis runs over the rows"
+            )
+        lengths = {name: array.shape[0] for name, array in self.arrays.items()}
         if len(set(lengths.values())) > 1:
             counts = ", ".join(f"{name} {length}" for name, length in lengths.items())
             raise InputError(f"{path}: the arrays are of different lengths: {counts}")

@@ -122,6 +122,8 @@ class Examples:
         if image is None or image.ndim not in (2, 3) or not (image.dtype == np.uint8 or image.dtype.kind == "f"):
             kind = shown(value) if image is None else f"{image.dtype} of shape {list(image.shape)}"
             raise InputError(f"{where}: image is {kind}; expected [height, width, channels] of uint8 or float")
+        if not np.isfinite(image).all():
+            raise InputError(f"{where}: image has NaN or infinite pixels")
         image = image[:, :, None] if image.ndim == 2 else image
         if image.shape[2] != self.channels:
             raise InputError(

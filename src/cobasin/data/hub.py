@@ -22,8 +22,9 @@ class DatasetRows(Rows):
         dataset = _open(data)
         self.all_names: list[str] = dataset.column_names
         wanted = {self.columns.get(role, role) for role in ROLES} | data.where.keys()
-        # columns that nobody asked for may need libraries to decode
-        self.dataset = dataset.select_columns([name for name in self.all_names if name in wanted])
+        # columns that nobody asked for may need libraries to decode; without any a data set has no rows
+        chosen = [name for name in self.all_names if name in wanted] or self.all_names[:1]
+        self.dataset = dataset.select_columns(chosen)
         self._convert = {name: _converter(feature) for name, feature in self.dataset.features.items()}
         for name, feature in self.dataset.features.items():
             if _kind(feature) == "Image":

@@ -68,7 +68,10 @@ class ImageInputs:
         integer = array.dtype == np.uint8
         if self.processor is not None:
             options = {} if integer else {"do_rescale": False}
-            made = self.processor([array], return_tensors="pt", input_data_format="channels_last", **options)
+            try:
+                made = self.processor([array], return_tensors="pt", input_data_format="channels_last", **options)
+            except Exception as error:  # processors raise their own kinds
+                raise InputError(f"{where}: image cannot be used as {self.file} says: {one_line(error)}") from error
             pixels = made["pixel_values"][0]
         elif integer and self.mean is None:
             raise InputError(

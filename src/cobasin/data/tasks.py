@@ -198,7 +198,7 @@ def score(value: Any, where: str) -> float:
     """The number that a regression predicts.
 
     Raises:
-        InputError: it is none, or not finite.
+        InputError: it is none, not finite, or beyond float32.
     """
     try:
         number = math.nan if value is None or isinstance(value, bool) else float(value)
@@ -206,4 +206,6 @@ def score(value: Any, where: str) -> float:
         number = math.nan
     if not math.isfinite(number):
         raise InputError(f"{where}: label {shown(value)} is not a finite number")
+    if abs(number) > np.finfo(np.float32).max:
+        raise InputError(f"{where}: label {shown(value)} is beyond float32, in which models compute")
     return number

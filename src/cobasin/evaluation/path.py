@@ -30,7 +30,8 @@ class LossPath:
     def barrier(self) -> float:
         """The most by which the loss lies above the line between the losses of the ends; zero or more."""
         alphas, loss = np.array(self.alphas), np.array(self.loss)
-        return float(np.max(loss - ((1 - alphas) * loss[0] + alphas * loss[-1])))
+        with np.errstate(invalid="ignore"):  # infinite losses have no barrier between them
+            return float(np.max(loss - ((1 - alphas) * loss[0] + alphas * loss[-1])))
 
     @property
     def midpoint(self) -> tuple[float, float]:

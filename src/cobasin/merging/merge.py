@@ -162,7 +162,7 @@ def merge(
     if statistics is not None:
         content["statistics"] = dict(statistics)
     content |= {key: block for key, block in (("repair", repair), ("heal", heal)) if block not in (False, 0)}
-    return merge_recipe(Recipe.of(content, "merge"), loaded, progress)
+    return merge_recipe(Recipe.of(_plain(content), "merge"), loaded, progress)
 
 
 def merge_recipe(
@@ -259,6 +259,15 @@ def _coupled(
     for i, state in zip(once, coupled, strict=True):
         states[i] = state
     return states
+
+
+def _plain(content: Any) -> Any:
+    """The same with Python's numbers in place of NumPy's, which a recipe does not know."""
+    if isinstance(content, np.generic):
+        return content.item()
+    if isinstance(content, list):
+        return [_plain(one) for one in content]
+    return {key: _plain(one) for key, one in content.items()} if isinstance(content, dict) else content
 
 
 def _several(value: Any) -> bool:

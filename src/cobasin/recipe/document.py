@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import reprlib
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,12 @@ class _Loader(yaml.SafeLoader):
         except (ValueError, LookupError, AttributeError):  # of an impossible date, !!int abc and the like
             problem = f"{reprlib.repr(node.value)} is no {node.tag.rpartition(':')[2]}; write text in quotes"
             raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark) from None
+
+
+# a number without a point, like 1e-4, which is a text in YAML 1.1
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), [*"-+0123456789"]
+)
 
 
 def _where(error: yaml.YAMLError, text: str) -> str:

@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-import numpy as np
 import yaml
 from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
@@ -106,7 +105,7 @@ class Recipe(Block):
             InputError: as `read`.
         """
         try:
-            recipe = cls.model_validate(_plain(content))
+            recipe = cls.model_validate(content)
         except (ValidationError, InputError) as error:
             reason = explain(error) if isinstance(error, ValidationError) else error
             raise InputError(f"{where}: {reason}") from None
@@ -282,12 +281,3 @@ class Recipe(Block):
             yield
         except InputError as error:
             raise InputError(f"{self._where}: {error}") from None
-
-
-def _plain(content: Any) -> Any:
-    """The same with NumPy's numbers, which a recipe in Python may have, as Python's."""
-    if isinstance(content, np.generic):
-        return content.item()
-    if isinstance(content, list):
-        return [_plain(one) for one in content]
-    return {key: _plain(one) for key, one in content.items()} if isinstance(content, dict) else content

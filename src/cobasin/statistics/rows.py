@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
 import torch
@@ -80,9 +80,24 @@ def token_calls(
     two = {name: torch.cat([value, value])[:2] if len(value) == 1 else value[:2] for name, value in inputs.items()}
     tokens = Tokens(two)
     found: TokenCalls = {}
-    with watching(lambda name, x: found.setdefault(name, []).append(tokens.split(x) is not None)), torch.no_grad():
+    told = watching(lambda name, x: found.setdefault(name, []).append(tokens.split(x) is not None))
+    with told, torch.no_grad(), _unpadded(model):
         model(**two)
     return found
+
+
+@contextmanager
+def _unpadded(model: PreTrainedModel) -> Iterator[None]:
+    """Have a classifier read two rows of one length although no token is for padding: one that no text has."""
+    config = model.config.get_text_config()
+    if (given := getattr(config, "pad_token_id", None)) is not None:
+        yield
+        return
+    config.pad_token_id = -1
+    try:
+        yield
+    finally:
+        config.pad_token_id = given
 
 
 def row_count(inputs: Mapping[str, Tensor]) -> int:
