@@ -20,10 +20,11 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "benchmarks")]
 
+from checking import at, check  # noqa: E402 - both folders have to be on the path
 from cobasin.errors import InputError  # noqa: E402
 from common.results import Results, made, write  # noqa: E402
 from common.showing import announce  # noqa: E402
-from experiment import Experiment, items  # noqa: E402 - both folders have to be on the path
+from experiment import Experiment, items  # noqa: E402
 from measure import Measuring  # noqa: E402
 from pictures import draw  # noqa: E402
 from tables import markdown  # noqa: E402
@@ -72,6 +73,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         times = ", ".join(f"{item} {one.minutes:g}" for item, one in experiments.items())
         announce(sum(one.minutes for one in experiments.values()), f"{times}; what is there is not made again")
         world = World(options.shared, options.out / "small" if options.small else options.out)
+        for item, experiment in experiments.items():
+            with at(item):
+                check(experiment, world)
         for item, experiment in experiments.items():
             found = run(item, experiment, world, options.small, options.setting)
             print(markdown(found))

@@ -37,8 +37,11 @@ class World:
 
         def place(found: re.Match[str]) -> str:
             name = found[1]
-            if name not in more and name not in ("shared", "minilm", "cifar10"):
-                raise InputError(f"{value}: there is no {{{name}}}; expected {{shared}}, {{minilm}} or {{cifar10}}")
+            known = (*more, "shared", "minilm", "cifar10")
+            if name not in known:
+                raise InputError(
+                    f"{value}: there is no {{{name}}}; expected {', '.join(f'{{{one}}}' for one in known)}"
+                )
             return more.get(name) or str(getattr(self, name))
 
         return re.sub(r"\{(\w+)\}", place, value)

@@ -228,6 +228,40 @@ def test_the_files_are_experiments(item, small):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"data": {"x": {"read": {"path": "nowhere/{split}.jsonl"}}}}, "data: x: nowhere/test.jsonl: no such file"),
+        ({"data": {"x": {"read": {"path": "{place}/happy-test.jsonl"}}}}, "data: x: read: the rows to train on and to"),
+        (
+            {"data": {"x": {"read": {"path": "{place}/happy-{split}.jsonl", "columns": {"text": "txt"}}}}},
+            "happy-test.jsonl: line 1: no column 'txt' (there are: text, emotions)",
+        ),
+        (
+            {"metric": "macro F1 at least one label"},
+            "no macro F1 at least one label of multilabel; expected macro F1 or",
+        ),
+        ({"methods": {"TIES": {"merge_method": "ties"}}}, "methods: TIES: recipe: "),
+        (
+            {"methods": {"x": {"merge_method": "linear", "base_model": "{minilmm}"}}},
+            "methods: x: {minilmm}: there is no",
+        ),
+        ({"methods": {"x": {"merge_method": "fisher"}}, "statistics": {"sampels": 3}}, "did you mean 'samples'?"),
+        ({"training": {"learning_rate": "fast"}}, "training: learning_rate: 'fast': expected a number"),
+        ({"models": {"x": [{"family": "modernbert-word"}]}}, "models: x: modernbert-word: no such family"),
+    ],
+)
+def test_what_is_wrong_is_told_before_anything_is_trained(place, tmp_path, capsys, monkeypatch, changes, message):
+    monkeypatch.setattr(measure, "end_models", None)
+    path = tmp_path / "item.yaml"
+    text = yaml.safe_dump(emotions(place, **changes), sort_keys=False)
+    path.write_text(text.replace("{place}", str(place)))
+    assert run.main([str(path), "--out", str(tmp_path / "out")]) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith(f"error: {path}: ")
+    assert message in line
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
         ({"titel": "x"}, "titel: "),
         ({"use": ["hapy"]}, "no data set 'hapy'; did you mean 'happy'?"),
         ({"methods": {"Simple": {"merge_method": "liner"}}}, "methods: Simple: merge method 'liner' is unknown"),
@@ -244,8 +278,12 @@ def test_the_files_are_experiments(item, small):
         ),
         ({"labels": []}, "labels are missing, which a multilabel head needs"),
         ({"training": {"learning_rat": 1}}, "training: "),
-        ({"data": {"x": {"read": {"path": "{there}/x.jsonl"}}}}, "there is no {there}; expected {shared}, "),
-        ({"data": {"x": {"read": {"file": "x.jsonl"}}}}, "read: "),
+        ({"data": {"x": {"read": {"path": "{there}/x.jsonl"}}}}, "there is no {there}; expected {split}, {shared}, "),
+        (
+            {"data": {"x": {"read": {"path": "{splt}.jsonl"}}}},
+            "data: x: {splt}.jsonl: there is no {splt}; expected {split}, ",
+        ),
+        ({"data": {"x": {"read": {"file": "x.jsonl"}}}}, "item.yaml: data: x: read: "),
         ({"models": {"x": [{"path": "no/such model"}]}}, "no/such model: no such folder, and not available "),
         ({"models": {"x": [{"config": {"model_type": "brt"}}]}}, "config: "),
     ],

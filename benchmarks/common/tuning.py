@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,9 @@ def training_arguments(seed: int, /, **given: Any) -> TrainingArguments:
     """
     from transformers import TrainingArguments
 
+    numbers = {field.name for field in fields(TrainingArguments) if type(field.default) in (int, float)}
+    if wrong := [name for name in given if name in numbers and isinstance(given[name], str)]:
+        raise InputError(f"training: {wrong[0]}: {given[wrong[0]]!r}: expected a number")
     own: dict[str, Any] = {"seed": seed, "save_strategy": "no", "report_to": "none"}
     own |= {"disable_tqdm": not sys.stderr.isatty(), "dataloader_pin_memory": torch.cuda.is_available()}
     try:

@@ -113,12 +113,9 @@ def check_metric(config: PreTrainedConfig, task: str, metric: str | None = None)
         raise InputError(
             f"no loss is known of this {config.model_type}; name a model with a head for {', '.join(METRICS)}"
         )
-    if metric not in (None, METRICS[task]):
-        others = OTHER_METRICS.get(task, ())
-        if metric not in others:
-            raise InputError(f"no {metric} of {task}; expected {' or '.join((METRICS[task], *others))}")
-        if metric in CLASS_METRICS:
-            _sklearn()
+    check_metric_name(task, metric)
+    if metric in CLASS_METRICS:
+        _sklearn()
     if task == "tokens":
         _seqeval()
         for label in _tags(config):
@@ -127,6 +124,13 @@ def check_metric(config: PreTrainedConfig, task: str, metric: str | None = None)
                     f"label {label!r} is not in IOB2 (O, B-..., I-...), which span F1 is read from; correct id2label "
                     "in config.json"
                 )
+
+
+def check_metric_name(task: str, metric: str | None) -> None:
+    """Raise InputError unless a task, which has a loss, has this metric; None is its usual one."""
+    known = METRICS[task], *OTHER_METRICS.get(task, ())
+    if metric not in (None, *known):
+        raise InputError(f"no {metric} of {task}; expected {' or '.join(known)}")
 
 
 def labels_of(batch: Batch) -> Tensor:
