@@ -25,7 +25,8 @@ def check(experiment: Experiment, world: World) -> None:
     """
     for name, data in experiment.used().items():
         with at(f"data: {name}"):
-            _check_data(data, _splits(experiment, name), world)
+            apart = experiment.training is not None and not experiment.unseen
+            _check_data(data, _splits(experiment, name, data), apart, world)
     for name, method in experiment.methods.items():
         with at(f"methods: {name}"):
             statistics = {"statistics": experiment.statistics | {"data": {"path": "x"}}}
@@ -41,21 +42,26 @@ def check(experiment: Experiment, world: World) -> None:
                     training_arguments(0, **({"output_dir": "x"} | experiment.training | start.training))
 
 
-def _splits(experiment: Experiment, name: str) -> list[Split]:
+def _splits(experiment: Experiment, name: str, data: DataSet) -> list[Split]:
     """Those of a data set that are read."""
-    read: list[Split] = ["test"]
-    if experiment.training is not None and name not in experiment.unseen:
-        read.append("train")
-    if any(chosen(match) for match in experiment.matchings.values()):
+    read: list[Split] = []
+    tested = not experiment.unseen or name in experiment.unseen
+    # of several labels the ensemble looks at which of them a model's own data annotates
+    if experiment.measure != "seconds" and (tested or data.task == "multilabel"):
+        read.append("test")
+    if experiment.measure == "scores" and tested and any(chosen(match) for match in experiment.matchings.values()):
         read.append("dev")
+    counted = any(find(method["merge_method"]).statistics is not None for method in experiment.methods.values())
+    if name not in experiment.unseen and (experiment.training is not None or counted):
+        read.append("train")
     return read
 
 
-def _check_data(data: DataSet, splits: list[Split], world: World) -> None:
+def _check_data(data: DataSet, splits: list[Split], apart: bool, world: World) -> None:
     assert data.task is not None
     check_metric_name(data.task, data.metric)
     configs = {split: data.config(split, world) for split in splits}
-    if configs["test"] == configs.get("train"):
+    if apart and configs.keys() >= {"train", "test"} and configs["train"] == configs["test"]:
         raise InputError("read: the rows to train on and to test on are the same; write {split} where theirs differ")
     for config in configs.values():
         rows = rows_of(config)

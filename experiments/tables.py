@@ -81,7 +81,8 @@ def _scores(
     for method, own in methods.items():
         cells = [_where(own, matching=matching) for matching in matchings]
         body.append([method, *(_spread(cell, value, form) + _layers(cell) for cell in cells)])
-    if len(methods) > 1 and all(_values(own, "matching") == matchings for own in methods.values()):
+    alike = {frozenset((row["matching"], _merge(row)) for row in own) for own in methods.values()}
+    if len(methods) > 1 and len(alike) == 1:  # else the means would be of other merges
         methods["mean"] = merged
         body.append(["mean", *(_spread(_where(merged, matching=matching), value, form) for matching in matchings)])
     lines = _table([what, *matchings], body)

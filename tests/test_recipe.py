@@ -60,6 +60,14 @@ def test_numbers_without_a_point(tmp_path, text):
     assert read_yaml(path)["parameters"] == {"t": 0.1}
 
 
+def test_a_text_that_looks_like_a_number_stays_one(tmp_path):
+    path = tmp_path / "recipe.yaml"
+    path.write_text('merge_method: linear\nmodels: [{model: "1e-1"}, {model: "12e4"}]\n')
+    recipe = Recipe.read(path)
+    path.write_text(recipe.text())
+    assert Recipe.read(path).inputs == recipe.inputs == ["1e-1", "12e4"]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

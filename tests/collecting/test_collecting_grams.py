@@ -9,6 +9,7 @@ from cobasin.checkpoints.running import instantiate
 from cobasin.checkpoints.typed import Typed
 from cobasin.statistics.collect import collector
 from cobasin.statistics.grams import add_tokens
+from cobasin.statistics.rows import unpadded
 
 CPU = torch.device("cpu")
 
@@ -233,7 +234,14 @@ def test_a_classifier_without_padding_is_read_row_by_row(kind):
         for row in range(2):
             sums.add({"input_ids": torch.tensor([[5 + row, 6, 7]])}, None, row)
         found.append(sums.result(2))
-    assert given.config.pad_token_id == 0
     for name, value in found[0].items():
         same = found[1][name]
         assert torch.equal(value, same) if torch.is_tensor(value) else torch.equal(value.matrix, same.matrix)
+
+
+def test_a_model_has_no_padding_afterwards():
+    model = instantiate(tiny_models.checkpoint("mistral/MistralForSequenceClassification"), torch.float32)
+    model.config.pad_token_id = None
+    with pytest.raises(ZeroDivisionError), unpadded(model):
+        print(1 / (1 + model.config.pad_token_id))
+    assert model.config.pad_token_id is None

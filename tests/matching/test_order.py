@@ -68,6 +68,24 @@ def test_grams_that_are_not_held_are_made_again(family, monkeypatch):
     assert all(x.equal(second[key][part]) for key, value in first.items() for part, x in value.items())
 
 
+@pytest.mark.parametrize("family", [family for family in BASES if family != "llama mqa"])  # of one group
+@pytest.mark.parametrize("related", [True, False])
+def test_values_of_pairs_are_found_where_they_are_needed(family, related, monkeypatch):
+    form, source, anchor, _ = pair(family, 3, 0.01, parts=("attention",))
+    source = source if related else random_state(form.spec, 7)
+    proposals, asked, support = [], [], Orthogonal.support
+    monkeypatch.setattr(Orthogonal, "support", lambda own, gram: asked.append(gram) or support(own, gram))
+    for proven in (True, False):
+        if not proven:
+            monkeypatch.setattr(Orthogonal, "support_bound", lambda own, gram: support(own, gram) + torch.inf)
+        match = Match.of(form, Choice.parse("heads,attention,scale"), source, anchor)
+        asked.clear()
+        proposals.append((propose_order(match, (BASES[family], 0)), len(asked)))
+    (quick, few), (whole, all_) = proposals
+    assert (few < all_) is related
+    assert all(x.equal(whole[key][part]) for key, value in quick.items() for part, x in value.items())
+
+
 @pytest.mark.parametrize(("family", "space"), [("llama", "vo"), ("bert", "vo"), ("gpt2", "qk")])
 def test_the_size_of_grams_of_all_pairs(family, space):
     """It is that of the Gram that is made, and of three tables beside it."""

@@ -250,6 +250,7 @@ def test_support(group, batch, seed):
     n = size_of(group)
     source, target = related(group, batch, n, seed)
     gram = gram_of(source, target)
+    assert (group.support_bound(gram) >= group.support(gram) - 1e-9).all()
     best = distance(group, group.project(gram), source, target)
     norms = [sum(x.square().sum((-2, -1)) for x in side.values()) for side in (source, target)]
     if not group.scaled:

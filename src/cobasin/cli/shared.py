@@ -50,7 +50,8 @@ Resume = Annotated[
     typer.Option(
         "--resume",
         help="Go on where the same command was interrupted, with what it had finished (it starts anew where there is "
-        "nothing), and keep what is finished if this one is interrupted, too.",
+        "nothing), and keep what is finished if this one is interrupted, too. Matching by activations starts anew; "
+        "not with --repair and --heal.",
     ),
 ]
 PartOf = Annotated[
@@ -59,7 +60,8 @@ PartOf = Annotated[
         "--part",
         metavar="I/N",
         help="Do part I of N of the work, in a hidden folder beside --out that all N share (on other machines, too); "
-        "what they have done is gathered by the same command with --resume in place of --part.",
+        "what they have done is gathered by the same command with --resume in place of --part. Not with methods of "
+        "matching that run models, --repair, --heal and --keep-heads.",
     ),
 ]
 Engine = Annotated[

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,8 @@ class DatasetRows(Rows):
         self.dataset = dataset.select_columns(chosen)
         self._convert = {name: _converter(feature) for name, feature in self.dataset.features.items()}
         for name, feature in self.dataset.features.items():
-            if _kind(feature) == "Image":
-                self.dataset = self.dataset.cast_column(name, type(feature)(decode=False))
+            if hasattr(feature, "decode"):  # images, and sounds and videos that nobody asked for
+                self.dataset = self.dataset.cast_column(name, replace(feature, decode=False))
 
     def __len__(self) -> int:
         return len(self.dataset)

@@ -70,9 +70,9 @@ class ImageInputs:
             options = {} if integer else {"do_rescale": False}
             try:
                 made = self.processor([array], return_tensors="pt", input_data_format="channels_last", **options)
+                pixels = made["pixel_values"][0]
             except Exception as error:  # processors raise their own kinds
                 raise InputError(f"{where}: image cannot be used as {self.file} says: {one_line(error)}") from error
-            pixels = made["pixel_values"][0]
         elif integer and self.mean is None:
             raise InputError(
                 f"{self.label}: has no {PREPROCESSOR}; say how its pixels were normalised under 'mean' and 'std' (of "

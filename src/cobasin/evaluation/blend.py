@@ -18,14 +18,15 @@ if TYPE_CHECKING:
 class Blend:
     """Models of one class, and one model of the first one's config that becomes any weighted sum of them.
 
-    Sums are taken in float32; integer tensors stay those of the first. All models are held in memory.
+    Sums are taken in float32; integer tensors stay those of one of them. All models are held in memory.
     """
 
     def __init__(self, models: Sequence[Checkpoint], device: torch.device | str = "cpu"):
         """Build the models.
 
         Raises:
-            InputError: the checkpoints differ in names or shapes; as `cobasin.checkpoints.running.build`.
+            InputError: the checkpoints differ in names or shapes, or their classes tie different tensors; as
+                `cobasin.checkpoints.running.build`.
         """
         first = models[0]
         for other in models[1:]:
@@ -36,6 +37,10 @@ class Blend:
         places = [{name: x.data_ptr() for name, x in state.items() if x.is_floating_point()} for state in states]
         names = {tuple(place[name] for place in places): name for name in places[0]}.values()
         freest = max(range(len(models)), key=lambda i: len({*places[i].values()}))
+        if len({*places[freest].values()}) < len(names):
+            raise InputError(
+                f"{', '.join(model.label for model in models)}: tie different tensors: no line between them"
+            )
         self._model = _built(first, models[freest], device)
         state = self._model.state_dict()
         self._target, *self._ends = ([own[name] for name in names] for own in (state, *states))

@@ -1,9 +1,10 @@
 """The order of heads, KV groups and experts, by assignment on the optimum of the nested problem.
 
 Which head is which cannot be read off while each is in its own basis. So every pair of heads gets the value of
-its best basis change (a nuclear norm), and the assignment maximises their sum. Under grouped-query attention
-the query heads of every pair of KV groups are assigned first, then the groups. A pair of experts gets the value of the
-best assignment of their neurons.
+its best basis change (a nuclear norm), and the assignment maximises their sum. Where every head gains more with the one
+in its place than the norms of the Grams allow with any other, as in models near each other, the values of other pairs
+are not needed. Under grouped-query attention the query heads of every pair of KV groups are assigned first, then the
+groups. A pair of experts gets the value of the best assignment of their neurons.
 """
 
 from __future__ import annotations
@@ -79,8 +80,11 @@ def propose_order(match: Match, base: Key) -> dict[Key, Value]:
             own, shared = by_heads(key)
             return own.plus(shared.map(lambda x: share * x))
 
-        found = [_support(match, key, each(key), leading=4) for key in bases]
-        within = assign(_total([*found, *inside]))  # [P, Q, S]: source of every target
+        if match.spec.sizes[inner[0]] == 1:
+            within = torch.zeros(2 * (match.spec.sizes[base[0]],) + (1,), dtype=torch.int64, device="cpu")
+        else:
+            found = [_support(match.groups[key].support(each(key)), leading=4) for key in bases]
+            within = assign(_total([*found, *inside]))  # [P, Q, S]: source of every target
         terms = [_matched_heads(within)[0](term) for term in inside]
         plain = [site for site in plain if not _carries(match, site, [inner])]
 
@@ -88,9 +92,12 @@ def propose_order(match: Match, base: Key) -> dict[Key, Value]:
         own, shared = by_heads(key)
         return own.map(*_matched_heads(within)).plus(shared.map(*_matched_heads(None)))
 
-    terms += [_support(match, key, matched(key), leading=2) for key in bases]
     if plain:
         terms.append(match.gram(base, family, sites=plain).total())
+    if bases and not orders:
+        terms = [_gains(match, match.spec.sizes[base[0]], bases, matched, terms)]
+    else:
+        terms += [_support(match.groups[key].support(matched(key)), leading=2) for key in bases]
     experts = {key: Experts(Compared(match, key, family)) for key in orders}
     perm = _assign(terms, list(experts.values()))
     back = perm.argsort()  # elements act before the order changes, so they are listed in the source's order
@@ -150,9 +157,31 @@ def _listed(value: Value, order: Tensor) -> Value:
     return {part: x.index_select(0, order) for part, x in value.items()}
 
 
-def _support(match: Match, key: Key, gram: Gram, leading: int) -> Tensor:
+def _gains(match: Match, count: int, bases: list[Key], matched: Callable[[Key], Gram], known: list[Tensor]) -> Tensor:
+    """What every pair of so many heads gains, ``[P, Q]``, with what is ``known`` of that.
+
+    Of heads in their places that is exact. Where they are sure to stay there, of others it is no less than what they
+    gain, which is cheaper.
+    """
+    there = torch.arange(count, device=match.device)
+
+    def in_place(x: Tensor) -> Tensor:
+        return x.expand(count, count, *x.shape[2:])[there, there]
+
+    own, most = [], []
+    for key in bases:
+        group, gram = match.groups[key], matched(key)
+        most.append(_support(group.support_bound(gram), leading=2))
+        own.append(_support(group.support(gram.map(in_place)), leading=1))
+    bound, stay = _total([*known, *most]), _total([*(term.diagonal() for term in known), *own])
+    bound.fill_diagonal_(-math.inf)
+    if (stay > bound.amax(0)).all():
+        return bound.diagonal_scatter(stay)
+    return _total([*known, *(_support(match.groups[key].support(matched(key)), leading=2) for key in bases)])
+
+
+def _support(support: Tensor, leading: int) -> Tensor:
     """The value of the best element for every pair, summed over what else it varies over."""
-    support = match.groups[key].support(gram)
     return support.flatten(leading).sum(-1) if support.ndim > leading else support
 
 

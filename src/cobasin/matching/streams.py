@@ -82,11 +82,11 @@ class Streams:
     def _stays(self, key: Key) -> bool:
         """Whether the order of a stream is proven to be the best one as it is, which a part of the Gram tells.
 
-        As of neurons (`cobasin.matching.neurons`), but with the tensors one after another. Whether it is worth to
-        look at all of them, the largest tells.
+        As of neurons (`cobasin.matching.neurons`), but with the tensors one after another. Whether it is worth
+        looking at all of them, the largest tells.
         """
         group, n = self.match.groups[key], self.match.spec.sizes[key[0]]
-        if not isinstance(group, Permutation):
+        if not isinstance(group, Permutation) or group.scaled:
             return False
         there, some, pairs = torch.arange(n, device=self.match.device), Gram(), Gram()
         for term in self._terms(key):
@@ -105,9 +105,9 @@ class Streams:
         for site in sorted(shapes, key=lambda site: -math.prod(shapes[site])):
             block = spec.entries[site.tensor].layout.blocks[site.block]
             ends = match.moved(site.tensor), match.anchor[site.tensor]
-            views = (block.view(end).movedim(site.axis, 0) for end in ends)
-            source, target = (view.reshape(len(view), -1) for view in views)
-            yield match.groups[key].charge(block.axes[site.axis].charge), source, target
+            charge = match.groups[key].charge(block.axes[site.axis].charge)
+            for source, target in _matrices(*(block.view(end).movedim(site.axis, 0) for end in ends)):
+                yield charge, source, target
 
     def _ends(self, key: Key, ends: Collection[str]) -> list[Site]:
         """Where a stream meets only what is fixed or is among ``ends``."""
@@ -145,6 +145,15 @@ class Streams:
         return {
             (site.tensor, other): self.match.values[other] for site in sites for other in self.match.movers(site, key)
         }
+
+
+def _matrices(source: Tensor, target: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Tensors with all axes but the first as one; of stacked experts one by one, as all would have to be copied."""
+    try:
+        yield source.view(len(source), -1), target.view(len(target), -1)
+    except RuntimeError:  # no view has these axes in one
+        for x, y in zip(source.unbind(1), target.unbind(1), strict=True):
+            yield x.reshape(len(x), -1), y.reshape(len(y), -1)
 
 
 def _alike(now: _Part, before: _Part) -> bool:

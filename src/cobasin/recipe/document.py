@@ -38,6 +38,21 @@ def read_yaml(path: str | Path, keys: str = "merge_method: and models:") -> dict
     return content
 
 
+def read_value(text: str) -> Any:
+    """The value that a text is in YAML.
+
+    Raises:
+        yaml.YAMLError: it is none.
+    """
+    return yaml.load(text, _Loader)
+
+
+def yaml_of(content: Any) -> str:
+    """Plain data as YAML, which `read_yaml` reads as the same."""
+    options: dict[str, Any] = {"sort_keys": False, "default_flow_style": None, "allow_unicode": True, "width": 120}
+    return yaml.dump(content, Dumper=_Dumper, **options)
+
+
 class _Loader(yaml.SafeLoader):
     """PyYAML keeps the last of two equal keys without a word; this refuses them, and says where a value is bad."""
 
@@ -58,10 +73,14 @@ class _Loader(yaml.SafeLoader):
             raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark) from None
 
 
-# a number without a point, like 1e-4, which is a text in YAML 1.1
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), [*"-+0123456789"]
-)
+class _Dumper(yaml.SafeDumper):
+    """Writes in quotes what `_Loader` would read as a number."""
+
+
+for _own in (_Loader, _Dumper):  # a number without a point, like 1e-4, which is a text in YAML 1.1
+    _own.add_implicit_resolver(
+        "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), [*"-+0123456789"]
+    )
 
 
 def _where(error: yaml.YAMLError, text: str) -> str:

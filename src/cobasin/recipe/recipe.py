@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-import yaml
 from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
 from cobasin.errors import InputError, explain
@@ -35,7 +34,7 @@ from cobasin.recipe.blocks import (
     Statistics,
     Tokenizer,
 )
-from cobasin.recipe.document import read_yaml
+from cobasin.recipe.document import read_yaml, yaml_of
 from cobasin.recipe.layout import Layout, one_base, same_model
 
 DType = Literal["float32", "float16", "bfloat16", "float64"]
@@ -128,7 +127,7 @@ class Recipe(Block):
 
     def text(self) -> str:
         """The recipe in YAML."""
-        return yaml.safe_dump(self._content(), sort_keys=False, default_flow_style=None, allow_unicode=True, width=120)
+        return yaml_of(self._content())
 
     def _content(self) -> dict[str, Any]:
         return self.model_dump(exclude_unset=True)

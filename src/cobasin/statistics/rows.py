@@ -81,13 +81,13 @@ def token_calls(
     tokens = Tokens(two)
     found: TokenCalls = {}
     told = watching(lambda name, x: found.setdefault(name, []).append(tokens.split(x) is not None))
-    with told, torch.no_grad(), _unpadded(model):
+    with told, torch.no_grad(), unpadded(model):
         model(**two)
     return found
 
 
 @contextmanager
-def _unpadded(model: PreTrainedModel) -> Iterator[None]:
+def unpadded(model: PreTrainedModel) -> Iterator[None]:
     """Have a classifier read two rows of one length although no token is for padding: one that no text has."""
     config = model.config.get_text_config()
     if (given := getattr(config, "pad_token_id", None)) is not None:

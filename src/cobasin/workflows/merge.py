@@ -29,6 +29,7 @@ from cobasin.paths import expanded
 from cobasin.presenting import progress as bars
 from cobasin.recipe import Recipe
 from cobasin.recipe.data_file import data_config
+from cobasin.recipe.document import read_value
 from cobasin.workflows.shared import (
     evidence_of,
     inputs_of,
@@ -131,7 +132,7 @@ def _settings(texts: Iterable[str]) -> dict[str, Any]:
         if name in found:
             raise InputError(f"--set {text}: {name} is set twice")
         try:
-            found[name] = yaml.safe_load(value)
+            found[name] = read_value(value)
         except (yaml.YAMLError, ValueError, LookupError, AttributeError):  # but the first of !!int abc and the like
             raise InputError(f"--set {text}: {value!r} is not a value") from None
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -112,13 +113,17 @@ class Isometry(Group):
         That is exact where the target is an image of the source. The joint optimum of every pair of heads would
         cost about twenty times as much, and gains an assignment of heads less than 1 % of its value.
         """
+        return self._value(gram, self._nuclear)
+
+    def _value(self, gram: Gram, most: Callable[[Tensor], Tensor]) -> Tensor:
+        """`support`, where ``most`` says what ``<g, m>`` can be at most."""
         if not self.scaled:
-            return self._nuclear(gram.total().double())
+            return most(gram.total().double())
         scale = aligning_scale(gram).double()
         a = scale[..., None, None]
-        nuclear = self._nuclear(gram.total(0) + a * gram.total(1) + gram.total(-1) / a)
+        inner = most(gram.total(0) + a * gram.total(1) + gram.total(-1) / a)
         norm, inverse_norm = (gram.norms(charge)[0].double().sum(-1) for charge in (1, -1))
-        return nuclear + gain(scale, 0.0, 0.0, norm, inverse_norm)
+        return inner + gain(scale, 0.0, 0.0, norm, inverse_norm)
 
     def deviation(self, value: Value) -> float:
         scale = value.get("scale", torch.ones(()))
@@ -146,6 +151,10 @@ class Orthogonal(Isometry):
 
     scaled: bool = False
     fix_ones: bool = False
+
+    def support_bound(self, gram: Gram) -> Tensor:
+        """By the norm of the Gram: ``|M|`` is the sum of the squares of n singular values, which sum to ``√n |M|``."""
+        return self._value(gram, lambda m: math.sqrt(m.shape[-1]) * torch.linalg.matrix_norm(m))
 
     def inverse(self, value: Value) -> Value:
         return {"matrix": value["matrix"].mT.contiguous()} | inverse_scale(value)
