@@ -173,3 +173,13 @@ def test_no_gram_of_a_stream_is_made_of_near_copies(related, monkeypatch):
     monkeypatch.setattr(Streams, "_gram", lambda own, key: seen.append(key) or gram(own, key))
     weights.ascend(Match.of(form, Choice.parse("full"), source, anchor))
     assert bool(seen) is not related
+
+
+def test_scales_are_not_proven():
+    form = form_of("bert", folded=False)
+    anchor = random_state(form.spec, 1)
+    match = Match.of(form, Choice.parse("full"), dict(anchor), anchor)
+    streams = Streams(match)
+    (key,) = streams.keys
+    match.groups[key] = Permutation(scaled=True)
+    assert not streams._stays(key)
