@@ -88,6 +88,7 @@ def test_a_tiny_run(tmp_path):
     assert all(figure > 0 for figures in rounds.values() for figure in figures[0].values())
     assert list(cases["start"]["rounds"]) == [
         "import torch",
+        "import torch, transformers",
         "import torch, cobasin",
         "import cobasin",
         "cobasin --help",
