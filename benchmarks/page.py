@@ -218,7 +218,7 @@ def digest(name: str) -> str:
 
 
 def main() -> None:
-    """Fill the pages."""
+    """Draw the pictures, and fill the pages."""
     for path in PICTURES:
         draw(path)
     for page in PAGES:

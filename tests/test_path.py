@@ -9,6 +9,7 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.errors import InputError
+from cobasin.evaluation import blend
 from cobasin.evaluation.path import LossPath, loss_path
 from cobasin.evaluation.plots import plot_paths
 from cobasin.finding.match import match_all
@@ -131,3 +132,23 @@ def test_a_head_that_one_end_ties_and_the_other_does_not():
         for made, found in zip(own, (seen[0], seen[-1]), strict=True):
             torch.testing.assert_close(found, made(**ids).logits, rtol=1e-4, atol=1e-4)
         assert not torch.allclose(seen[1], (seen[0] + seen[-1]) / 2, atol=1e-3)
+
+
+def test_models_that_tie_different_tensors(monkeypatch):
+    """No class does; a sum of such models would tie nothing, and there is none to put it into."""
+
+    def tying(*names):
+        made = torch.nn.Module()
+        for name in "xyz":
+            made.register_parameter(name, torch.nn.Parameter(torch.ones(2)))
+        made.register_parameter(names[0], getattr(made, names[1]))
+        return made
+
+    monkeypatch.setattr(blend, "_built", lambda _, model, __: built[model.label])
+    a, b = classifier(0.0), classifier(1.0)
+    a.label, b.label = "A", "B"
+    built = {"A": tying("x", "y"), "B": tying("y", "z")}
+    with pytest.raises(InputError, match="A, B: tie different tensors: no line between them"):
+        blend.Blend([a, b])
+    built["B"] = tying("x", "y")
+    blend.Blend([a, b])
