@@ -17,6 +17,12 @@ def start(family, source=2):
     return Match.of(form, Choice.parse("full"), random_state(form.spec, source), random_state(form.spec, 1))
 
 
+def with_itself(family):
+    form = form_of(family, folded=False)
+    anchor = random_state(form.spec, 1)
+    return Match.of(form, Choice.parse("full"), dict(anchor), anchor)
+
+
 def spaces_of(match, sites):
     return {other[0] for site in sites for other in match._keys_of[site.tensor]}
 
@@ -129,9 +135,7 @@ def test_an_order_that_is_proven_is_that_of_the_gram(family, noise, sure):
 
 @pytest.mark.parametrize("family", CONFIGS)
 def test_another_order_and_another_sign_are_not_proven(family):
-    form = form_of(family, folded=False)
-    anchor = random_state(form.spec, 1)
-    match = Match.of(form, Choice.parse("full"), dict(anchor), anchor)
+    match = with_itself(family)
     streams = Streams(match)
     (key,) = streams.keys
     assert streams._stays(key)
@@ -149,11 +153,8 @@ def test_another_order_and_another_sign_are_not_proven(family):
 
 
 def test_the_largest_tensor_alone_proves_nothing():
-    form = form_of("bert", folded=False)
-    anchor = random_state(form.spec, 1)
-    match = Match.of(form, Choice.parse("full"), dict(anchor), anchor)
-    streams = Streams(match)
-    (key,) = streams.keys
+    match = with_itself("bert")
+    form, anchor, (key,) = match.form, match.anchor, Streams(match).keys
     largest = max(match.sites(key), key=lambda site: anchor[site.tensor].numel()).tensor
     small = dict(anchor) | {largest: 1e-3 * anchor[largest]}
     turned = Element(form, {key: {"perm": torch.arange(match.spec.sizes[key[0]]).roll(1)}}).apply(small)
@@ -176,9 +177,7 @@ def test_no_gram_of_a_stream_is_made_of_near_copies(related, monkeypatch):
 
 
 def test_scales_are_not_proven():
-    form = form_of("bert", folded=False)
-    anchor = random_state(form.spec, 1)
-    match = Match.of(form, Choice.parse("full"), dict(anchor), anchor)
+    match = with_itself("bert")
     streams = Streams(match)
     (key,) = streams.keys
     match.groups[key] = Permutation(scaled=True)

@@ -104,7 +104,7 @@ def propose_order(match: Match, base: Key) -> dict[Key, Value]:
     chosen = torch.arange(len(perm), device="cpu")
     proposal: dict[Key, Value] = {base: {"perm": perm}}
     for key in bases:
-        picked = matched(key).map(lambda x: x.expand(len(perm), len(perm), *x.shape[2:])[perm, chosen])
+        picked = matched(key).map(partial(_of_pairs, sources=perm, targets=chosen))
         proposal[key] = _listed(on_cpu(match.groups[key].project(picked, not match.choice.paper)), back)
     for key, own in experts.items():
         proposal[key] = _listed(on_cpu(own.best((p, q) for q, p in enumerate(perm.tolist()))), back)
@@ -163,12 +163,8 @@ def _gains(match: Match, count: int, bases: list[Key], matched: Callable[[Key], 
     Of heads in their places that is exact. Where they are sure to stay there, of others it is no less than what they
     gain, which is cheaper.
     """
-    there = torch.arange(count, device=match.device)
-
-    def in_place(x: Tensor) -> Tensor:
-        return x.expand(count, count, *x.shape[2:])[there, there]
-
-    own, most = [], []
+    there, own, most = torch.arange(count, device=match.device), [], []
+    in_place = partial(_of_pairs, sources=there, targets=there)
     for key in bases:
         group, gram = match.groups[key], matched(key)
         most.append(_support(group.support_bound(gram), leading=2))
@@ -178,6 +174,11 @@ def _gains(match: Match, count: int, bases: list[Key], matched: Callable[[Key], 
     if (stay > bound.amax(0)).all():
         return bound.diagonal_scatter(stay)
     return _total([*known, *(_support(match.groups[key].support(matched(key)), leading=2) for key in bases)])
+
+
+def _of_pairs(x: Tensor, sources: Tensor, targets: Tensor) -> Tensor:
+    """Of ``[P, Q, ...]``, either of which may be of size one, some pairs of all heads: ``[pairs, ...]``."""
+    return x.expand(len(sources), len(targets), *x.shape[2:])[sources, targets]
 
 
 def _support(support: Tensor, leading: int) -> Tensor:

@@ -133,7 +133,7 @@ def _settings(texts: Iterable[str]) -> dict[str, Any]:
             raise InputError(f"--set {text}: {name} is set twice")
         try:
             found[name] = read_value(value)
-        except (yaml.YAMLError, ValueError, LookupError, AttributeError):  # but the first of !!int abc and the like
+        except yaml.YAMLError:
             raise InputError(f"--set {text}: {value!r} is not a value") from None
     return found
 
