@@ -18,6 +18,7 @@ from cobasin.data import Batch, batches, rows_of, task_of
 from cobasin.evaluation.path import loss_path
 from cobasin.evaluation.tasks import evaluate
 from cobasin.finding.applying import transform
+from cobasin.finding.kept import Kept
 from cobasin.finding.match import Matched
 from cobasin.fusion.registry import find
 from cobasin.merging.merge import Merge, merge_recipe
@@ -26,7 +27,7 @@ from common.ensemble import Ensemble
 from common.measuring import distances, tolerance
 from common.results import Results
 from experiment import DataSet, Experiment, Split, chosen, sweep
-from models import End, content, end_models, rows_digest
+from models import End, content, end_models, rows_digest, short_digest
 from running import models_of, with_head
 from world import World
 
@@ -101,7 +102,7 @@ class Measuring:
 
         def measure() -> Row:
             started = time.perf_counter()
-            merged, found = merge_recipe(recipe), {}
+            merged, found = self._merge(recipe, group), {}
             for place, model in models_of(merged):
                 model.to(self.device)
                 for test in self._tests_of(group if place is None else [group[place]]):
@@ -119,7 +120,7 @@ class Measuring:
             for place, test in enumerate(self._tests_of(group)):
 
                 def measure(recipe: Row = recipe, place: int = place, test: str = test) -> Row:
-                    matched, end = merge_recipe(recipe).matched, group[place]
+                    matched, end = self._merge(recipe, group).matched, group[place]
                     ends = with_head(matched, place if self.experiment.heads == "keep" else None)
 
                     def evaluated(model: Any) -> tuple[float, float]:
@@ -147,7 +148,7 @@ class Measuring:
             recipe["dtype"] = "float64"
 
             def measure(recipe: Row = recipe) -> Row:
-                merged, (anchor, source) = merge_recipe(recipe), (load(end.folder) for end in group)
+                merged, (anchor, source) = self._merge(recipe, group), (load(end.folder) for end in group)
                 element = merged.elements[1]
                 # not as merged, in the files' dtype: whether the function is kept is seen without its rounding
                 moved = merged.checkpoints[-1] if element is None else transform(element, source, torch.float64)
@@ -212,6 +213,13 @@ class Measuring:
             if cached:
                 recipe["statistics"]["cache"] = str(self.world.out / "statistics")
         return recipe
+
+    def _merge(self, recipe: Row, group: list[End]) -> Merge:
+        """Run a recipe; what its match has found is kept, for other methods that merge the same models."""
+        known = self._known(recipe, group)
+        models = [model["model"] for model in known["models"]]
+        of = short_digest({"models": models, "base": known.get("base_model"), "match": known["match"]})
+        return merge_recipe(recipe, keep=Kept(self.world.out / "matches" / of))
 
     def _known(self, recipe: Row, group: list[End]) -> Row:
         """A recipe by the content of its models and data, whatever their names are."""

@@ -125,7 +125,7 @@ def _random(start: Start, world: World) -> Path:
 
     assert start.config is not None
     of = {"config": start.config, "seed": start.seed, "tokenizer": start.tokenizer}
-    folder = world.out / "models" / f"{start.config.get('model_type')}-untrained-{_key(of)}"
+    folder = world.out / "models" / f"{start.config.get('model_type')}-untrained-{short_digest(of)}"
     if not folder.exists():
         transformers.set_seed(start.seed)
         try:
@@ -162,7 +162,7 @@ def fine_tuned(
         "rows": rows,
         "seed": seed,
     }
-    out = world.out / "models" / f"{name}-{seed}-{_key(of)}"
+    out = world.out / "models" / f"{name}-{seed}-{short_digest(of)}"
     if out.exists():
         return out
     import transformers
@@ -218,5 +218,6 @@ def _annotated_loss(outputs: Any, labels: Tensor, num_items_in_batch: Any = None
     return against_labels("multilabel", outputs.logits, Batch({}, labels))
 
 
-def _key(of: Any) -> str:
+def short_digest(of: Any) -> str:
+    """For a name: it tells what something was made of."""
     return hashlib.sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()[:10]

@@ -13,6 +13,7 @@ import transformers
 import yaml
 
 from cobasin.errors import InputError
+from cobasin.finding import match
 from model_folders import as_bins
 from real_models import minilm
 
@@ -97,6 +98,12 @@ def test_scores_are_measured_once(place, tmp_path, capsys, monkeypatch):
     assert "| macro F1, %; 2 models at once | none | full |" in shown
     assert "of 2 up)" in shown
     assert (tmp_path / "item-own-starts.png").exists()
+    # without the results: the models are there, and so is what was found for them, once for both methods
+    assert len(list((tmp_path / "matches").glob("*/elements.json"))) == len(changes["seeds"])
+    (tmp_path / "measured-item.json").unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(match, "CommonForm", None)
+        assert ran(place, tmp_path, capsys, **changes)[0]["rows"] == rows
     # again: the models are there, and so is every result
     monkeypatch.setattr(measure, "merge_recipe", None)
     monkeypatch.setattr(transformers, "Trainer", None)
