@@ -50,6 +50,7 @@ class Family(BaseModel):
         padding: black pixels on every side of an image before it is cut at random.
         training: arguments of ``transformers.TrainingArguments``; ``max_steps`` must be among them. ``bf16`` is for
             machines with a GPU, and left out elsewhere.
+        decay_all: weight decay holds for norms and biases, too, which the Trainer leaves out by itself.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -61,6 +62,7 @@ class Family(BaseModel):
     held_out: NonNegativeInt = 0
     padding: NonNegativeInt = 0
     training: dict[str, Any]
+    decay_all: bool = False
 
     @field_validator("training")
     @classmethod
@@ -145,7 +147,7 @@ def train(family: Family, seed: int, shared: Path, out: Path) -> None:
     model = family.model(seed, config)
     with publishing(out, overwrite=False, source=None) as folder:
         arguments.output_dir = str(folder)
-        record = _run(model, arguments, data)
+        record = _run(model, arguments, data, family.decay_all)
         model.config = config  # the Trainer adds to the model's own
         model.to("cpu").save_pretrained(folder)
         if data.beside:
@@ -166,11 +168,15 @@ def _settings(family: Family, seed: int) -> dict[str, Any]:
     return {"seed": seed, **family.model_dump()}
 
 
-def _run(model: Any, arguments: Any, data: Data) -> dict[str, Any]:
+def _run(model: Any, arguments: Any, data: Data, decay_all: bool) -> dict[str, Any]:
     """Train; what there is to record about it."""
-    import transformers
+    from transformers import Trainer
 
-    trainer = transformers.Trainer(
+    class Decaying(Trainer):
+        def get_decay_parameter_names(self, model: Any) -> list[str]:
+            return [name for name, _ in model.named_parameters()]
+
+    trainer = (Decaying if decay_all else Trainer)(
         model,
         arguments,
         data_collator=_unchanged,

@@ -100,6 +100,18 @@ def test_seed_makes_the_model(world, kind, file, capsys):
     assert json.dumps(record["dev"]) in printed
 
 
+def test_weight_decay_of_norms_too(world):
+    """So much of it that a step of Adam, of the learning rate in size, cannot hide it."""
+    training = TRAINING | {"weight_decay": 20.0}
+    gains = []
+    for decay_all in (False, True):
+        write(world, f"decaying-{decay_all}", FAMILIES["causal"], training=training, decay_all=decay_all)
+        assert run(world, world / f"decaying-{decay_all}.yaml") == 0
+        gains.append(stock(world / f"out/decaying-{decay_all}-0").model.norm.weight)
+    assert (gains[0] > 0.95).all()
+    assert (gains[1] < 0.9).all()
+
+
 def test_all_texts_by_pieces_of_words(world, monkeypatch):
     """Emotions, pairs, sentences and plays; nothing of a test set. Two seeds read the same tokens."""
     emotion, ner, glue = (world / "data" / name for name in ("emotion/a", "ner/b", "glue/c"))
