@@ -163,10 +163,11 @@ class Measuring:
             yield {"matching": name, **{key: value for key, value in found.items() if key != "of"}}
 
     def seconds(self, group: list[End], seed: int) -> Iterator[Row]:
-        """Of fine-tuning a model, of matching, and of merging with all that it needs but matching."""
-        if self.experiment.training is not None:
-            for end in group:
-                yield {"step": "fine-tuning", "way": end.name, "seconds": end.seconds}
+        """Of training a model, of matching, and of merging with all that it needs but matching."""
+        step = "training" if self.experiment.training is None else "fine-tuning"
+        for end in group:
+            if end.seconds is not None:
+                yield {"step": step, "way": end.name, "seconds": end.seconds}
         for matching, match in self.experiment.matchings.items():
             if match != "none":
                 recipe = self._recipe(group, seed, {"merge_method": "linear"}, match)

@@ -52,9 +52,10 @@ class End:
         return content(self.folder)
 
     @property
-    def seconds(self) -> float:
-        """That its fine-tuning took."""
-        return json.loads((self.folder / RECORD).read_text("utf-8"))["seconds"]
+    def seconds(self) -> float | None:
+        """That its training took; None where it was not trained here."""
+        record = self.folder / RECORD
+        return json.loads(record.read_text("utf-8"))["seconds"] if record.exists() else None
 
 
 @cache

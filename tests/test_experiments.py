@@ -205,6 +205,11 @@ def test_images_and_couplings(place, tmp_path, capsys):
     assert kept == {"none": True, "full": True, "couplings": False}
     assert "| couplings | " in shown
     assert (tmp_path / "item-both.png").exists()
+    # how long training took is known of what was trained here
+    (tmp_path / "vit-1/training.json").write_text('{"seconds": 7.5}')
+    found, shown = ran(place, tmp_path, capsys, **changes | {"methods": {}}, measure="seconds")
+    assert [row["way"] for row in found["rows"] if row["step"] == "training" and row["seed"] == 0] == ["vit-1"]
+    assert "| training | vit-1 | 7.50 ± 0.00 |" in shown
 
 
 def test_seconds(place, tmp_path, capsys):
