@@ -84,7 +84,7 @@ def trained(bench: Bench, pair: tuple[int, int], start: str, target: str, steps:
         model = Blend(ends).at([0.5, 0.5])
     against = "labels" if target == LABELS else "parents"
     how: dict[str, Any] = {"steps": steps, "against": against, "rate": STARTS[start], "seed": seed}
-    losses = heal(model, judge, held, seen, **how, patience=steps)  # all steps are taken
+    losses = heal(model, judge, held, seen, **how, patience=steps).losses  # all steps are taken
     return task.score(model) | {"held_out": losses, "batch": inputs.size}
 
 

@@ -1,5 +1,6 @@
 """Elements that are learned: two models or more, with and without data, interrupted, with an anchor that moves."""
 
+import math
 from functools import cache
 
 import pytest
@@ -12,6 +13,7 @@ from cobasin.data.synthetic import synthetic_inputs
 from cobasin.errors import InputError
 from cobasin.finding import match as api
 from cobasin.finding.applying import transform
+from cobasin.matching.learned import Mixture
 from cobasin.merging.merge import merge_recipe
 from cobasin.recipe import Recipe
 from cobasin.symmetry.state import Lazy
@@ -63,6 +65,16 @@ def middle(matched):
     states, typed = matched.states, matched.typed[0]
     mean = Lazy(typed, lambda name: sum(state[name].double() for state in states) / len(states))
     return instantiate(typed.derived(mean, torch.float64), torch.float64)
+
+
+def test_an_overflow_is_told(monkeypatch):
+    loss = Mixture.loss
+    monkeypatch.setattr(Mixture, "middle_loss", lambda *_: 1.0)
+    rows = iter([1.0, math.nan])
+    monkeypatch.setattr(Mixture, "loss", lambda *arguments: loss(*arguments) * next(rows))
+    report = api.match(*models(GPT2), **LEARN).report
+    assert report["notes"][1:] == ["learning ended after 1 of 4 steps: the loss overflowed"]
+    assert report["learning"]["steps"] == 1
 
 
 def disagreement(ends, mean):

@@ -44,7 +44,7 @@ def test_the_held_out_loss_falls(against):
     held, seen = hold_out(batches)
     before = [copy.deepcopy(end.state_dict()) for end in ends]
     start = judge.mean(middle, seen, against)
-    losses = heal(middle, judge, held, seen, steps=60, against=against, rate=3e-3)
+    losses = heal(middle, judge, held, seen, steps=60, against=against, rate=3e-3).losses
     assert min(losses) <= losses[0]
     assert judge.mean(middle, held, against) == pytest.approx(min(losses), rel=1e-6)
     assert judge.mean(middle, seen, against) < 0.99 * start
@@ -73,7 +73,7 @@ def test_it_gives_back_what_it_was_given_where_nothing_helps():
     def watch(step, loss):
         moved.append(any(not torch.equal(x, start[name]) for name, x in middle.state_dict().items()))
 
-    losses = heal(middle, judge, held, seen, steps=20, rate=10.0, progress=watch)
+    losses = heal(middle, judge, held, seen, steps=20, rate=10.0, progress=watch).losses
     assert_bitwise(middle.state_dict(), start)
     assert moved == [True, True]
     assert min(losses) == losses[0]
@@ -132,6 +132,14 @@ def test_weights_of_the_merge_are_those_of_the_repair(tmp_path):
     half = merge(models, symmetry="none", weights=[1, 1], repair={"data": data})
     plain = merge(models, symmetry="none", weights=[1, 1])
     assert any(not torch.equal(tensor, plain.checkpoint[name]) for name, tensor in half.checkpoint.items())
+
+
+def test_an_overflow_is_told(monkeypatch):
+    monkeypatch.setattr("cobasin.merging.after.RATE", 1e30)
+    first = model(CLASSIFIER, dtype=torch.float32)
+    found = merge([first, near(first, noise=0.3)], symmetry="none", heal={"steps": 6, "samples": 16})
+    assert found.notes == ["healing ended after 1 of 6 steps: the loss overflowed; a lower rate may bring it further"]
+    assert found.after["losses"]["heal"] == found.after["losses"]["merge"]
 
 
 def test_a_trained_pair():

@@ -70,8 +70,9 @@ def run(state=None, stop=None, steps=60, batches=None, **options):
         return float(sum(map(error, held))) / len(held)
 
     with_defaults = {"steps": steps, "rate": 0.2, "seed": 3, "look": 7, "patience": 5, "state": state} | options
-    losses = descend([weights, bias], loss, held_out, seen, **with_defaults)
-    return SimpleNamespace(losses=losses, parameters=[weights, bias], now=held_out()), taken
+    descent = descend([weights, bias], loss, held_out, seen, **with_defaults)
+    end = SimpleNamespace(descent=descent, losses=descent.losses, parameters=[weights, bias], now=held_out())
+    return end, taken
 
 
 def same(one, other):
@@ -83,6 +84,7 @@ def test_it_descends_and_gives_back_the_best():
     assert min(done.losses) < 1e-3 * done.losses[0]
     assert len(done.losses) == 1 + 43  # at the start, every seven steps, and at the end
     assert done.now == min(done.losses)
+    assert (done.descent.steps, done.descent.end) == (300, None)
     assert done.parameters[0].sub(torch.tensor([1.0, 2.0, 3.0])).abs().max() < 0.1
 
 
@@ -110,7 +112,8 @@ def test_without_a_gain_it_stops_and_gives_back_the_start():
     assert min(done.losses) == done.losses[0]
     assert all(not parameter.any() for parameter in done.parameters)
     assert len(done.losses) == 1 + 5
-    assert len(taken) == 5 * 7
+    assert len(taken) == done.descent.steps == 5 * 7
+    assert done.descent.end is None  # nothing has failed
     assert looks == list(zip(range(7, 36, 7), done.losses[1:], strict=True))
 
 
@@ -118,6 +121,7 @@ def test_an_overflow_in_the_middle_ends_it_and_one_at_the_start_is_refused():
     done, taken = run(rate=1e30, steps=500)
     assert done.losses[1:] == []
     assert len(taken) == 2
+    assert done.descent.end == "ended after 1 of 500 steps: the loss overflowed"
     bad = [Batch({"x": batch.inputs["x"] * torch.inf}, batch.labels) for batch in rows()]
     with pytest.raises(InputError, match="they overflow"):
         run(batches=bad)
@@ -126,10 +130,11 @@ def test_an_overflow_in_the_middle_ends_it_and_one_at_the_start_is_refused():
 def test_an_overflow_on_what_is_held_out_ends_it_and_the_best_is_given_back():
     weight = torch.zeros((), requires_grad=True)
     seen = iter([1.0, 0.5, math.nan, 0.1])
-    losses = descend(
+    descent = descend(
         [weight], lambda batch, _: (weight - 1).square(), lambda: next(seen), rows(), **FEW | {"look": 1, "steps": 9}
     )
-    assert losses == [1.0, 0.5]
+    assert descent.losses == [1.0, 0.5]
+    assert descent.end == "ended after 2 of 9 steps: the loss overflowed"
     assert weight.item() == pytest.approx(FEW["rate"])  # where it stood then: after one step of Adam
 
 

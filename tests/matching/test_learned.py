@@ -85,7 +85,7 @@ def test_two_steps_in_every_architecture(case):
             assert (other - wanted).abs().max() > 1e-2 * size
     seen = []
     learned = learn(mixed, [values], [True, None], *hold_out(batches), steps=2, report=lambda *look: seen.append(look))
-    before, after = learned.losses
+    before, after = learned.descent.losses
     assert before != after
     assert seen == [(2, after)]
     assert max(Element(mixed.forms[0], learned.values[0]).deviation().values()) < 1e-9
@@ -149,9 +149,9 @@ def test_it_starts_from_the_better_start_and_lowers_the_loss():
     (_, better), (_, worse) = sorted([(good_loss, good), (bad_loss, bad)], key=lambda pair: pair[0])
     for starts in ([better, worse], [worse, better]):
         learned = learn(mixed, starts, [True, None], *hold_out(batches), steps=40)
-        assert learned.losses[0] == pytest.approx(min(good_loss, bad_loss))
-        assert min(learned.losses) < 0.99 * learned.losses[0]
-        assert mixed.middle_loss(learned.values, held) == pytest.approx(min(learned.losses), rel=1e-4)
+        assert learned.descent.losses[0] == pytest.approx(min(good_loss, bad_loss))
+        assert min(learned.descent.losses) < 0.99 * learned.descent.losses[0]
+        assert mixed.middle_loss(learned.values, held) == pytest.approx(min(learned.descent.losses), rel=1e-4)
 
 
 def test_a_start_that_overflows_is_not_taken(monkeypatch):
@@ -194,7 +194,7 @@ def test_on_a_gpu(case):
         learn(one, [values], [True, False], *hold_out(batches), steps=10)
         for one in (mixed, replace(mixed, run=run, states=states, taught=Memory()))
     ]
-    assert found[1].losses == pytest.approx(found[0].losses, rel=1e-2)
+    assert found[1].descent.losses == pytest.approx(found[0].descent.losses, rel=1e-2)
     for one in found[1].values:
         assert {x.device.type for value in one.values() for x in value.values()} == {"cpu"}
     assert max(Element(mixed.forms[0], found[1].values[0]).deviation().values()) < 1e-9

@@ -14,7 +14,7 @@ from cobasin.errors import InputError
 from cobasin.finding.activations import Runnable, by_activations
 from cobasin.finding.common_form import CommonForm, agree
 from cobasin.finding.search import Prepared, Search
-from cobasin.learning.descent import Data, hold_out
+from cobasin.learning.descent import Data, Descent, hold_out
 from cobasin.learning.in_memory import InMemory
 from cobasin.matching.choice import Choice
 from cobasin.matching.learned import Mixture, learn
@@ -89,15 +89,14 @@ def learned(
     if agree(*matches.values()):
         report = {"method": "learned", "notes": ["the weights agree: nothing was left for method learned"]}
     else:
-        values, losses, held = _learn(common, search, order, reference, values, progress)
+        values, descent, held = _learn(common, search, order, reference, values, progress)
+        losses = descent.losses
         note = (
             f"learned on {search.inputs.count - held} {search.inputs.kind}, {_AGAINST[search.asked.loss]}: loss of "
             f"the mean of the models on {held} more {losses[0]:.4g} before, {min(losses):.4g} after"
         )
-        report |= {
-            "learning": {"loss": search.asked.loss, "move": search.asked.move, "held_out": losses},
-            "notes": [note],
-        }
+        learning = {"loss": search.asked.loss, "move": search.asked.move, "steps": descent.steps, "held_out": losses}
+        report |= {"learning": learning, "notes": [note, *([f"learning {descent.end}"] if descent.end else [])]}
     result: dict[int, Found] = {}
     for i in order if moves_all else matches:
         before = dict(found[i][1]) if i in found else {"rounds": 0, "seconds": 0.0}
@@ -114,8 +113,8 @@ def _learn(
     reference: int,
     values: Mapping[int, Values],
     progress: Progress | None,
-) -> tuple[dict[int, Values], list[float], int]:
-    """The learned elements, the loss of the mean on held-out inputs at every look, and how many these are."""
+) -> tuple[dict[int, Values], Descent, int]:
+    """The learned elements, how that went, and how many inputs were held out."""
     run = {i: common.runnable(i) for i in order}
     batches = search.inputs.batches([run[i].model for i in order])
     held, seen = hold_out(batches)
@@ -144,7 +143,7 @@ def _learn(
         orders=pairs_at if asked.orders else None,
         report=looked,
     )
-    return dict(zip(order, done.values, strict=True)), done.losses, sum(row_count(batch.inputs) for batch in held)
+    return dict(zip(order, done.values, strict=True)), done.descent, sum(row_count(batch.inputs) for batch in held)
 
 
 def _with_activations(

@@ -34,6 +34,27 @@ LOOK = 10  # every so many steps at what is held out
 Data = Batches | Sequence[Batch]
 
 
+@dataclass(frozen=True)
+class Descent:
+    """How a descent went.
+
+    Attributes:
+        losses: on held-out data: at the start, and at every look after it.
+        steps: that were taken, of ``asked``.
+        overflowed: whether it ended there because a loss was not finite any more.
+    """
+
+    losses: list[float]
+    steps: int
+    asked: int
+    overflowed: bool
+
+    @property
+    def end(self) -> str | None:
+        """What is to be said of its end, behind its name; None where that was as it should be."""
+        return f"ended after {self.steps} of {self.asked} steps: the loss overflowed" if self.overflowed else None
+
+
 def hold_out(batches: Data) -> tuple[list[Batch], Data]:
     """The first batches, one in `HELD_OUT` but at most `MOST_HELD_OUT`, and all others, to learn from.
 
@@ -59,7 +80,7 @@ def descend(
     state: Path | None = None,
     of: Mapping[str, Any] | None = None,
     report: Callable[[int, float], None] | None = None,
-) -> list[float]:
+) -> Descent:
     """Move parameters down a loss by Adam (Kingma and Ba, ICLR 2015), with warm-up and a cosine to zero.
 
     It ends after ``steps``, or once ``patience`` looks at the held-out data brought no gain. The parameters are then
@@ -80,9 +101,6 @@ def descend(
         of: what the descent is of, as JSON; a state of anything else is refused.
         report: called at every look with the number of the step and the loss on held-out data.
 
-    Returns:
-        The loss on held-out data at the start, and at every look after it.
-
     Raises:
         InputError: for a loss that is not finite at the start; for a state that is damaged, of something else, or
             cannot be written.
@@ -98,14 +116,14 @@ def descend(
     else:
         run.load(state)
     warm_up = min(WARM_UP, max(1, steps // 5))
-    left = _endless(batches, seed, run.step)
+    left, overflowed = _endless(batches, seed, run.step), False
     while run.step < steps and min(run.losses[-patience:]) <= min(run.losses):
         step = run.step + 1
         for group in optimizer.param_groups:
             group["lr"] = rate * min(1.0, step / warm_up) * (1 + math.cos(math.pi * run.step / steps)) / 2
         optimizer.zero_grad()
         found = loss(next(left), run.generator)
-        if not found.isfinite():  # thrown out of the region where the model computes anything
+        if overflowed := not found.isfinite():  # thrown out of the region where the model computes anything
             break
         found.backward()
         optimizer.step()
@@ -114,7 +132,7 @@ def descend(
             continue
         with torch.no_grad():
             looked = held_out()
-        if not math.isfinite(looked):
+        if overflowed := not math.isfinite(looked):
             break
         run.look(step, looked)
         if state is not None:
@@ -124,7 +142,7 @@ def descend(
     with torch.no_grad():
         for parameter, value in zip(parameters, run.best, strict=True):
             parameter.copy_(value)
-    return run.losses
+    return Descent(run.losses, run.step, steps, overflowed)
 
 
 @dataclass

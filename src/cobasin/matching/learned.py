@@ -20,7 +20,7 @@ from torch import Tensor
 
 from cobasin.data import Batch
 from cobasin.learning.answers import Memory, against_labels, against_mean, answers, mean_answer
-from cobasin.learning.descent import LOOK, Data, descend
+from cobasin.learning.descent import LOOK, Data, Descent, descend
 from cobasin.learning.in_memory import InMemory
 from cobasin.matching.moves import Moves
 from cobasin.symmetry.action import Values, act
@@ -120,11 +120,11 @@ class Learned:
 
     Attributes:
         values: the element of every model, in float64.
-        losses: of the mean of all models on data that was held out: at the start, and at every look after it.
+        descent: how it went; its losses are of the mean of all models.
     """
 
     values: list[Values]
-    losses: list[float]
+    descent: Descent
 
 
 def learn(
@@ -180,7 +180,7 @@ def learn(
     def loss(batch: Batch, generator: torch.Generator) -> Tensor:
         return mixture.loss(mixture.parameters(now(), weights(len(moves), generator)), batch)
 
-    losses = descend(
+    descent = descend(
         [parameter for move in moves if move is not None for parameter in move.parameters],
         loss,
         lambda: mixture.middle_loss(now(), held),
@@ -194,7 +194,7 @@ def learn(
         of=of,
         report=report,
     )
-    return Learned(now(exact=True), losses)
+    return Learned(now(exact=True), descent)
 
 
 def weights(count: int, generator: torch.Generator) -> list[float]:

@@ -132,7 +132,7 @@ class Afterwards:
             measure("repair")
         if (asked := self.asked.heal) is not None:
             rate = asked.rate or RATE
-            losses = heal(
+            descent = heal(
                 merged.model,
                 judge,
                 held,
@@ -143,7 +143,8 @@ class Afterwards:
                 seed=self.asked.seed,
                 progress=lambda step, loss: progress(f"healing: held-out loss {loss:.4g}", step, asked.steps),
             )
-            report["heal"] = {"steps": asked.steps, "loss": asked.loss, "rate": rate, "held_out": losses}
+            report["heal"] = {"steps": asked.steps, "loss": asked.loss, "rate": rate, "held_out": descent.losses}
+            report["heal"]["end"] = descent.end
             measure("heal")
         found = by_spec_name(merged.model, typed)
 
@@ -167,16 +168,18 @@ class Afterwards:
         return len(done)
 
 
-def worse(report: Mapping[str, Any]) -> list[str]:
-    """A note where repair did harm; healing cannot, by the loss that it lowers."""
-    losses = report["losses"]
-    if "repair" not in losses:
-        return []
-    against = list(losses["merge"])[-1]
-    before, after = losses["merge"][against], losses["repair"][against]
-    if after <= before:
-        return []
-    return [f"repair raised the held-out loss against {against} from {before:.4g} to {after:.4g}: better without it"]
+def cautions(report: Mapping[str, Any]) -> list[str]:
+    """Notes where repair did harm (healing cannot, by the loss that it lowers), and where healing came to an early end."""
+    losses, found = report["losses"], []
+    if "repair" in losses:
+        against = list(losses["merge"])[-1]
+        before, after = losses["merge"][against], losses["repair"][against]
+        if after > before:
+            found.append(f"repair raised the held-out loss against {against} from {before:.4g} to {after:.4g}")
+            found[-1] += ": better without it"
+    if (end := report.get("heal", {}).get("end")) is not None:
+        found.append(f"healing {end}; a lower rate may bring it further")
+    return found
 
 
 class Running:

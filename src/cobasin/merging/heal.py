@@ -14,7 +14,7 @@ from torch import Tensor
 
 from cobasin.data import Batch
 from cobasin.learning.answers import against_labels, against_mean, answers, mean_answer
-from cobasin.learning.descent import Data, descend
+from cobasin.learning.descent import Data, Descent, descend
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -64,7 +64,7 @@ def heal(
     seed: int = 0,
     patience: int = PATIENCE,
     progress: Callable[[int, float], None] | None = None,
-) -> list[float]:
+) -> Descent:
     """Train a model in place; what it is in the end did best on the held-out batches, and may be what it was.
 
     Args:
@@ -78,9 +78,6 @@ def heal(
         seed: of the order of the batches.
         patience: looks without a gain, after which it ends.
         progress: called with the number of the step and the loss on the held-out batches.
-
-    Returns:
-        The loss on the held-out batches at the start, and at every look.
 
     Raises:
         InputError: as `descend`.

@@ -23,7 +23,7 @@ from cobasin.finding.kept import Kept
 from cobasin.finding.match import Matched, match_all
 from cobasin.fusion.flow import flow_of
 from cobasin.fusion.registry import find
-from cobasin.merging.after import Afterwards, worse
+from cobasin.merging.after import Afterwards, cautions
 from cobasin.merging.fused import Fusion
 from cobasin.merging.parents import matches, prepare, repeated, unmerged
 from cobasin.merging.results import merged_state, owners, result
@@ -215,7 +215,7 @@ def merge_recipe(
     after = None
     if afterwards is not None:
         merged[0], after = afterwards.run(fusion, matched, merged[0], report)
-        notes += worse(after)
+        notes += cautions(after)
     checkpoints = [result(recipe, fusion.typed[one], state) for one, state in zip(owning, merged, strict=True)]
     for one, checkpoint in zip(owning, checkpoints, strict=True):
         if (element := matched.elements[one]) is not None:
