@@ -78,6 +78,8 @@ def test_what_is_kept_is_what_would_be_found(family, monkeypatch):
     streams._gram(key)
     assert {"ffn"} in seen
     gram_of(streams, match, key)
+    moved(match, "residual")  # what it meets on both sides moves with it
+    gram_of(streams, match, key)
 
 
 def test_another_group_asks_for_other_terms():

@@ -6,8 +6,10 @@ import pytest
 
 from cobasin.checkpoints.typed import Typed
 from cobasin.execution import outcomes
+from cobasin.execution.outcomes import Outcome
 from cobasin.matching.choice import Choice
 from cobasin.matching.state import Match
+from cobasin.matching.units import Units
 from cobasin.matching.weights import ascend
 from cobasin.symmetry.form import form_of
 from tiny_models import checkpoint
@@ -86,3 +88,22 @@ def test_what_takes_no_time_is_not_kept(start, monkeypatch):
     ascend(start(), keep=keep)
     assert list(keep.kept) == ["round"]
     assert keep.count == 1  # the end is
+
+
+class Theirs(Memory):
+    """Shared with another part, which was faster with every unit, and found something else."""
+
+    shared = True
+
+    def save(self, name, outcome):
+        doubled = {name: 2 * distance for name, distance in outcome.distances.items()}
+        self.kept[name] = Outcome(outcome.values, doubled, {"whose": "theirs"})
+        return False
+
+
+def test_what_another_part_has_kept_first_is_taken_over(start):
+    match = start()
+    key = next(iter(match.groups))
+    own = {name: match.distances[name] for name in match.tensors_of([key])}
+    assert Units(match, Theirs()).run("one", 0, [key], lambda: {"whose": "ours"}) == {"whose": "theirs"}
+    assert {name: match.distances[name] for name in own} == {name: 2 * distance for name, distance in own.items()}
