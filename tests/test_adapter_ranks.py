@@ -102,6 +102,39 @@ def test_half_a_module_is_refused(tmp_path, missing):
     assert "layer.0.attention.self.query is missing or no matrix" in line
 
 
+def test_factors_of_two_ranks_are_refused(tmp_path):
+    source = base(tmp_path, BERT)
+    adapter = lora(source, "lora", target_modules=["query"], r=2)
+    tensors = load_file(adapter / WEIGHTS_FILE)
+    short = min(name for name in tensors if "lora_A" in name)
+    save_file(tensors | {short: tensors[short][:1].clone()}, adapter / WEIGHTS_FILE)
+    line = refused(tmp_path, "match", adapter, adapter, "--out", tmp_path / "out")
+    assert (
+        f"{adapter}: {short.replace('lora_A', 'lora_B')} has shape (24, 2), and the other factor is of rank 1" in line
+    )
+
+
+def test_names_as_they_are_in_memory_are_refused(tmp_path):
+    source = base(tmp_path, BERT)
+    adapter = lora(source, "lora", target_modules=["query"])
+    tensors = load_file(adapter / WEIGHTS_FILE)
+    save_file({name.replace(".weight", ".default.weight"): x for name, x in tensors.items()}, adapter / WEIGHTS_FILE)
+    line = refused(tmp_path, "match", adapter, adapter, "--out", tmp_path / "out")
+    assert "query.lora_A.default.weight is no name that PEFT writes" in line
+
+
+def test_a_tensor_that_is_there_twice_is_refused(tmp_path):
+    source = base(tmp_path, BERT)
+    adapter = lora(source, "lora", target_modules=["query"])
+    tensors = load_file(adapter / WEIGHTS_FILE)
+    name = min(tensors)
+    twice = name.removeprefix("base_model.model.")
+    save_file(tensors | {twice: tensors[name].clone()}, adapter / WEIGHTS_FILE)
+    with pytest.raises(InputError, match="are both for one tensor; remove one of them") as found:
+        type_adapter(cobasin.load_adapter(adapter), Typed.of(cobasin.load(source)).spec)
+    assert f"{name} and {twice}" in str(found.value)
+
+
 def test_an_adapter_that_was_not_saved_whole_is_refused(tmp_path):
     source = base(tmp_path, BERT)
     plain, dora = (lora(source, f"dora-{on}", target_modules=["query"], use_dora=on) for on in (False, True))

@@ -1,5 +1,6 @@
 """How two models are related: the four verdicts, their evidence, and what `cobasin compare` prints and writes."""
 
+import copy
 import json
 
 import pytest
@@ -300,4 +301,18 @@ def test_the_median_is_that_of_the_layers():
     chance = dict.fromkeys(matched, Difference(2.0, 2.0))
     assert _shared(matched, chance) == pytest.approx((0.3 + 0.55) / 2)
     outside = {OUTSIDE: matched[OUTSIDE]}
-    assert _shared(outside, chance) == pytest.approx(0.9)
+    assert _shared(outside, {OUTSIDE: chance[OUTSIDE]}) == pytest.approx(0.9)
+    # a constant layer agrees with itself by chance, which says nothing
+    chance["layer 0"] = Difference(0.0, 2.0)
+    assert _shared(matched, chance) == pytest.approx(0.55)
+    chance["layer 1"] = chance["layer 0"]
+    assert _shared(matched, chance) == pytest.approx(0.9)
+    assert _shared(matched, dict.fromkeys(matched, chance["layer 0"])) == 0
+
+
+def test_layers_that_are_all_the_same_say_nothing():
+    models = [copy.deepcopy(model(LLAMA, seed, torch.float32)) for seed in (0, 1)]
+    for one in models:
+        for parameter in one.model.layers.parameters():
+            parameter.data.zero_()
+    assert compare(*models, symmetry="residual").verdict == "independent"

@@ -93,6 +93,17 @@ def test_bin(folder, shards):
     assert len({header.shard for header in checkpoint.headers.values()}) == shards
 
 
+def test_bin_of_parameters(folder):
+    """As of a state dict with ``keep_vars``: they ask for gradients, and NumPy refuses them."""
+    expected = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    parameters = {name: torch.nn.Parameter(tensor) for name, tensor in expected.items()}
+    torch.save(parameters, folder / "pytorch_model.bin")
+    checkpoint = load(folder)
+    assert_bitwise(checkpoint, expected)
+    assert not any(tensor.requires_grad for tensor in checkpoint.values())
+
+
 def test_bin_from_before_zip_archives(folder):
     expected = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()

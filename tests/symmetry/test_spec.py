@@ -62,7 +62,12 @@ def test_sites_are_all_places_where_an_element_acts():
 
 @pytest.mark.parametrize(
     ("name", "type_", "missing"),
-    [("{layer}.q", "qk resid", "head"), ("q", "(head qk) resid", "layer"), ("{layer}.up", "ffn resid", "expert")],
+    [
+        ("{layer}.q", "qk resid", "head"),
+        ("q", "(head qk) resid", "layer"),
+        ("{layer}.up", "ffn resid", "expert"),
+        ("{layer}.up", "expert ffn resid", "expert"),  # elsewhere it is in the names
+    ],
 )
 def test_a_space_without_what_it_varies_over_is_refused(name, type_, missing):
     with pytest.raises(TypeSyntaxError) as refused:

@@ -30,6 +30,9 @@ from cobasin.whole_files import write_tensors
 
 CONFIG_FILE, WEIGHTS_FILE = ADAPTER_FILE, "adapter_model.safetensors"
 LARGEST = 1e30  # of lora_alpha
+_PIECES = "lora_A|lora_B|lora_embedding_A|lora_embedding_B|lora_magnitude_vector"
+FACTOR = re.compile(rf"(.+)\.({_PIECES})(\.weight|\.bias)?")
+"""The name of a tensor of an adapted module, as PEFT writes it: the module, and what of it."""
 
 # With these an adapter is more than factors beside the weights of its base.
 _NOT_COVERED = (
@@ -96,7 +99,12 @@ def load_adapter(model: str | Path | Adapter) -> Adapter:
             f"{model}: has no {WEIGHTS_FILE}; adapters are read from safetensors only, never from a pickle"
         )
     headers, read = open_safetensors(folder / WEIGHTS_FILE)
-    if not any("lora_" in name for name in headers):
+    if odd := [name for name in headers if re.search(rf"\.({_PIECES})\b", name) and not FACTOR.fullmatch(name)]:
+        raise InputError(
+            f"{model}: {odd[0]} is no name that PEFT writes, which ends behind lora_A or lora_A.weight; save the "
+            "adapter by its save_pretrained"
+        )
+    if not any(FACTOR.fullmatch(name) for name in headers):
         raise InputError(f"{model}: {WEIGHTS_FILE} holds no lora_A and lora_B; the adapter was not saved whole")
     for name, header in headers.items():
         if not all(header.shape):

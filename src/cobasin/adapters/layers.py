@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from cobasin.adapters.folder import Adapter
+from cobasin.adapters.folder import FACTOR, Adapter
 from cobasin.checkpoints.running import model_class
 from cobasin.errors import InputError
 from cobasin.symmetry.groups import Orthogonal
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 RANK = Orthogonal(scaled=True)  # that is, in the balanced basis, any invertible map
-FACTOR = re.compile(r"(.+)\.(lora_A|lora_B|lora_embedding_A|lora_embedding_B|lora_magnitude_vector)(\.weight|\.bias)?")
 _ROOT = "base_model.model."
 
 
@@ -120,13 +119,18 @@ def type_adapter(adapter: Adapter, base: Spec, config: PreTrainedConfig | None =
     find = _finder(adapter, base, config)
     factors: dict[str, dict[str, str]] = {}
     whole: dict[str, str] = {}
+
+    def put(place: dict[str, str], name: str, disk: str) -> None:
+        if (other := place.setdefault(name, disk)) != disk:
+            raise InputError(f"{adapter.label}: {other} and {disk} are both for one tensor; remove one of them")
+
     for disk in adapter.headers:
         name = disk.removeprefix(_ROOT)
         if found := FACTOR.fullmatch(name):
             piece = found[2].replace("embedding_", "") + (".bias" if found[3] == ".bias" else "")
-            factors.setdefault(find(disk, f"{found[1]}.weight"), {})[piece] = disk
+            put(factors.setdefault(find(disk, f"{found[1]}.weight"), {}), piece, disk)
         else:  # embeddings that are adapted are saved with their base, a bias of an adapted layer lies in its base
-            whole[find(disk, name.replace(".base_layer.", "."))] = disk
+            put(whole, find(disk, name.replace(".base_layer.", ".")), disk)
     spaces, types, layers, names = dict(base.spaces), {}, [], dict(whole)
     for number, (weight, own) in enumerate(factors.items()):
         for piece in ("lora_A", "lora_B"):

@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from cobasin.adapters.folder import Adapter, load_adapter
-from cobasin.adapters.layers import FACTOR, RANK
+from cobasin.adapters.folder import FACTOR, Adapter, load_adapter
+from cobasin.adapters.layers import RANK
 from cobasin.errors import InputError
 from cobasin.matching.choice import Choice
 from cobasin.matching.state import Match
@@ -122,7 +122,11 @@ def rank_spec(adapter: Adapter) -> Spec:
             rank = ranks.setdefault(found[1], f"rank_{len(ranks)}")
             place, mark = (0, "") if found[2][-1] == "A" else (1, "'")
             axes[place] = rank + mark
-            spaces[rank] = Space(header.shape[place], RANK, part="rank")
+            own = spaces.setdefault(rank, Space(header.shape[place], RANK, part="rank"))
+            if own.size != header.shape[place]:
+                raise InputError(
+                    f"{adapter.label}: {name} has shape {tuple(header.shape)}, but the other factor has rank {own.size}"
+                )
             factors.setdefault(found[1], set()).add(found[2][-1])
         templates[name] = " ".join(axes)
     if half := sorted(module for module, own in factors.items() if len(own) < 2):

@@ -142,6 +142,7 @@ def refuse_other(
     """
     wanted = json.loads(json.dumps(wanted))
     if other := [key for key in {**wanted, **found} if found.get(key) != wanted.get(key)]:
+        other = ["command"] if "command" in other else other  # of another one all else differs, too
         raise InputError(
             f"{path}: the state of a {what} with other {' and '.join(other)}; repeat the command that was interrupted, "
             f"or {anew}"

@@ -238,4 +238,5 @@ def _open_pickle(path: Path) -> tuple[dict[str, Header], Reader]:
         raise InputError(
             f"{path}: cannot be read safely ({reason}); nothing in it was executed; convert it to safetensors"
         ) from error
-    return describe(tensors, path.name, str(path)), tensors.__getitem__
+    # a file may hold parameters, which ask for gradients
+    return describe(tensors, path.name, str(path)), lambda name: tensors[name].detach()

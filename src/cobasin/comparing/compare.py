@@ -202,9 +202,11 @@ def _shared(matched: dict[str, Difference], chance: dict[str, Difference]) -> fl
 
     What is outside of them says little: embeddings of one vocabulary agree between independent models, too.
     """
-    floors = {place: chance[place].agreement for place in _places(matched)}
+    floors = {place: difference.agreement for place, difference in chance.items()}
     # constant tensors agree with themselves, shuffled or not
-    return statistics.median((matched[place].agreement - f) / (1 - f) for place, f in floors.items() if f < 1)
+    told = {place: matched[place] for place, floor in floors.items() if floor < 1}
+    shares = [(told[place].agreement - floors[place]) / (1 - floors[place]) for place in _places(told) if place in told]
+    return statistics.median(shares) if shares else 0.0
 
 
 def _places(layers: Mapping[str, Difference]) -> list[str]:

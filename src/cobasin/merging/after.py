@@ -169,7 +169,7 @@ class Afterwards:
 
 
 def cautions(report: Mapping[str, Any]) -> list[str]:
-    """Notes where repair did harm (healing cannot, by the loss that it lowers), and where healing came to an early end."""
+    """Notes where repair did harm (healing cannot, by the loss that it lowers), and where healing overflowed."""
     losses, found = report["losses"], []
     if "repair" in losses:
         against = list(losses["merge"])[-1]

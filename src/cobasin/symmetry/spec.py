@@ -192,7 +192,8 @@ class Spec:
                     space = self.spaces.get(axis.space)
                     if space is None or space.group is None:
                         continue
-                    missing = [o for o in space.over if o not in spaces and o not in entry.index]
+                    axes = {one for one in spaces if one not in self.index_spaces}
+                    missing = [o for o in space.over if o not in axes and o not in entry.index]
                     if missing:
                         raise TypeSyntaxError(
                             f"{name}: type {entry.layout.text!r} uses {axis.space!r}, which varies over "
