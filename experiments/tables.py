@@ -39,6 +39,7 @@ def markdown(found: Mapping[str, Any]) -> str:
         lines += [f"*{setting}*", "", *tables(_where(rows, models=setting))]
     versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
     seeds = ", ".join(map(str, found["settings"]["seeds"]))
+    seeds += "".join(f"; {most:,} {split} rows at most" for split, most in found["settings"].get("rows", {}).items())
     small = "A reduced run (`--small`), which says nothing of what it measures. " if found["small"] else ""
     command = f"python experiments/run.py {found['item']}{' --small' if found['small'] else ''}"
     if found.get("setting"):

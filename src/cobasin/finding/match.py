@@ -59,8 +59,9 @@ def match(
         progress: called after every round, and at every look of learning; see `Progress`.
         method: ``weights``; ``activations``, what the models compute on the same inputs is compared, too;
             ``learned``, from there the models between the two learn. See `finding.search`.
-        data, samples, seed, steps, loss, device, state, orders: of ``activations`` and ``learned``, see
+        data, samples, seed, steps, loss, state, orders: of ``activations`` and ``learned``, see
             `finding.search.Search`; without data the inputs are made up.
+        device: where weights are compared and models run, in torch's words; see there.
 
     Returns:
         The element; its ``report`` has the distances before and after, in all and per space, the number of
