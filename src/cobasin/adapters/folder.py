@@ -140,7 +140,7 @@ def _check_values(config: Mapping[str, Any], label: str) -> None:
 
 
 def save_adapter(
-    adapter: Adapter,
+    adapter: str | Path | Adapter,
     out: Path,
     *,
     files: Mapping[str, Content] | None = None,
@@ -149,14 +149,15 @@ def save_adapter(
     """Write a PEFT folder, complete or not at all, with the tokenizer and other files of the adapter's folder.
 
     Args:
-        adapter: what is written; its tensors are computed now.
+        adapter: what is written, or anything else `load_adapter` takes; its tensors are computed now.
         out: the folder.
         files: further files by name: their text, or a function that writes a path; None to leave one out.
         overwrite: whether a folder that is there may be replaced.
 
     Raises:
-        InputError: where ``out`` is refused or cannot be written.
+        InputError: as `load_adapter`; where ``out`` is refused or cannot be written.
     """
+    adapter = load_adapter(adapter)
     with publishing(out, overwrite, adapter.folder) as partial:
         write_tensors(partial / WEIGHTS_FILE, adapter, {"format": "pt"})
         write_beside(partial, adapter.folder, files or {})
