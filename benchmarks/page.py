@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,7 @@ PICTURES = {
     ROOT / "docs" / "images" / f"one-basin-{picture}.png": name
     for picture, name in (("vit", "cifar10-vit"), ("gpt2", "gpt2-shakespeare"), ("llama", "llama-shakespeare"))
 }
+OTHER = "other"  # in place of a seed: a model of another recipe
 DIGEST = "measured"  # the key of a picture's digest among its texts
 COMMANDS = {
     "full-size": "full_size",
@@ -81,10 +83,10 @@ def ways(name: str) -> Table:
     return one_basin.table(own, own.models((0, 1))[0])
 
 
-def pairs(*names: str) -> Table:
+def pairs(*names: str, among: Sequence[tuple[int | str, int | str]] = PAIRS) -> Table:
     """All pairs that there are, side by side."""
     every: list[tuple[str, Measured, Models]] = []
-    for name, pair in product(names, PAIRS):
+    for name, pair in product(names, among):
         own = measured(name)
         for i, models in enumerate(own.models(pair)):
             every.append((f"{own.title} {pair[0]}-{pair[1]}{', again' if i else ''}", own, models))
@@ -175,6 +177,7 @@ TABLES: Mapping[str, Callable[..., Table]] = {
     "ways": ways,
     "data-free": data_free,
     "pairs": pairs,
+    "pairs-other": partial(pairs, among=((0, OTHER), (1, OTHER))),
     "ladder": rungs,
     "three": three_into_one,
     "equal-cost": equal,

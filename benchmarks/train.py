@@ -159,7 +159,8 @@ def train(family: Family, seed: int, shared: Path, out: Path) -> None:
 
 def check_trained(family: Family, seed: int, folder: Path) -> None:
     """Refuse a model that was trained otherwise than a family says now."""
-    asked, made = json.loads(json.dumps(_settings(family, seed))), read_json(folder / RECORD)
+    asked = json.loads(json.dumps(_settings(family, seed)))
+    made = {"decay_all": False} | read_json(folder / RECORD)  # older ones do not say so
     if changed := [key for key, value in asked.items() if made.get(key) != value]:
         raise InputError(f"{folder}: was trained with another {', '.join(changed)}; remove it to train it anew")
 
@@ -172,7 +173,7 @@ def _run(model: Any, arguments: Any, data: Data, decay_all: bool) -> dict[str, A
     """Train; what there is to record about it."""
     from transformers import Trainer
 
-    class Decaying(Trainer):
+    class Decaying(Trainer):  # which leaves norms and biases out by itself
         def get_decay_parameter_names(self, model: Any) -> list[str]:
             return [name for name, _ in model.named_parameters()]
 

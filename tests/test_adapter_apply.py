@@ -80,10 +80,9 @@ def test_what_is_read_is_not_replaced(matched):
     apply = ("apply", matched / "new" / "cobasin.safetensors", matched / "lora", "--overwrite")
     named = json.loads((matched / "lora" / CONFIG_FILE).read_text())["base_model_name_or_path"]
     assert named == str(matched / "base")
-    assert "which is read; choose another folder" in refused(matched, *apply, "--out", matched / "new")
-    for name, more in (("base", ()), ("anchor", ("--base", matched / "anchor"))):
-        for out in (matched / name, matched / name / "moved"):
-            assert f"lies in the input folder {matched / name}" in refused(matched, *apply, "--out", out, *more)
+    for out, more in (("new", ()), ("base", ()), ("anchor", ("--base", matched / "anchor"))):
+        line = refused(matched, *apply, "--out", matched / out, *more)
+        assert "which is read; choose another folder" in line
     line = refused(matched, "apply", apply[1], matched / "base", "--overwrite", "--out", matched / "new")
     assert f"holds {apply[1]}, which is read" in line
 

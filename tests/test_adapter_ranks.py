@@ -131,6 +131,8 @@ def test_a_tensor_that_is_there_twice_is_refused(tmp_path):
     with pytest.raises(InputError, match="are both for one tensor; remove one of them") as found:
         type_adapter(cobasin.load_adapter(adapter), Typed.of(cobasin.load(source)).spec)
     assert f"{name} and {twice}" in str(found.value)
+    save_file(tensors | {name.removesuffix(".weight"): tensors[name].clone()}, adapter / WEIGHTS_FILE)
+    assert "query is there twice" in refused(tmp_path, "match", adapter, adapter, "--out", tmp_path / "out")
 
 
 def test_an_adapter_that_was_not_saved_whole_is_refused(tmp_path):

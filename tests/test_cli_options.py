@@ -26,7 +26,7 @@ def folders(tmp_path):
         ),
         ("match", "--symmetry", "ffn,", "'' is unknown"),
         ("match", "--symmetry", "none", "'none' is unknown"),
-        ("merge", "--match", "ffn,paper", "'paper' is unknown"),
+        ("merge", "--match", "ffn,paper", "'paper' cannot be in a list"),
         ("match", "--steps", "1400", "method weights learns nothing; steps, loss, "),
         (
             "match",

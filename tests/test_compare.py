@@ -310,9 +310,10 @@ def test_the_median_is_that_of_the_layers():
     assert _shared(matched, dict.fromkeys(matched, chance["layer 0"])) == 0
 
 
-def test_layers_that_are_all_the_same_say_nothing():
+@pytest.mark.parametrize("symmetry", ["gl", "residual", "ffn,heads"])
+def test_layers_that_are_all_the_same_say_nothing(symmetry):
     models = [copy.deepcopy(model(LLAMA, seed, torch.float32)) for seed in (0, 1)]
     for one in models:
         for parameter in one.model.layers.parameters():
             parameter.data.zero_()
-    assert compare(*models, symmetry="residual").verdict == "independent"
+    assert compare(*models, symmetry=symmetry).verdict == "independent"

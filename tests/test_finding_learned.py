@@ -74,7 +74,7 @@ def test_an_overflow_is_told(monkeypatch):
     monkeypatch.setattr(Mixture, "loss", lambda *arguments: loss(*arguments) * next(rows))
     report = api.match(*models(GPT2), **LEARN).report
     assert report["notes"][1:] == ["learning ended after 1 of 4 steps: the loss overflowed"]
-    assert report["learning"]["steps"] == 1
+    assert report["learning"]["taken"] == 1
 
 
 def disagreement(ends, mean):

@@ -197,7 +197,9 @@ def test_a_run_of_something_else_is_refused_and_one_without_resume_starts_anew(t
     ):
         line = refused(tmp_path, *start, out, *more, "--resume")
         assert f"{folder}: the state of a run with other {other}; repeat the command" in line
-    assert "other command; repeat" in refused(tmp_path, "match", source, anchor, "--out", out, "--resume")
+    assert "the state of another command; repeat" in refused(
+        tmp_path, "match", source, anchor, "--out", out, "--resume"
+    )
     times = (source / "config.json").stat()
     os.utime(source / "config.json", ns=(times.st_atime_ns, times.st_mtime_ns + 1))
     assert f"with other model {source}" in refused(tmp_path, *start, out, "--resume")

@@ -194,6 +194,19 @@ def test_a_model_of_other_settings_is_not_taken_for_it(world, capsys):
     capsys.readouterr()
     assert run(world, world / "causal.yaml") == 2
     assert "was trained with another training; remove it to train it anew" in capsys.readouterr().err
+
+
+def test_what_was_trained_before_norms_could_decay_is_still_taken(world, capsys):
+    assert run(world, world / "causal.yaml") == 0
+    path = world / "out/causal-0/training.json"
+    record = json.loads(path.read_text())
+    assert record.pop("decay_all") is False
+    path.write_text(json.dumps(record))
+    assert run(world, world / "causal.yaml") == 0
+    assert "is trained already" in capsys.readouterr().out
+    write(world, "causal", FAMILIES["causal"], decay_all=True)
+    assert run(world, world / "causal.yaml") == 2
+    assert "was trained with another decay_all" in capsys.readouterr().err
     (record,) = world.rglob("training.json")
     record.write_text("{")
     assert run(world, world / "causal.yaml") == 2

@@ -77,7 +77,7 @@ def _text_loss(folder: Path, checkpoint) -> float:
 
 @pytest.mark.parametrize(
     ("name", "tolerance", "raw", "at_most", "distance"),
-    [("gpt2-shakespeare", 1e-9, 3.246, 2.3, 30.82), ("llama-shakespeare", 5e-6, 3.508, 2.65, 40.3)],
+    [("gpt2-shakespeare", 1e-9, 3.246, 2.3, 30.815), ("llama-shakespeare", 5e-6, 3.508, 2.65, 40.3)],
 )
 def test_language_models_from_two_seeds(name, tolerance, raw, at_most, distance):
     anchor, source = shared("models", f"{name}-0"), shared("models", f"{name}-1")
@@ -102,4 +102,4 @@ def test_vision_transformers_from_two_seeds():
         history[symmetry] = element.report["objective"]
         assert all(b <= a * (1 + 1e-9) for a, b in zip(history[symmetry][1:], history[symmetry][2:], strict=False))
     assert history["full"][-1] < 0.85 * history["paper"][-1]
-    assert history["full"][-1] < 38.6  # what an ascent that has settled finds
+    assert history["full"][-1] < 38.55  # what an ascent that has settled finds

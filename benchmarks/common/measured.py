@@ -39,7 +39,7 @@ class Measured:
     steps: int
     rows: Sequence[Row]
 
-    def models(self, seeds: Sequence[int]) -> list[Models]:
+    def models(self, seeds: Sequence[int | str]) -> list[Models]:
         """The models of these seeds by their fingerprints; more than one, where a seed was trained more than once."""
         own = [row["of"]["models"] for row in self.rows]
         return list({json.dumps(one): one for one in own if list(one) == [str(seed) for seed in seeds]}.values())

@@ -19,7 +19,8 @@ class Results:
     """Rows of a JSON file, each under what it is of.
 
     Args:
-        path: of the file. What is in there is reused; remove it to measure anew, as after a change of the library.
+        path: of the file. What is in there is reused; remove it to measure anew, as after a change of the library (of
+            experiments the folder of matches, too).
     """
 
     def __init__(self, path: Path):

@@ -57,7 +57,7 @@ def test_unknown_symmetry_is_refused(symmetry):
         Choice.parse(symmetry)
     assert repr(symmetry) in str(refused.value)
     assert all(word in str(refused.value) for word in ("full", "paper", *WORDS))
-    assert ("'full' stands alone" in str(refused.value)) == (symmetry == "full,ffn")
+    assert ("'full' cannot be in a list" in str(refused.value)) == (symmetry == "full,ffn")
 
 
 @pytest.mark.parametrize(

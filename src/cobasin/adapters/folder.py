@@ -101,8 +101,8 @@ def load_adapter(model: str | Path | Adapter) -> Adapter:
     headers, read = open_safetensors(folder / WEIGHTS_FILE)
     if odd := [name for name in headers if re.search(rf"\.({_PIECES})\b", name) and not FACTOR.fullmatch(name)]:
         raise InputError(
-            f"{model}: {odd[0]} is no name that PEFT writes, which ends behind lora_A or lora_A.weight; save the "
-            "adapter by its save_pretrained"
+            f"{model}: {odd[0]} is no name that PEFT writes; in a state dict the adapter's name is a part of it: write "
+            "the adapter with save_pretrained"
         )
     if not any(FACTOR.fullmatch(name) for name in headers):
         raise InputError(f"{model}: {WEIGHTS_FILE} holds no lora_A and lora_B; the adapter was not saved whole")

@@ -114,7 +114,8 @@ def type_adapter(adapter: Adapter, base: Spec, config: PreTrainedConfig | None =
         config: of the base; for models whose modules have other names in memory than their tensors in the file.
 
     Raises:
-        InputError: where the adapter does not fit the base, with the tensor, its shape and what was expected.
+        InputError: where the adapter does not fit the base, with the tensor, its shape and what was expected; where it
+            has two tensors for one.
     """
     find = _finder(adapter, base, config)
     factors: dict[str, dict[str, str]] = {}

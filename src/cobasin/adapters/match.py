@@ -109,7 +109,7 @@ def rank_spec(adapter: Adapter) -> Spec:
     """The type of an adapter whose base stands still: only its ranks are free.
 
     Raises:
-        InputError: a module has one factor only.
+        InputError: a module has one factor only, one twice, or two of different ranks.
     """
     spaces: dict[str, Space] = {}
     templates: dict[str, str] = {}
@@ -122,12 +122,14 @@ def rank_spec(adapter: Adapter) -> Spec:
             rank = ranks.setdefault(found[1], f"rank_{len(ranks)}")
             place, mark = (0, "") if found[2][-1] == "A" else (1, "'")
             axes[place] = rank + mark
+            if found[2][-1] in factors.setdefault(found[1], set()):
+                raise InputError(f"{adapter.label}: the lora_{found[2][-1]} of {found[1]} is there twice")
             own = spaces.setdefault(rank, Space(header.shape[place], RANK, part="rank"))
             if own.size != header.shape[place]:
                 raise InputError(
                     f"{adapter.label}: {name} has shape {tuple(header.shape)}, but the other factor has rank {own.size}"
                 )
-            factors.setdefault(found[1], set()).add(found[2][-1])
+            factors[found[1]].add(found[2][-1])
         templates[name] = " ".join(axes)
     if half := sorted(module for module, own in factors.items() if len(own) < 2):
         (there,) = factors[half[0]]

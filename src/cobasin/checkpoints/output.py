@@ -142,11 +142,9 @@ def refuse_other(
     """
     wanted = json.loads(json.dumps(wanted))
     if other := [key for key in {**wanted, **found} if found.get(key) != wanted.get(key)]:
-        other = ["command"] if "command" in other else other  # of another one all else differs, too
-        raise InputError(
-            f"{path}: the state of a {what} with other {' and '.join(other)}; repeat the command that was interrupted, "
-            f"or {anew}"
-        )
+        # another command differs in all else, too
+        whose = "another command" if "command" in other else f"a {what} with other {' and '.join(other)}"
+        raise InputError(f"{path}: the state of {whose}; repeat the command that was interrupted, or {anew}")
 
 
 def out_of(path: Path) -> Path:

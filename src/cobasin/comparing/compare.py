@@ -140,7 +140,7 @@ def compare(a: Any, b: Any, symmetry: str = "gl", progress: Progress | None = No
     shared, stays = None, stay is not None and stay >= HALF
     if same:
         verdict: Relation = "same"
-    elif stays and statistics.median(layers["after"][place].agreement for place in _places(layers["after"])) >= CLOSE:
+    elif stays and _close(layers["after"]):
         verdict = "share a base"
         reason = f"{stay:.0%} of the coordinates stay in their places; relative distance {files.relative:.2g}"
     else:
@@ -197,19 +197,24 @@ def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a.to(dtype).equal(b.to(dtype))
 
 
-def _shared(matched: dict[str, Difference], chance: dict[str, Difference]) -> float:
-    """The median over layers of where they are between chance (0) and equality (1).
+def _close(matched: Mapping[str, Difference]) -> bool:
+    """Whether layers agree so well that chance need not be asked; not where all that agrees is next to nothing."""
+    agree = statistics.median(matched[place].agreement for place in _places(matched)) >= CLOSE
+    return agree and total(matched.values()).agreement >= HALF
 
-    What is outside of them says little: embeddings of one vocabulary agree between independent models, too.
+
+def _shared(matched: Mapping[str, Difference], chance: Mapping[str, Difference]) -> float:
+    """The median over layers of where they are between chance (0) and equality (1); 0 where none can tell.
+
+    What is outside of them says little, and counts only where layers say nothing, as constant ones do, which agree with
+    themselves however they are shuffled: embeddings of one vocabulary agree between independent models, too.
     """
-    floors = {place: difference.agreement for place, difference in chance.items()}
-    # constant tensors agree with themselves, shuffled or not
-    told = {place: matched[place] for place, floor in floors.items() if floor < 1}
-    shares = [(told[place].agreement - floors[place]) / (1 - floors[place]) for place in _places(told) if place in told]
-    return statistics.median(shares) if shares else 0.0
+    floors = {place: found.agreement for place, found in chance.items() if found.agreement < 1}
+    shares = {place: (matched[place].agreement - floor) / (1 - floor) for place, floor in floors.items()}
+    return statistics.median(shares[place] for place in _places(shares)) if shares else 0.0
 
 
-def _places(layers: Mapping[str, Difference]) -> list[str]:
+def _places(layers: Mapping[str, Any]) -> list[str]:
     """The layers; of a model without any, all of it."""
     return [place for place in layers if place != OUTSIDE] or [OUTSIDE]
 

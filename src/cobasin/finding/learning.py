@@ -95,7 +95,7 @@ def learned(
             f"learned on {search.inputs.count - held} {search.inputs.kind}, {_AGAINST[search.asked.loss]}: loss of "
             f"the mean of the models on {held} more {losses[0]:.4g} before, {min(losses):.4g} after"
         )
-        learning = {"loss": search.asked.loss, "move": search.asked.move, "steps": descent.steps, "held_out": losses}
+        learning = {"loss": search.asked.loss, "move": search.asked.move, "taken": descent.steps, "held_out": losses}
         report |= {"learning": learning, "notes": [note, *([f"learning {descent.end}"] if descent.end else [])]}
     result: dict[int, Found] = {}
     for i in order if moves_all else matches:

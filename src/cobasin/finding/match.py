@@ -61,7 +61,7 @@ def match(
             ``learned``, from there the models between the two learn. See `finding.search`.
         data, samples, seed, steps, loss, state, orders: of ``activations`` and ``learned``, see
             `finding.search.Search`; without data the inputs are made up.
-        device: where weights are compared and models run, in torch's words; see there.
+        device: where weights are compared and models run, see `finding.search.Search`.
 
     Returns:
         The element; its ``report`` has the distances before and after, in all and per space, the number of

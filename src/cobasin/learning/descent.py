@@ -51,7 +51,7 @@ class Descent:
 
     @property
     def end(self) -> str | None:
-        """What is to be said of its end, behind its name; None where that was as it should be."""
+        """Why it ended early, to follow "learning" or "healing" in a note; None where nothing overflowed."""
         return f"ended after {self.steps} of {self.asked} steps: the loss overflowed" if self.overflowed else None
 
 
@@ -116,7 +116,8 @@ def descend(
     else:
         run.load(state)
     warm_up = min(WARM_UP, max(1, steps // 5))
-    left, overflowed = _endless(batches, seed, run.step), False
+    left = _endless(batches, seed, run.step)
+    overflowed = False
     while run.step < steps and min(run.losses[-patience:]) <= min(run.losses):
         step = run.step + 1
         for group in optimizer.param_groups:

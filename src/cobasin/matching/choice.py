@@ -50,7 +50,7 @@ class Choice:
             return cls(frozenset({"ffn", "attention", "scale"}), paper=True, layers=chosen)
         words = PARTS if symmetry in ("full", "gl") else tuple(word.strip() for word in symmetry.split(","))
         if unknown := [word for word in words if word not in WORDS]:
-            why = "stands alone" if unknown[0] in ("full", "gl", "paper") else "is unknown"
+            why = "cannot be in a list" if unknown[0] in ("full", "gl", "paper") else "is unknown"
             raise InputError(
                 f"symmetry {symmetry!r}: {unknown[0]!r} {why}; expected full, gl, paper, or a list out of "
                 f"{', '.join(WORDS)}"

@@ -144,7 +144,7 @@ class Afterwards:
                 progress=lambda step, loss: progress(f"healing: held-out loss {loss:.4g}", step, asked.steps),
             )
             report["heal"] = {"steps": asked.steps, "loss": asked.loss, "rate": rate, "held_out": descent.losses}
-            report["heal"]["end"] = descent.end
+            report["heal"] |= {"taken": descent.steps, "end": descent.end}
             measure("heal")
         found = by_spec_name(merged.model, typed)
 
@@ -175,8 +175,8 @@ def cautions(report: Mapping[str, Any]) -> list[str]:
         against = list(losses["merge"])[-1]
         before, after = losses["merge"][against], losses["repair"][against]
         if after > before:
-            found.append(f"repair raised the held-out loss against {against} from {before:.4g} to {after:.4g}")
-            found[-1] += ": better without it"
+            raised = f"raised the held-out loss against {against} from {before:.4g} to {after:.4g}"
+            found.append(f"repair {raised}: better without it")
     if (end := report.get("heal", {}).get("end")) is not None:
         found.append(f"healing {end}; a lower rate may bring it further")
     return found

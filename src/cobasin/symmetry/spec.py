@@ -187,17 +187,16 @@ class Spec:
         found: dict[Key, list[Site]] = {}
         for name, entry in self.entries.items():
             for b, block in enumerate(entry.layout.blocks):
-                spaces = [axis.space for axis in block.axes]
+                axes = {axis.space for axis in block.axes} - self.index_spaces
                 for a, axis in enumerate(block.axes):
                     space = self.spaces.get(axis.space)
                     if space is None or space.group is None:
                         continue
-                    axes = {one for one in spaces if one not in self.index_spaces}
                     missing = [o for o in space.over if o not in axes and o not in entry.index]
                     if missing:
                         raise TypeSyntaxError(
                             f"{name}: type {entry.layout.text!r} uses {axis.space!r}, which varies over "
-                            f"{', '.join(missing)}, but the tensor has no such axis"
+                            f"{', '.join(missing)}, but the tensor has no such axis, nor one in its name"
                         )
                     found.setdefault(self.key(axis.space, entry.index), []).append(Site(name, b, a))
         return found

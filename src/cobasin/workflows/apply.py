@@ -44,9 +44,8 @@ def apply_to_folder(element_path: str, model: str, out: Path, base: str | None, 
     report: dict = {"cobasin": __version__, "element": element_path, "model": model, "out": str(out), "notes": []}
     if is_adapter(model):
         adapter = load_adapter(model)
-        named = [expanded(one) for one in (base, adapter.config.get("base_model_name_or_path")) if one]
-        check_output(out, overwrite, [adapter.folder, folder, *(one for one in named if one.is_dir())])
-        check_read(out, [path])
+        check_output(out, overwrite, [adapter.folder, folder])
+        check_read(out, [path, base, adapter.config.get("base_model_name_or_path") or None])
         if element.spec.architecture == LORA:
             if base is not None:
                 raise InputError(
