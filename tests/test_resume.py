@@ -227,8 +227,10 @@ def test_damaged_state(tmp_path):
     assert (finished.code, finished.out) == (2, "")
     (line,) = finished.err.splitlines()
     assert f"{state.name}: is damaged" in line
-    assert "leave --resume out to start anew" in line
-    left(out)
+    found = left(out) / ".found" / state.parent.name
+    assert f"remove {found} to start anew" in line
+    shutil.rmtree(found)
+    assert run(*start, out, "--resume").code == 0
 
 
 def test_an_interrupted_run_is_kept_where_that_is_asked_for(tmp_path):

@@ -121,4 +121,4 @@ class Kept:
 
 
 def _damaged(path: Path, error: Exception) -> InputError:
-    return InputError(f"{path}: is damaged ({one_line(error)}); leave --resume out to start anew")
+    return InputError(f"{path}: is damaged ({one_line(error)}); remove {path.parent} to start anew")
