@@ -67,6 +67,15 @@ def middle(matched):
     return instantiate(typed.derived(mean, torch.float64), torch.float64)
 
 
+def disagreement(ends, mean):
+    """Cross-entropy of a model to what the ends answer on average, on inputs that no match has seen."""
+    built = [instantiate(end, torch.float64) for end in ends]
+    inputs = {name: x.double() if x.is_floating_point() else x for name, x in synthetic_inputs(built, 32, 99).items()}
+    with torch.no_grad():
+        wanted = sum(one(**inputs).logits.softmax(-1) for one in built) / len(built)
+        return -float((wanted * mean(**inputs).logits.log_softmax(-1)).sum(-1).mean())
+
+
 def test_an_overflow_is_told(monkeypatch):
     loss = Mixture.loss
     monkeypatch.setattr(Mixture, "middle_loss", lambda *_: 1.0)
@@ -75,15 +84,6 @@ def test_an_overflow_is_told(monkeypatch):
     report = api.match(*models(GPT2), **LEARN).report
     assert report["notes"][1:] == ["learning ended after 1 of 4 steps: the loss overflowed"]
     assert report["learning"]["taken"] == 1
-
-
-def disagreement(ends, mean):
-    """Cross-entropy of a model to what the ends answer on average, on inputs that no match has seen."""
-    built = [instantiate(end, torch.float64) for end in ends]
-    inputs = {name: x.double() if x.is_floating_point() else x for name, x in synthetic_inputs(built, 32, 99).items()}
-    with torch.no_grad():
-        wanted = sum(one(**inputs).logits.softmax(-1) for one in built) / len(built)
-        return -float((wanted * mean(**inputs).logits.log_softmax(-1)).sum(-1).mean())
 
 
 @pytest.mark.parametrize("case", [GPT2, LLAMA, GEMMA, MIXTRAL, BASE])

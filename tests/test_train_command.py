@@ -194,6 +194,10 @@ def test_a_model_of_other_settings_is_not_taken_for_it(world, capsys):
     capsys.readouterr()
     assert run(world, world / "causal.yaml") == 2
     assert "was trained with another training; remove it to train it anew" in capsys.readouterr().err
+    (record,) = world.rglob("training.json")
+    record.write_text("{")
+    assert run(world, world / "causal.yaml") == 2
+    assert f"{record}: is not valid JSON" in capsys.readouterr().err
 
 
 def test_what_was_trained_before_norms_could_decay_is_still_taken(world, capsys):
@@ -207,10 +211,6 @@ def test_what_was_trained_before_norms_could_decay_is_still_taken(world, capsys)
     write(world, "causal", FAMILIES["causal"], decay_all=True)
     assert run(world, world / "causal.yaml") == 2
     assert "was trained with another decay_all" in capsys.readouterr().err
-    (record,) = world.rglob("training.json")
-    record.write_text("{")
-    assert run(world, world / "causal.yaml") == 2
-    assert f"{record}: is not valid JSON" in capsys.readouterr().err
 
 
 def test_an_interrupted_run_leaves_nothing_and_can_be_started_again(world, monkeypatch):
