@@ -10,7 +10,7 @@ from cobasin.fusion.arithmetic import weight_sum, widened
 from cobasin.fusion.registry import method
 
 
-@method("linear", reference="Wortsman et al., Model soups, ICML 2022", elementwise=True)
+@method("linear", reference="Wortsman et al., Model soups, ICML 2022", elementwise=True, linear=True)
 def linear(tensors: Sequence[Tensor], *, weight: tuple[float, ...] = (1.0,), normalize: bool = True) -> Tensor:
     """``Σ w_i x_i``, divided by ``Σ w_i`` with ``normalize``; in float32 or better.
 

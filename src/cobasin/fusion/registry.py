@@ -85,6 +85,7 @@ class Method:
         couple: what brings the models together first; see the module's docstring.
         elementwise: whether an entry of the result depends on the same entries of ``tensors`` and ``base`` alone (or on
             chance), so that a tensor may be fused slice by slice.
+        linear: whether it adds up multiples of the tensors, which gives the same model in whatever gauge they are.
     """
 
     name: str
@@ -97,6 +98,7 @@ class Method:
     statistics: str | None
     couple: Callable[..., list[State]] | None = None
     elementwise: bool = False
+    linear: bool = False
 
     @property
     def summary(self) -> str:
@@ -112,6 +114,15 @@ class Method:
     def needs_base(self) -> bool:
         """Whether that model has to be named: of two models the first is the base where none is."""
         return self.takes_base and self.most != 1
+
+    @property
+    def in_canonical_form(self) -> bool:
+        """Whether matched models are fused in canonical form.
+
+        Angles and magnitudes are then those of what the models compute, not of what the anchor's norms have its readers
+        hold besides. Statistics, and what couples models, are of the models as they are written.
+        """
+        return not self.linear and self.statistics is None and self.couple is None
 
     @property
     def report(self) -> dict[str, Any]:
@@ -171,6 +182,7 @@ def method(
     statistics: str | None = None,
     couple: Callable[..., list[State]] | None = None,
     elementwise: bool = False,
+    linear: bool = False,
 ) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
     """Make a function a merge method of this name."""
 
@@ -182,7 +194,7 @@ def method(
             raise ValueError(f"{name}: {unknown[0]!r} is none of {', '.join(INPUTS)}")
         parameters = _parameters(function) | (_parameters(couple, whole=True) if couple else {})
         _METHODS[name] = Method(
-            name, function, tuple(inputs), parameters, fewest, most, reference, statistics, couple, elementwise
+            name, function, tuple(inputs), parameters, fewest, most, reference, statistics, couple, elementwise, linear
         )
         return function
 

@@ -22,7 +22,12 @@ Density = Annotated[float, Gt(0), Le(1)]
 NO_WEIGHT = 1e-6  # of all weights: no less is divided by, as rounding to float32 leaves up to so much where some cancel
 
 
-@method("task_arithmetic", reference="Ilharco et al., Editing models with task arithmetic, ICLR 2023", elementwise=True)
+@method(
+    "task_arithmetic",
+    reference="Ilharco et al., Editing models with task arithmetic, ICLR 2023",
+    elementwise=True,
+    linear=True,
+)
 def task_arithmetic(
     base: Tensor,
     tensors: Sequence[Tensor],

@@ -18,8 +18,10 @@ from cobasin.fusion.registry import Method, find
 from cobasin.merging.statistics import Statistics
 from cobasin.recipe import Recipe
 from cobasin.statistics.grams import InputGram
+from cobasin.symmetry.canonical import Folded, Unfolded
+from cobasin.symmetry.element import Element
 from cobasin.symmetry.spec import is_layer, layer_of
-from cobasin.symmetry.state import State
+from cobasin.symmetry.state import Lazy, State
 
 NO_WEIGHT = 1e-8  # what is left of weights that cancel, as a part of them
 LARGEST = torch.finfo(torch.float32).max
@@ -32,10 +34,25 @@ class Fusion:
     """
 
     def __init__(
-        self, recipe: Recipe, typed: Sequence[Typed], states: Sequence[State], fused: list[int], statistics: Statistics
+        self,
+        recipe: Recipe,
+        typed: Sequence[Typed],
+        states: Sequence[State],
+        fused: list[int],
+        statistics: Statistics,
+        element: Element | None = None,
     ):
+        """``element``: one of those that brought the models together, which knows the form and gauge they are in."""
         self.recipe, self.typed, self.states, self.fused, self.statistics = recipe, typed, states, fused, statistics
         self.method, self.spec = recipe.method, typed[0].spec
+        self._form = element.form if element is not None and self.method.in_canonical_form else None
+        self._compared = states
+        if element is not None and self._form is not None:
+            assert element.target is not None
+            self._compared = [Folded(self._form, state) for state in states]
+            self._written = Unfolded(
+                self._form, Lazy(states[0], lambda name: self.from_tensors(name, None)), element.target
+            )
         self.base = None if recipe.base is None else recipe.referenced.index(recipe.base)
         self._order = {name: i for i, name in enumerate(self.spec.entries)}
         layered = (name for name, entry in self.spec.entries.items() if layer_of(entry.index) is not None)
@@ -113,6 +130,8 @@ class Fusion:
     def tensor(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
         """One merged tensor, in float32 or better; in ``dtype``, if given, where it is fused slice by slice."""
         name = self.spec.tied.get(name, name)
+        if self._form is not None and name in self._form.changed:
+            return self._written[name]
         return self.from_tensors(name, self.statistics.grams.get(name), dtype)
 
     def part(self, part: str, dtype: torch.dtype | None = None) -> Tensor:
@@ -133,8 +152,8 @@ class Fusion:
     def from_tensors(self, name: str, grams: list[InputGram] | None, dtype: torch.dtype | None = None) -> Tensor:
         """One merged tensor, given the Grams of its inputs (None: it has none)."""
         given = {
-            "tensors": [self.states[i][name] for i in self.fused],
-            "base": None if self.base is None else self.states[self.base][name],
+            "tensors": [self._compared[i][name] for i in self.fused],
+            "base": None if self.base is None else self._compared[self.base][name],
             **self._collected(name),
             "grams": grams,
         }

@@ -201,7 +201,9 @@ def merge_recipe(
     matched = _matched(recipe, names, typed, report, keep)
     matched = replace(matched, typed=equally_tied(matched.typed))
     statistics = statistics_of(recipe, read, matched, fused, report, keep)
-    fusion = Fusion(recipe, matched.typed, _coupled(recipe, matched, fused, statistics, report), fused, statistics)
+    states = _coupled(recipe, matched, fused, statistics, report)
+    element = next((element for element in matched.elements if element is not None), None)
+    fusion = Fusion(recipe, matched.typed, states, fused, statistics, element)
     if recipe.method.statistics == "grams_in_turn":
         kept = fusion.typed[fused[0]].task_heads if head else ()  # never fused: of other shapes, perhaps
 
