@@ -93,6 +93,8 @@ def verify(a: Any, b: Any, tolerance: float | None = None) -> Verdict:
         sizes = f"{left.numel()} against {right.numel()}"
         return Verdict(False, f"the models return different numbers of values for the same inputs: {sizes}")
     for checkpoint, y in ((a, left), (b, right)):
+        if not y.numel():
+            return Verdict(None, f"{checkpoint.label} puts out no values, so there is nothing to compare")
         if not y.isfinite().all():
             return Verdict(None, f"the outputs of {checkpoint.label} are not finite")
         if not y.any() or (y.numel() > 1 and y.max() == y.min()):

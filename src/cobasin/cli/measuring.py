@@ -23,9 +23,11 @@ def verify(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Do A and B compute the same function? Exit code 0: yes, 1: no, 2: cannot tell.
+    """Do A and B compute the same function?
 
-    Both run on probe inputs made for the model type, in the files' dtype and in float64.
+    Both run on probe inputs made for the model type, in the files' dtype and in float64. They are the same where they
+    differ by no more than four times what one rounding of the files changes (or by 5e-6), and different beyond twenty
+    times that (and 1e-4). Exit code 0: the same, 1: different, 2: it cannot tell, or bad input.
 
     Example: cobasin verify ./model-b ./b-matched
     """
@@ -56,7 +58,9 @@ def compare(
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
-    """How are A and B related? The same, sharing a base, sharing a basin, or independent; from their weights alone.
+    """How are A and B related?
+
+    The same, sharing a base, sharing a basin, or independent; by their weights (the same: by their outputs, too).
 
     same: one is the other in another basis. share a base: fine-tunes, neurons in their places. share a basin: more
     in common than apart, once matched. independent: little more in common than by chance.
@@ -107,9 +111,10 @@ def path(
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
-    """Draw loss and metric on the straight line from A to B, as they are and matched.
+    """Draw loss and metric on the straight line from A to B.
 
-    Writes the picture (path.png), a page that needs nothing beside it (path.html), and the numbers (path.json).
+    As they are, and with B matched to A. Writes the picture (path.png), a page that needs nothing beside it
+    (path.html), and the numbers (path.json).
 
     Example: cobasin path ./model-a ./model-b --data test.jsonl --out ./line
 

@@ -43,7 +43,9 @@ def merge(
     weights: Annotated[str | None, typer.Option(help="One number a model, like 0.7,0.3; by default 1 each.")] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", help="A parameter of the method, like t=0.5; a list runs over the layers."),
+        typer.Option(
+            "--set", help="A parameter of the method, like t=0.5; a list, like t=[0,0.5,1], runs over the layers."
+        ),
     ] = None,
     base: Annotated[
         str | None, typer.Option(help="The model that the others were trained from; it is matched, too.")
@@ -65,7 +67,8 @@ def merge(
     device: Annotated[
         str | None,
         typer.Option(
-            help="Where weights are matched: cpu (the default), cuda, cuda:1, ...; of a recipe, what it says."
+            help="Where weights are matched (by default on the CPU), and where --repair and --heal run: cpu, cuda, "
+            "cuda:1, ...; of a recipe, what it says."
         ),
     ] = None,
     head_from: Annotated[
@@ -104,11 +107,11 @@ def merge(
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
-    """Match models to each other, merge them, and write a folder that from_pretrained loads.
+    """Match models to each other, and merge them.
 
-    Options say how to merge, or a recipe does: a YAML file in mergekit's grammar, with match: (how the models are
-    matched), statistics: (the data that fisher, regmean and ot_acts read), repair: and heal: added. --match, --anchor,
-    --device, --head-from and --keep-heads override a recipe.
+    Writes a folder that from_pretrained loads. Options say how to merge, or a recipe does: a YAML file in mergekit's
+    grammar, with match: (how the models are matched), statistics: (the data that fisher, regmean and ot_acts read),
+    repair: and heal: added. --match, --anchor, --device, --head-from and --keep-heads override a recipe.
 
     Example: cobasin merge ./model-a ./model-b --out ./merged
 

@@ -27,8 +27,10 @@ from cobasin.paths import expanded
 
 @app.command()
 def match(
-    source: Annotated[str, typer.Argument(help="The model to transform.")],
-    anchor: Annotated[str, typer.Argument(help="The model to bring it close to; it is never changed.")],
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="The model to transform.")],
+    anchor: Annotated[
+        str, typer.Argument(metavar="ANCHOR", help="The model to bring it close to; it is never changed.")
+    ],
     out: Out,
     symmetry: Annotated[str, typer.Option(help=SYMMETRY)] = "full",
     layers: Annotated[
@@ -37,8 +39,8 @@ def match(
     method: Annotated[
         str,
         typer.Option(
-            help="'weights'; 'activations' (and what both models compute on the same inputs); 'learned' (from there, "
-            "the models between the two learn; see --loss)."
+            help="'weights'; 'activations' (weights, and what both models compute on the same inputs); 'learned' (from "
+            "there, the models between the two learn; see --loss)."
         ),
     ] = "weights",
     data: Annotated[
@@ -96,7 +98,10 @@ def match(
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
-    """Transform SOURCE, without changing its function, into the equivalent model closest to ANCHOR.
+    """Bring SOURCE close to ANCHOR, its function unchanged.
+
+    Of all models that compute what SOURCE computes, this finds one close to ANCHOR: neurons and heads in another order,
+    heads and the residual stream in another basis. Two LoRAs (PEFT folders) of one base are matched in their ranks.
 
     Writes an ordinary model folder of the same architecture and dtype, with the transformation
     (cobasin.safetensors) and a report (cobasin.json) beside it. Average it with the anchor with any tool.
@@ -120,8 +125,13 @@ def match(
 
 @app.command(name="apply")
 def apply_(
-    element: Annotated[str, typer.Argument(help="A folder that cobasin match has written, or its element file.")],
-    model: Annotated[str, typer.Argument(help="A model of the element's type, or a LoRA (PEFT folder) of its source.")],
+    element: Annotated[
+        str, typer.Argument(metavar="ELEMENT", help="A folder that cobasin match has written, or its element file.")
+    ],
+    model: Annotated[
+        str,
+        typer.Argument(metavar="MODEL", help="A model of the element's type, or a LoRA (PEFT folder) of its source."),
+    ],
     out: Out,
     base: Annotated[
         str | None, typer.Option(help="The base of the LoRA; by default the folder that its adapter_config.json names.")
@@ -130,9 +140,10 @@ def apply_(
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
-    """Move MODEL as ELEMENT moved its source: the same function, in the basis of the element's anchor.
+    """Move a model or a LoRA as a match moved its source.
 
-    A LoRA moves with its base: on the matched model it computes what it did on the source.
+    MODEL keeps its function, and is in the basis of the anchor that ELEMENT was found for. A LoRA moves with its base:
+    on the matched model it computes what it did on the source.
 
     Example: cobasin apply ./b-matched ./lora-of-b --out ./lora-matched
     """
@@ -145,9 +156,14 @@ def apply_(
 
 @app.command()
 def transport(
-    base: Annotated[str, typer.Argument(help="What the fine-tune started from.")],
-    tuned: Annotated[str, typer.Argument(help="The fine-tune: a model, or a LoRA (PEFT folder) of the base.")],
-    new: Annotated[str, typer.Argument(help="The base to carry it to. Models are of one class, with the same labels.")],
+    base: Annotated[str, typer.Argument(metavar="BASE", help="What the fine-tune started from.")],
+    tuned: Annotated[
+        str, typer.Argument(metavar="TUNED", help="The fine-tune: a model, or a LoRA (PEFT folder) of the base.")
+    ],
+    new: Annotated[
+        str,
+        typer.Argument(metavar="NEW", help="The base to carry it to. Models are of one class, with the same labels."),
+    ],
     out: Out,
     element: Annotated[
         str | None,
@@ -162,7 +178,7 @@ def transport(
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
-    """Carry what TUNED has learned since BASE to NEW.
+    """Carry what TUNED has learned since BASE to another base.
 
     Writes NEW + SCALE x (TUNED - BASE), where TUNED and BASE are first moved by what matches BASE to NEW; of a LoRA a
     LoRA for NEW. Between bases that were trained independently only a part of what was learned arrives: measure it.

@@ -20,7 +20,8 @@ Show = Callable[[dict], None]
 app = typer.Typer(
     name="cobasin",
     epilog="Models are Hugging Face folders or hub ids. Every command takes --json for one machine-readable object "
-    "on standard output; progress and messages go to standard error.",
+    "on standard output; progress and messages go to standard error. Exit codes: 0 done, 1 a no of verify or of "
+    "inspect --check, 2 bad input (one line, nothing written) or undecided, 70 a defect of cobasin, 130 interrupted.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -40,7 +41,14 @@ def _options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Bring trained transformers into one basin, prove that their function did not change, then merge them."""
+    """Bring trained transformers into one basin, prove that their function did not change, then merge them.
+
+    Example: cobasin match ./model-b ./model-a --out ./b-matched
+
+    Example: cobasin verify ./model-b ./b-matched
+
+    Example: cobasin merge ./model-a ./model-b --out ./merged
+    """
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output instead of a table.")]

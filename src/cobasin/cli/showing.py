@@ -14,7 +14,7 @@ from cobasin.paths import expanded
 
 @app.command()
 def inspect(
-    model: Annotated[str | None, typer.Argument(help="The model to look at.")] = None,
+    model: Annotated[str | None, typer.Argument(metavar="[MODEL]", help="The model to look at.")] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the known architectures and their groups.")] = False,
     check: Annotated[
         bool,
@@ -31,7 +31,9 @@ def inspect(
     spec: SpecFile = None,
     json: Json = False,
 ) -> None:
-    """Show the type of MODEL: its spaces, their groups, and the dimension of its symmetry group.
+    """Show the symmetries of a model, or all architectures.
+
+    Its spaces, the group of each, the dimension of the whole group, and the types of the tensors.
 
     Example: cobasin inspect ./model-a
     """
@@ -63,7 +65,9 @@ def inspect(
 
 @app.command()
 def methods(json: Json = False) -> None:
-    """Show the merge methods: what each does, the parameters that it takes, what it needs, the paper that it is from.
+    """Show the merge methods.
+
+    What each does, the parameters that it takes, what it needs, the paper that it is from.
 
     Example: cobasin methods --json
     """
@@ -82,9 +86,9 @@ def demo(
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
-    """Train two small models on real images, match, verify and merge them, and draw what happened.
+    """Train two small models, match, verify and merge them.
 
-    Takes a few minutes on two cores and downloads nothing.
+    On real images, with a picture of what happened. Takes a few minutes on two cores and downloads nothing.
 
     Example: cobasin demo --out ./demo
     """

@@ -43,6 +43,7 @@ class Afterwards:
         teachers: positions of those among them whose answers are compared: they have the labels of the result.
         owner: position of the model that gives the result its other files, and its task head.
         own_head: whether that is not merged.
+        device: where models run; where they are matched, too, if a device is named for that.
     """
 
     asked: After
@@ -51,14 +52,15 @@ class Afterwards:
     teachers: list[int]
     owner: int
     own_head: bool
+    device: torch.device
 
     @classmethod
-    def of(cls, recipe: Recipe, names: Sequence[str], typed: Sequence[Typed], owner: int) -> Afterwards | None:
+    def of(cls, recipe: Recipe, typed: Sequence[Typed], owner: int) -> Afterwards | None:
         """What a recipe asks for; all is checked that needs no tensor.
 
         Args:
             recipe: of the merge.
-            names, typed: its models.
+            typed: its models.
             owner: see `Afterwards`.
 
         Raises:
@@ -67,15 +69,17 @@ class Afterwards:
         asked = recipe.after
         if asked is None:
             return None
-        fused = [names.index(name) for name in recipe.inputs]
-        parents = [*([names.index(recipe.base)] if recipe.base and recipe.method.most == 1 else []), *fused]
+        parents = recipe.positions
+        if recipe.base and recipe.method.most == 1:
+            parents = [recipe.referenced.index(recipe.base), *parents]
         teachers = [i for i in parents if typed[i].labels == typed[owner].labels]
         if asked.repair is not None:
-            fusion = Fusion(recipe, typed, typed, fused, Statistics())
+            fusion = Fusion(recipe, typed, typed, Statistics())
             kept = typed[owner].task_heads if recipe.head is not None else []
             for name, entry in fusion.spec.entries.items():
                 if len(entry.layout.shape) == 1 and name.endswith("weight") and name not in kept:  # of a norm
                     shares_of(fusion, name, len(parents))
+        device = device_of(recipe.match.device)
         inputs = Inputs.of(typed[owner].checkpoint, asked.data, asked.samples, asked.seed)
         if inputs.count < 2:
             raise InputError("repair and heal hold some inputs out: 1 is too few; give more samples")
@@ -88,7 +92,7 @@ class Afterwards:
             )
         if not teachers and not inputs.labelled:
             raise InputError("repair and heal: no model has the labels of the result, and there are no labels in data")
-        return cls(asked, inputs, parents, teachers, owner, recipe.head is not None)
+        return cls(asked, inputs, parents, teachers, owner, recipe.head is not None, device)
 
     def run(self, fusion: Fusion, matched: Matched, state: State, progress: Progress) -> tuple[State, dict[str, Any]]:
         """Repair and heal.
@@ -105,8 +109,9 @@ class Afterwards:
             InputError: as `repair` and `heal`.
         """
         typed = fusion.typed[self.owner]
-        merged = Running(typed, state)
-        parents = {i: Running(matched.typed[i], matched.states[i]) for i in self.parents}  # one may be given twice
+        merged = _Running(typed, state, self.device)
+        # one may be given twice
+        parents = {i: _Running(matched.typed[i], matched.states[i], self.device) for i in self.parents}
         held, seen = hold_out(self.inputs.batches([parents[i].model for i in self.parents]))
         judge = Judge([parents[i].model for i in self.teachers], self.inputs.task)
         against = [*(["parents"] if self.teachers else []), *(["labels"] if self.inputs.labelled else [])]
@@ -126,7 +131,7 @@ class Afterwards:
         if self.asked.repair is not None:
             ends = parents
             if fusion.method.couple is not None:  # its neurons are where it has put them
-                ends = {i: Running(fusion.typed[i], fusion.states[i]) for i in self.parents}
+                ends = {i: _Running(fusion.typed[i], fusion.states[i], self.device) for i in self.parents}
             models = [merged, *(ends[i] for i in self.parents)]
             report["repair"] = {"norms": self._repair(fusion, models, seen, progress)}
             measure("repair")
@@ -154,7 +159,7 @@ class Afterwards:
 
         return Lazy(typed, tensor), report
 
-    def _repair(self, fusion: Fusion, models: Sequence[Running], seen: Data, progress: Progress) -> int:
+    def _repair(self, fusion: Fusion, models: Sequence[_Running], seen: Data, progress: Progress) -> int:
         """Repair the merged model, which comes first; the number of its norms."""
         heads = fusion.typed[self.owner].task_heads if self.own_head else []
         done = repair(
@@ -182,7 +187,7 @@ def cautions(report: Mapping[str, Any]) -> list[str]:
     return found
 
 
-class Running:
+class _Running:
     """A model in memory.
 
     Attributes:
@@ -190,8 +195,8 @@ class Running:
         norms: its norms by spec name.
     """
 
-    def __init__(self, typed: Typed, state: State):
-        self.model, holders = built(typed, state, typed.checkpoint.running_dtype, device_of("auto"))
+    def __init__(self, typed: Typed, state: State, device: torch.device):
+        self.model, holders = built(typed, state, typed.checkpoint.running_dtype, device)
         self.norms = norms_of(holders)
 
 

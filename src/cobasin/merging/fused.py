@@ -38,13 +38,12 @@ class Fusion:
         recipe: Recipe,
         typed: Sequence[Typed],
         states: Sequence[State],
-        fused: list[int],
         statistics: Statistics,
         element: Element | None = None,
     ):
         """``element``: one of those that brought the models together, which knows the form and gauge they are in."""
-        self.recipe, self.typed, self.states, self.fused, self.statistics = recipe, typed, states, fused, statistics
-        self.method, self.spec = recipe.method, typed[0].spec
+        self.recipe, self.typed, self.states, self.statistics = recipe, typed, states, statistics
+        self.method, self.spec, self.fused = recipe.method, typed[0].spec, recipe.positions
         self._form = element.form if element is not None and self.method.in_canonical_form else None
         self._compared = states
         if element is not None and self._form is not None:

@@ -188,32 +188,32 @@ def merge_recipe(
         recipe = Recipe.of(recipe)
     if extra := [name for name in models or () if name not in recipe.referenced]:
         raise InputError(f"models: {extra[0]!r} is not in the recipe; it has {', '.join(recipe.referenced)}")
-    names, typed, head = prepare(recipe, models or {})
-    fused = [names.index(name) for name in recipe.inputs]
-    read = batches_of(recipe, typed, fused)
+    names, typed = recipe.referenced, prepare(recipe, models or {})
+    read = batches_of(recipe, typed)
     (owner, *_) = owning = owners(recipe)
-    afterwards = Afterwards.of(recipe, names, typed, owner)
+    afterwards = Afterwards.of(recipe, typed, owner)
     notes = [*recipe.notes, *repeated(names, typed, recipe.base), *unmerged(names, typed, owner)]
     if recipe.method.couple is not None:
         flow_of(typed[0])  # an architecture that it cannot follow is refused before models are matched
     report = progress or (lambda *_: None)
     parents = [model.checkpoint for model in typed]
-    matched = _matched(recipe, names, typed, report, keep)
+    matched = _matched(recipe, typed, report, keep)
     matched = replace(matched, typed=equally_tied(matched.typed))
-    statistics = statistics_of(recipe, read, matched, fused, report, keep)
-    states = _coupled(recipe, matched, fused, statistics, report)
+    statistics = statistics_of(recipe, read, matched, report, keep)
+    states = _coupled(recipe, matched, statistics, report)
     element = next((element for element in matched.elements if element is not None), None)
-    fusion = Fusion(recipe, matched.typed, states, fused, statistics, element)
+    fusion = Fusion(recipe, matched.typed, states, statistics, element)
     if recipe.method.statistics == "grams_in_turn":
-        kept = fusion.typed[fused[0]].task_heads if head else ()  # never fused: of other shapes, perhaps
+        first = recipe.positions[0]
+        kept = fusion.typed[first].task_heads if recipe.head else ()  # never fused: of other shapes, perhaps
 
         def fuse(name: str, grams: list[InputGram] | None) -> Tensor:
-            return fusion.states[fused[0]][name] if name in kept else fusion.from_tensors(name, grams)
+            return fusion.states[first][name] if name in kept else fusion.from_tensors(name, grams)
 
-        fusion.statistics = in_turn(recipe, read, matched, fused, fuse, report)
+        fusion.statistics = in_turn(recipe, read, matched, fuse, report)
     notes += fusion.notes
     # what follows a merge needs more digits than its file
-    merged = [merged_state(fusion, one, own_head=head is not None, narrow=afterwards is None) for one in owning]
+    merged = [merged_state(fusion, one, own_head=recipe.head is not None, narrow=afterwards is None) for one in owning]
     after = None
     if afterwards is not None:
         merged[0], after = afterwards.run(fusion, matched, merged[0], report)
@@ -225,7 +225,7 @@ def merge_recipe(
     return Merge(recipe, names, parents, checkpoints, matched, fusion.weights, fusion.statistics.report, notes, after)
 
 
-def _matched(recipe: Recipe, names: list[str], typed: list[Typed], report: Progress, keep: Kept | None) -> Matched:
+def _matched(recipe: Recipe, typed: list[Typed], report: Progress, keep: Kept | None) -> Matched:
     """The models brought together, as the recipe says."""
     match = recipe.match
     if not matches(recipe, typed):
@@ -234,18 +234,16 @@ def _matched(recipe: Recipe, names: list[str], typed: list[Typed], report: Progr
         typed,
         match.symmetry,
         match.layers,
-        match.anchor if match.anchor in ("medoid", "consensus") else names.index(match.anchor),
+        match.anchor if match.anchor in ("medoid", "consensus") else recipe.referenced.index(match.anchor),
         progress=report,
         **match.search,
         keep=keep,
     )
 
 
-def _coupled(
-    recipe: Recipe, matched: Matched, fused: list[int], statistics: Statistics, report: Progress
-) -> list[State]:
+def _coupled(recipe: Recipe, matched: Matched, statistics: Statistics, report: Progress) -> list[State]:
     """The matched models, those that are fused coupled by optimal transport where the method does so."""
-    states = list(matched.states)
+    states, fused = list(matched.states), recipe.positions
     if recipe.method.couple is None:
         return states
     once = list(dict.fromkeys(fused))  # a model that is listed twice counts twice, but is coupled once

@@ -20,8 +20,8 @@ from cobasin.recipe import Recipe
 from cobasin.symmetry.spec import is_layer
 
 
-def prepare(recipe: Recipe, models: Mapping[str, Any]) -> tuple[list[str], list[Typed], str | None]:
-    """The models of a recipe and whose head the result has, all that headers and configs can tell checked."""
+def prepare(recipe: Recipe, models: Mapping[str, Any]) -> list[Typed]:
+    """The models that a recipe refers to, all that headers and configs can tell checked."""
     names = recipe.referenced
     typed = equally_tied([Typed.of(_loaded(name, models.get(name, name))) for name in names])
     for other in typed[1:]:
@@ -44,9 +44,9 @@ def prepare(recipe: Recipe, models: Mapping[str, Any]) -> tuple[list[str], list[
         folder = typed[names.index(source)].checkpoint.folder
         if folder is None or not tokenizer_files(folder):
             raise InputError(f"tokenizer_source: {source} has no tokenizer to take; name a folder with one")
-    fused, merged = [names.index(name) for name in recipe.inputs], ends(recipe, typed)
-    Fusion(recipe, merged, merged, fused, Statistics()).check(merged[0].task_heads if head else ())
-    return names, typed, head
+    merged = ends(recipe, typed)
+    Fusion(recipe, merged, merged, Statistics()).check(merged[0].task_heads if head else ())
+    return typed
 
 
 def _loaded(name: str, model: Any) -> Checkpoint:

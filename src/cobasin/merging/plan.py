@@ -36,13 +36,12 @@ def plan(recipe: Recipe, models: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         InputError: for all that can be refused before tensors are read; also for data that do not fit a model.
     """
-    names, typed, head = prepare(recipe, models)
-    fused = [names.index(name) for name in recipe.inputs]
-    read = batches_of(recipe, typed, fused)
-    afterwards = Afterwards.of(recipe, names, typed, owners(recipe)[0])
+    typed = prepare(recipe, models)
+    read = batches_of(recipe, typed)
+    afterwards = Afterwards.of(recipe, typed, owners(recipe)[0])
     _check_matching(recipe, typed)
     merged = ends(recipe, typed)
-    fusion = Fusion(recipe, merged, merged, fused, Statistics())
+    fusion = Fusion(recipe, merged, merged, Statistics())
     groups: dict[str, dict[str, Any]] = {}
     for name in fusion.parts:
         parameters = fusion.parameters[name]
@@ -50,14 +49,14 @@ def plan(recipe: Recipe, models: Mapping[str, Any]) -> dict[str, Any]:
         groups.setdefault(repr(parameters), group)["tensors"] += 1
     results = [result(recipe, merged[owner], merged[owner]) for owner in owners(recipe)]
     found: dict[str, Any] = {
-        "models": names,
+        "models": recipe.referenced,
         "architecture": typed[0].spec.architecture,
         "method": recipe.merge_method,
         "base": recipe.base,
         "match": {key: getattr(recipe.match, key) for key in ("symmetry", "anchor", "layers", "method")}
         | ({} if matches(recipe, typed) else {"symmetry": "none"}),
-        "head": head,
-        "folders": len(results) if head == "keep" else None,
+        "head": recipe.head,
+        "folders": len(results) if recipe.head == "keep" else None,
         "tensors": len(results[0].headers),
         "parameters": results[0].parameters,
         "bytes_read": sum(model.checkpoint.size for model in typed),
@@ -80,7 +79,7 @@ def plan(recipe: Recipe, models: Mapping[str, Any]) -> dict[str, Any]:
     if read and recipe.statistics is not None:
         found["statistics"] = {
             "kind": recipe.method.statistics,
-            "rows": {names[i]: one.rows for i, one in zip(fused, read, strict=True)},
+            "rows": {name: one.rows for name, one in zip(recipe.inputs, read, strict=True)},
             "cache": None if recipe.method.statistics == "grams_in_turn" else recipe.statistics.cache,
         }
     return found

@@ -49,7 +49,6 @@ def statistics_of(
     recipe: Recipe,
     read: Sequence[Batches],
     matched: Matched,
-    fused: Sequence[int],
     progress: Progress,
     keep: Kept | None = None,
 ) -> Statistics:
@@ -86,12 +85,12 @@ def statistics_of(
         return Statistics(
             activations=[
                 collected(needs, _matched(matched.typed[i], states[i], matched.elements[i]), which)
-                for which, i in enumerate(fused)
+                for which, i in enumerate(recipe.positions)
             ],
             report=report,
         )
     found = []
-    for which, i in enumerate(fused):
+    for which, i in enumerate(recipe.positions):
         model, element = matched.typed[i], matched.elements[i]
         if needs == "grams":
             moves = element is None or gram_obstacle(element, model) is None
@@ -112,7 +111,6 @@ def in_turn(
     recipe: Recipe,
     read: Sequence[Batches],
     matched: Matched,
-    fused: Sequence[int],
     fuse: Callable[[str, list[InputGram] | None], Tensor],
     progress: Progress,
 ) -> Statistics:
@@ -121,8 +119,8 @@ def in_turn(
     assert settings is not None
     states = matched.states
     grams = collect_in_turn(
-        [matched.typed[i] for i in fused],
-        [states[i] for i in fused],
+        [matched.typed[i] for i in recipe.positions],
+        [states[i] for i in recipe.positions],
         read,
         fuse,
         device=settings.device,
@@ -131,7 +129,7 @@ def in_turn(
     return Statistics(grams=grams, report=_report(recipe, read))
 
 
-def batches_of(recipe: Recipe, typed: Sequence[Typed], fused: Sequence[int]) -> list[Batches]:
+def batches_of(recipe: Recipe, typed: Sequence[Typed]) -> list[Batches]:
     """The data of every model that is fused; none for a method that needs none.
 
     Raises:
@@ -145,6 +143,7 @@ def batches_of(recipe: Recipe, typed: Sequence[Typed], fused: Sequence[int]) -> 
     device_of(settings.device)
     if settings.cache is not None:
         check_folder(expanded(settings.cache))
+    fused = recipe.positions
     if needs == "activations" and not isinstance(settings.data, list):
         # the same inputs for all: those of the first model, as models may be written by several versions of a tokenizer
         fused = [fused[0]] * len(fused)

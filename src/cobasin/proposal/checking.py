@@ -20,6 +20,7 @@ from torch import Tensor
 from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.probes import probe
 from cobasin.checkpoints.typed import Typed
+from cobasin.errors import InputError
 from cobasin.proposal.repairs import repairs, subgroups
 from cobasin.symmetry.canonical import Gauge, gauge_of
 from cobasin.symmetry.element import Element
@@ -82,11 +83,14 @@ def check_declaration(model: Any) -> Check:
 
     Raises:
         InputError: for a model that does not fit its declaration, with the tensors that are missing, unknown or of
-            another shape; for a model that cannot run in float64.
+            another shape; for a model that cannot run in float64, or puts out nothing there that could be compared.
     """
     given = Typed.of(load(model))
     typed = generic(given, 1)
     reference = run(typed.checkpoint)
+    if not (reference.numel() and reference.isfinite().all()):
+        what = "outputs that are not finite" if reference.numel() else "no outputs"
+        raise InputError(f"{given.checkpoint.label}: has {what} in float64, so its declaration cannot be checked")
     check = Check(typed.spec.architecture, change(moved(typed, sample(Form(typed.spec), 1)), reference))
     if check.plain > FLOAT32_PARTS:
         return _take_apart(check, typed, reference)
@@ -134,7 +138,7 @@ def generic(typed: Typed, seed: int) -> Typed:
 
     def noisy(name: str) -> Tensor:
         tensor = typed[name].double()
-        scale = 0.3 if tensor.ndim < 2 else (tensor.shape[0] / tensor.numel()) ** 0.5
+        scale = 0.3 if tensor.ndim < 2 else (tensor.shape[0] / max(1, tensor.numel())) ** 0.5
         seed_ = zlib.crc32(f"{seed} {typed.spec.tied.get(name, name)}".encode())  # a tie and its twin stay equal
         noise = torch.randn(tensor.shape, generator=torch.Generator().manual_seed(seed_), dtype=torch.float64)
         return tensor + scale * noise

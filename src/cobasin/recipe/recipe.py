@@ -153,6 +153,11 @@ class Recipe(Block):
         return self._layout.referenced
 
     @property
+    def positions(self) -> list[int]:
+        """Of `inputs`, among the models that are `referenced`."""
+        return [self.referenced.index(name) for name in self.inputs]
+
+    @property
     def after(self) -> After | None:
         """What follows the merge; mostly nothing."""
         return After.of(self.repair, self.heal)
