@@ -3,11 +3,15 @@
 from dataclasses import replace
 
 import pytest
+import torch
+import transformers
 
 from cobasin import architectures
 from cobasin.architectures import load_file, registered
 from cobasin.checkpoints import typed
+from cobasin.checkpoints.checkpoint import load
 from cobasin.errors import InputError
+from cobasin.proposal import checking
 from cobasin.proposal.checking import check_declaration
 from command_line import refused, run
 from own_architectures import EXAMPLE, changed, starcoder2
@@ -125,6 +129,18 @@ def test_a_wrong_declaration_on_the_command_line(tmp_path):
 def test_one_question_at_a_time(tmp_path, options):
     model = () if "--list" in options else (tmp_path,)
     assert "one at a time" in refused(tmp_path, "inspect", *model, *options)
+
+
+def test_a_model_without_outputs_that_could_be_compared(monkeypatch):
+    sizes = {"hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 12}
+    config = transformers.BertConfig(**sizes, vocab_size=20, max_position_embeddings=16, num_labels=0)
+    with pytest.raises(InputError, match="has no outputs in float64"):
+        check_declaration(load(transformers.BertForSequenceClassification(config)))
+    monkeypatch.setattr(checking, "run", lambda model: torch.full((2, 3), torch.nan))
+    with pytest.raises(
+        InputError, match="outputs that are not finite in float64, so its declaration cannot be checked"
+    ):
+        check_declaration(checkpoint("clip/CLIPModel"))
 
 
 def test_a_tensor_without_axes_is_checked_too():

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from itertools import product
 
 import pytest
 import torch
@@ -104,9 +105,8 @@ def test_every_method_keeps_heads_of_different_sizes(tmp_path, name):
         statistics={"data": {"path": str(rows)}} if method.statistics else None,
         **PARAMETERS.get(name, {}),
     )
-    counts = {first: 5, second: 3}
-    assert len(merged.checkpoints) == len(models)
-    for one, folder in zip(merged.checkpoints, models, strict=True):
+    counts = {first: 5, second: 3}  # both of them, too, where one is the base that the other is merged with
+    for one, folder in zip(merged.checkpoints, counts, strict=True):
         own = tensors_of(folder)
         assert one["classifier.weight"].shape[0] == counts[folder]
         if name not in ("ot_wts", "ot_acts"):  # soft couplings move what reads
@@ -118,8 +118,12 @@ def test_heads_of_equal_labels_are_kept_too(tmp_path):
     source, anchor = pair(tmp_path, BERT)
     out = tmp_path / "out"
     assert run("merge", anchor, source, "--keep-heads", "--match", "none", "--out", out).code == 0
-    for folder in (anchor, source):
-        found, own = tensors_of(out / folder.name), tensors_of(folder)
+    slerp = tmp_path / "slerp"
+    spherical = "--method", "slerp", "--set", "t=0.3", "--keep-heads", "--match", "none"
+    assert run("merge", anchor, source, *spherical, "--out", slerp).code == 0
+    assert names(slerp) == names(out) == [anchor.name, source.name]
+    for merged, folder in product((out, slerp), (anchor, source)):
+        found, own = tensors_of(merged / folder.name), tensors_of(folder)
         assert torch.equal(found["classifier.weight"], own["classifier.weight"])
     assert not torch.equal(*(tensors_of(out / name)["classifier.weight"] for name in ("anchor", "source")))
 

@@ -11,7 +11,8 @@ from cobasin.checkpoints.running import instantiate, outputs
 from cobasin.checkpoints.typed import Typed
 from cobasin.data import Batch
 from cobasin.errors import InputError
-from cobasin.merging.merge import merge
+from cobasin.merging import after
+from cobasin.merging.merge import merge, merge_recipe
 from cobasin.merging.repair import norms_of, repair
 from cobasin.statistics.modules import holders_of
 from cobasin.symmetry.element import Element
@@ -179,6 +180,20 @@ def test_a_model_without_norms_is_refused():
     merged, *ends = parents(BERT)
     with pytest.raises(InputError, match="no norm whose gain could take a correction"):
         repair([merged, *ends], [{}, {}, {}], batches_for(merged), lambda name: SHARES)
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu"])
+def test_it_runs_where_the_match_says(monkeypatch, device):
+    asked = []
+    monkeypatch.setattr(after, "device_of", lambda name: asked.append(name) or torch.device("cpu"))
+    recipe = {
+        "merge_method": "linear",
+        "models": [{"model": "a"}, {"model": "b"}],
+        "match": {"symmetry": "ffn", "device": device},
+        "repair": {"samples": 4},
+    }
+    merge_recipe(recipe, {"a": checkpoint(BERT), "b": checkpoint(BERT, 1)})
+    assert asked == [device]
 
 
 @pytest.mark.parametrize("case", [BERT, "llama-gqa/LlamaForCausalLM"])

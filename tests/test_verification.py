@@ -354,6 +354,13 @@ def test_outputs_that_are_not_finite_cannot_tell():
     assert "not finite" in verdict.reason
 
 
+def test_a_model_that_puts_out_nothing_cannot_tell():
+    model = bert(num_labels=0)
+    verdict = verify(model, model)
+    assert verdict.same is None
+    assert verdict.reason.endswith("puts out no values, so there is nothing to compare")
+
+
 def test_constant_outputs_cannot_tell():
     model = bert()
     silent = changed(model, classifier__weight=torch.zeros_like(model["classifier.weight"]))

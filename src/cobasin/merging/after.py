@@ -69,9 +69,7 @@ class Afterwards:
         asked = recipe.after
         if asked is None:
             return None
-        parents = recipe.positions
-        if recipe.base and recipe.method.most == 1:
-            parents = [recipe.referenced.index(recipe.base), *parents]
+        parents = [recipe.referenced.index(name) for name in recipe.between]
         teachers = [i for i in parents if typed[i].labels == typed[owner].labels]
         if asked.repair is not None:
             fusion = Fusion(recipe, typed, typed, Statistics())

@@ -153,6 +153,11 @@ class Recipe(Block):
         return self._layout.referenced
 
     @property
+    def between(self) -> list[str]:
+        """The models that the result lies between: `inputs`, and the base of a method that merges it with one model."""
+        return [*([self.base] if self.base is not None and self.method.most == 1 else []), *self.inputs]
+
+    @property
     def positions(self) -> list[int]:
         """Of `inputs`, among the models that are `referenced`."""
         return [self.referenced.index(name) for name in self.inputs]
