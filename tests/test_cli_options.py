@@ -89,7 +89,7 @@ def test_inspect_takes_a_model_or_the_list(folders):
     [
         (("nonsense",), ("'nonsense'", "see cobasin --help")),
         (("match", "a", "b"), ("'--out'", "see cobasin match --help")),
-        (("match", "a", "--out", "o"), ("'anchor'", "see cobasin match --help")),
+        (("match", "a", "--out", "o"), ("'ANCHOR'", "see cobasin match --help")),
         (("inspect", "--nonsense"), ("--nonsense", "see cobasin inspect --help")),
         (("merge", "--out", "o"), ("MODEL", "see cobasin merge --help")),
         (("path", "a", "b", "--points", "many"), ("'--points'", "see cobasin path --help")),

@@ -17,7 +17,7 @@ from cobasin.learning.answers import Memory, answers
 from cobasin.learning.descent import hold_out
 from cobasin.learning.in_memory import InMemory
 from cobasin.matching.choice import Choice
-from cobasin.matching.learned import Mixture, learn, weights
+from cobasin.matching.learned import Mixture, learn, mixture_weights
 from cobasin.matching.state import free_groups, identity
 from cobasin.symmetry.canonical import canonical, gauge_of
 from cobasin.symmetry.element import Element
@@ -127,13 +127,13 @@ def test_the_loss_is_that_of_the_parents_answers_or_of_labels():
 
 def test_weights_are_about_the_middle():
     generator = torch.Generator().manual_seed(0)
-    two = torch.tensor([weights(2, generator) for _ in range(4000)])
+    two = torch.tensor([mixture_weights(2, generator) for _ in range(4000)])
     assert torch.allclose(two.sum(1), torch.ones(4000))
     assert 0.4 <= two.min() < 0.401
     assert 0.599 < two.max() <= 0.6
     quarters = torch.histc(two[:, 0], 4, 0.4, 0.6)
     assert (quarters - 1000).abs().max() < 150
-    three = torch.tensor([weights(3, generator) for _ in range(1000)])
+    three = torch.tensor([mixture_weights(3, generator) for _ in range(1000)])
     assert torch.allclose(three.sum(1), torch.ones(1000))
     assert 0.8 / 3 <= three.min() < 0.27
     assert (three.mean(0) - 1 / 3).abs().max() < 0.02

@@ -141,7 +141,7 @@ def _check_values(config: Mapping[str, Any], label: str) -> None:
 
 def save_adapter(
     adapter: str | Path | Adapter,
-    out: Path,
+    out: str | Path,
     *,
     files: Mapping[str, Content] | None = None,
     overwrite: bool = False,

@@ -51,10 +51,10 @@ def rotary(rotated: int) -> dict[str, Space]:
     return {"pair": pair, "freq": Space(rotated // 2)}
 
 
-def projections(bias: bool = False, out_bias: bool = False, query: str = QUERY, key: str = KEY) -> dict[str, str]:
+def projections(bias: bool = False, out_bias: bool = False, key: str = KEY) -> dict[str, str]:
     """Queries, keys, values and output of attention."""
     return (
-        linear(f"{OWN}.q_proj", query, "resid", bias)
+        linear(f"{OWN}.q_proj", QUERY, "resid", bias)
         | linear(f"{OWN}.k_proj", key, "resid", bias)
         | linear(f"{OWN}.v_proj", "(kv vo)", "resid", bias)
         | linear(f"{OWN}.o_proj", "resid", "(kv rep vo')", out_bias)

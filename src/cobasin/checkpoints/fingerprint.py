@@ -25,6 +25,9 @@ def fingerprint(model: Any) -> str:
 
     Args:
         model: anything `load` takes; its tensors are read one by one in every thread.
+
+    Raises:
+        InputError: as `load`.
     """
     checkpoint, hashes = load(model), {}
 

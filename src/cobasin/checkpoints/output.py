@@ -33,7 +33,7 @@ PARTS = "number of parts"
 
 
 @contextmanager
-def publishing(out: Path, overwrite: bool, source: Path | None) -> Iterator[Path]:
+def publishing(out: str | Path, overwrite: bool, source: Path | None) -> Iterator[Path]:
     """A folder to fill, which becomes ``out`` at the end of the block; nothing is left of it if that fails.
 
     Raises InputError where `out` is refused (see `check_output`) or cannot be written.
@@ -44,7 +44,7 @@ def publishing(out: Path, overwrite: bool, source: Path | None) -> Iterator[Path
 
 @contextmanager
 def working(
-    out: Path,
+    out: str | Path,
     overwrite: bool,
     inputs: Iterable[Path | None] = (),
     run: Mapping[str, Any] | None = None,

@@ -46,7 +46,7 @@ Content = Callable[[Path], object] | str | None
 
 def save(
     checkpoint: Any,
-    out: Path,
+    out: str | Path,
     *,
     files: Mapping[str, Content] | None = None,
     overwrite: bool = False,

@@ -14,7 +14,7 @@ from torch import Tensor
 from cobasin.matching.state import Match
 from cobasin.symmetry.action import batch_positions, rows
 from cobasin.symmetry.spec import Key, Spec, is_layer
-from cobasin.symmetry.state import Lazy, State
+from cobasin.symmetry.state import Lazy, State, squared_distance, squared_size
 
 POINTS = 101  # of a spectrum
 OUTSIDE = "outside the layers"
@@ -45,8 +45,7 @@ class Difference(NamedTuple):
 
 def difference(a: Tensor, b: Tensor) -> Difference:
     """Of two tensors."""
-    a, b = a.double(), b.double()
-    return Difference(float((a - b).square().sum()), float(a.square().sum() + b.square().sum()))
+    return Difference(squared_distance(a, b), squared_size(a) + squared_size(b))
 
 
 def place_of(index: Mapping[str, int]) -> str:

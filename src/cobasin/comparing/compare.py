@@ -83,7 +83,7 @@ class Comparison:
             order); and the spectrum of the ``agreement``: cosines between matched coordinates (neurons, heads; under an
             orthogonal group singular directions of the cross-Gram), 101 from the largest to the smallest. The same by
             ``chance``; and all of it for every one of the ``layers``, where it lies in layers.
-        kept, shared: the figures behind the verdict; None where it did not need them.
+        kept, shared: the figures behind the verdict; ``kept`` is None where no space has an order.
         verification: of the outputs, where the weights alone could not tell.
         notes: what a reader should know.
         seconds: how long it took.

@@ -58,10 +58,10 @@ def match(
         layers: restrict it to layers, like ``"0-4,7"``; the residual stream is then left alone.
         progress: called after every round, and at every look of learning; see `Progress`.
         method: ``weights``; ``activations``, what the models compute on the same inputs is compared, too;
-            ``learned``, from there the models between the two learn. See `finding.search`.
+            ``learned``, from there the models between the two learn. See `cobasin.finding.search`.
         data, samples, seed, steps, loss, state, orders: of ``activations`` and ``learned``, see
-            `finding.search.Search`; without data the inputs are made up.
-        device: where weights are compared and models run, see `finding.search.Search`.
+            `cobasin.finding.search.Search`; without data the inputs are made up.
+        device: where weights are compared and models run, see `cobasin.finding.search.Search`.
 
     Returns:
         The element; its ``report`` has the distances before and after, in all and per space, the number of
@@ -75,14 +75,14 @@ def match(
         [source, anchor],
         symmetry,
         layers,
-        1,
-        progress,
-        method,
-        data,
-        samples,
-        seed,
-        steps,
-        loss,
+        anchor=1,
+        progress=progress,
+        method=method,
+        data=data,
+        samples=samples,
+        seed=seed,
+        steps=steps,
+        loss=loss,
         device=device,
         state=state,
         orders=orders,

@@ -43,7 +43,7 @@ def fisher(
     """
     weight_sum(weight)
     tensors = widened(*tensors)
-    peak = max(float(one.max()) for one in fishers) or 1.0
+    peak = max((float(one.max()) for one in fishers if one.numel()), default=0.0) or 1.0
     merged, whole = torch.zeros_like(tensors[0]), torch.zeros_like(tensors[0])
     for tensor, one, w in zip(tensors, fishers, weight, strict=True):
         share = w * ((one / peak).to(merged) + FLOOR)

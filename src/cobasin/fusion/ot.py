@@ -221,5 +221,8 @@ def average(tensors: Sequence[Tensor], *, weight: tuple[float, ...] = (1.0,)) ->
     Args:
         tensors: of the coupled models.
         weight: one a model; they are divided by their sum.
+
+    Raises:
+        InputError: the weights add up to nothing.
     """
     return linear(tensors, weight=weight)

@@ -73,6 +73,9 @@ def karcher(
         weight: one a model; they are divided by their sum.
         max_iter: how many steps at most.
         tol: the step, in radians, at which to stop.
+
+    Raises:
+        InputError: all weights are 0.
     """
     products = inner_products(tensors)
     norms = products.diagonal().sqrt()

@@ -42,7 +42,8 @@ def task_arithmetic(
         base: x_0.
         tensors: of its shape.
         weight: one a model; may be negative.
-        normalize: whether the sum is divided by that of the weights (left alone where that is below 1e-8).
+        normalize: whether the sum is divided by that of the weights; it is not where some of these are negative and
+            they cancel, to a millionth of their sizes.
         lambda_: scales the sum.
     """
     base, deltas = _task_vectors(base, tensors)

@@ -178,7 +178,7 @@ def learn(
         ]
 
     def loss(batch: Batch, generator: torch.Generator) -> Tensor:
-        return mixture.loss(mixture.parameters(now(), weights(len(moves), generator)), batch)
+        return mixture.loss(mixture.parameters(now(), mixture_weights(len(moves), generator)), batch)
 
     descent = descend(
         [parameter for move in moves if move is not None for parameter in move.parameters],
@@ -197,7 +197,7 @@ def learn(
     return Learned(now(exact=True), descent)
 
 
-def weights(count: int, generator: torch.Generator) -> list[float]:
+def mixture_weights(count: int, generator: torch.Generator) -> list[float]:
     """Random weights about the middle, one in all: of two models uniform in 0.4 to 0.6."""
     drawn = -torch.rand(count, generator=generator, dtype=torch.float64).clamp_min(1e-12).log()
     return ((1 - SPREAD) / count + SPREAD * drawn / drawn.sum()).tolist()

@@ -182,7 +182,7 @@ class Statistics(Block):
     data: DataConfig | list[DataConfig] | None = None
     samples: Positive = 1000
     batch_size: Positive = 16
-    seed: int = Field(default=0, strict=True)
+    seed: Seed = 0
     fisher: Literal["exact", "empirical"] = "exact"
     cache: str | None = None
     device: Device = "auto"

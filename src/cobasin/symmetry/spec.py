@@ -96,6 +96,7 @@ class Spec:
         unread: templates of tensors that files may carry and the class does not read. They move with what they
             read and write, so that the file stays right for the class that reads them.
         function_keys: the config keys that change the function at equal shapes.
+        version: of the declaration; elements say which one they were found for.
     """
 
     architecture: str

@@ -19,6 +19,9 @@ def inspect(model: Any) -> dict:
 
     ``dimension`` is that of the symmetry group as a manifold: the number of independent continuous directions
     in which the weights can move without changing the function (with the norms folded, where they can be).
+
+    Raises:
+        InputError: as `load`; for an architecture that is not declared, and tensors that do not fit its declaration.
     """
     typed = Typed.of(load(model))
     spec = typed.spec
