@@ -64,6 +64,10 @@ def evaluate(model: PreTrainedModel, batches: Iterable[Batch], task: str, metric
     - tokens: micro F1 of whole spans (Tjong Kim Sang and De Meulder, 2003), by seqeval, from labels in IOB2
     - language models: how often the most probable token is the right one
 
+    With ``from cobasin.data import DataConfig, batches, task_of`` and ``given = cobasin.load("model")``, a model of
+    Transformers is evaluated by ``evaluate(model, rows, task_of(given))`` on the rows
+    ``batches(given, DataConfig(path="test.jsonl"), samples=1000, batch_size=16, seed=0)``.
+
     Args:
         model: in evaluation mode.
         batches: rows with labels, such as `cobasin.data.batches` makes.
@@ -71,8 +75,8 @@ def evaluate(model: PreTrainedModel, batches: Iterable[Batch], task: str, metric
         metric: one of `OTHER_METRICS` of the task in place of its usual one.
 
     Raises:
-        InputError: the task has no loss or another metric, the rows have no labels, none of which counts, or seqeval
-            or scikit-learn is missing.
+        InputError: the task has no loss or another metric, the rows have no labels, or none that counts, or seqeval or
+            scikit-learn is missing.
     """
     check_metric(model.config, task, metric)
     loss, count = 0.0, 0
