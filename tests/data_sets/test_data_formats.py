@@ -13,6 +13,7 @@ from PIL import Image
 from pydantic import ValidationError
 
 from cobasin.data import DataConfig, rows_of
+from cobasin.data.rows import Numeral
 
 ROWS = [
     {"text": "a, tiny\tone", "label": "0"},
@@ -324,6 +325,23 @@ def test_datasets_saved_parquet_and_folders(tmp_path, monkeypatch):
     (tmp_path / "folder").mkdir()
     jsonl(tmp_path / "folder" / "train.jsonl", *ROWS)
     assert list(rows(tmp_path / "folder", format="datasets")) == list(rows(tmp_path / "folder"))
+
+
+def test_names_of_classes_that_are_numbers_but_not_their_places(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    for names, expected in ((["1", "2"], Numeral), (["0", "1"], str)):
+        features = datasets.Features(
+            {"label": datasets.ClassLabel(names=names), "tags": datasets.List(datasets.ClassLabel(names=names))}
+        )
+        datasets.Dataset.from_dict({"label": [1], "tags": [[0]]}, features).to_parquet(tmp_path / "a.parquet")
+        row = rows(tmp_path / "a.parquet")[0]
+        assert row == {"label": names[1], "tags": [names[0]]}
+        assert [type(row["label"]), type(row["tags"][0])] == [expected, expected]
+    for number in range(11):
+        picture(tmp_path / "from0" / f"{number}" / "x.png", number)
+        picture(tmp_path / "from1" / f"{number + 1:03}" / "x.png", number)
+    assert {type(row["label"]) for row in rows(tmp_path / "from0")} == {str}
+    assert {type(row["label"]) for row in rows(tmp_path / "from1")} == {Numeral}
 
 
 def test_no_code_of_a_data_set_is_run(tmp_path):

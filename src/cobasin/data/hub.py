@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cobasin.data.config import ROLES, DataConfig
-from cobasin.data.rows import Rows
+from cobasin.data.rows import Rows, class_names
 from cobasin.errors import InputError, one_line
 from cobasin.paths import expanded
 
@@ -50,7 +50,8 @@ def _converter(feature: Any) -> Callable[[Any], Any]:
     if _kind(feature) == "Image":
         return lambda image: image and (image["bytes"] or Path(image["path"]))
     if _kind(feature) == "ClassLabel":
-        return lambda label: None if label is None or label < 0 else feature.int2str(label)
+        names = class_names(feature.names)
+        return lambda label: None if label is None or label < 0 else names[label]
     if _kind(feature) in ("List", "LargeList", "Sequence"):
         one = _converter(feature.feature)
         return lambda values: values and [one(value) for value in values]

@@ -19,6 +19,15 @@ from cobasin.errors import InputError, shown
 Columns = Mapping[Role, str | int | None]
 
 
+class Numeral(str):
+    """The name of a class that is a number other than the class's place, and so no index."""
+
+
+def class_names(names: Sequence[str]) -> list[str]:
+    """The names of a data set's classes, in the order of their places; those that are no indices marked."""
+    return [Numeral(name) if name.isdecimal() and int(name) != place else name for place, name in enumerate(names)]
+
+
 class Rows(ABC):
     """A data set as a sequence of rows by role.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from cobasin.checkpoints.checkpoint import Checkpoint
+from cobasin.data.rows import Numeral
 from cobasin.errors import InputError, shown
 
 Task = Literal[
@@ -35,6 +36,7 @@ _ENDINGS: dict[str, Task] = {
     "ForMaskedLM": "masked_lm",
     "ForConditionalGeneration": "seq2seq_lm",
 }
+IGNORED = -100  # what the losses of transformers leave out
 LABELS_LISTED = 30
 DIGITS = 9  # of an index
 
@@ -118,6 +120,12 @@ class Labels:
         if isinstance(label, str):
             if label in self.ids:
                 return self._named(label, where)
+            if isinstance(label, Numeral):
+                raise InputError(
+                    f"{where}: class {shown(str(label))} of the data set is a number, but not its place among the "
+                    "classes, and none of the model's labels; say under 'labels' which label of the model every class "
+                    f"is (labels: {{{str(label)!r}: NAME OR INDEX, ...}})"
+                )
             if label.isdecimal() and len(label) <= DIGITS:  # of a text file
                 label = int(label)
         if isinstance(label, (int, np.integer)) and 0 <= label < self.count:
@@ -133,6 +141,16 @@ class Labels:
             f"{where}: label {said} is none of the model's ({names}) and no index below {self.count}; say "
             "under 'labels' which one it is, or, where no labels are needed, leave them out (columns: {label: null})"
         )
+
+    def of_tags(self, tags: Sequence[Any], where: str) -> list[int]:
+        """The class indices of a text's tags, -100 where nothing is predicted.
+
+        Tags in IOB1, where ``B-`` is only between spans of one type, are brought to IOB2 before they are renamed: types
+        may become one. Models without ``B-`` know no other tags, and theirs stay.
+        """
+        if any(name.startswith("B-") for name in self.ids) and all(isinstance(t, str) or t == IGNORED for t in tags):
+            tags = _in_iob2(tags)
+        return [IGNORED if tag == IGNORED else self.index(tag, where) for tag in tags]
 
     def _named(self, label: str, where: str) -> int:
         said = self.ids[label]
@@ -192,6 +210,16 @@ class Labels:
                 index, on = self.index(label, where), float(score(value, f"{where}, {label}") > self.threshold)
                 vector[index] = on if math.isnan(vector[index]) else max(on, vector[index])
         return vector
+
+
+def _in_iob2(tags: Sequence[Any]) -> list[Any]:
+    """``I-X`` that begins a span as ``B-X``: behind another type, ``O``, or nothing."""
+    made, before = [], "O"
+    for tag in tags:
+        begins = isinstance(tag, str) and tag.startswith("I-") and tag[2:] != before[2:]
+        made.append(f"B-{tag[2:]}" if begins else tag)
+        before = tag if isinstance(tag, str) else before  # -100: a further token of a word
+    return made
 
 
 def score(value: Any, where: str) -> float:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cobasin.data import Batch
-from cobasin.data.examples import IGNORED
+from cobasin.data.tasks import IGNORED
 from cobasin.errors import InputError
 from cobasin.statistics.likelihood import loss_of
 
