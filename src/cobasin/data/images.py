@@ -26,7 +26,8 @@ class ImageInputs:
     """Examples to ``pixel_values`` [rows, channels, height, width].
 
     Integer pixels are brought to [0, 1], cropped and normalised as the data's config says, or else put through
-    the image processor in the model's folder. Floating ones are not scaled, and may go without either.
+    the image processor in the model's folder. Floating ones are not scaled, and may go without either; to be
+    normalised, they have to be in [0, 1].
 
     Args:
         sizes: the model's ``image_size`` and ``num_channels``.
@@ -66,6 +67,12 @@ class ImageInputs:
     def _pixels(self, image: np.ndarray | Path | bytes, where: str) -> Tensor:
         array = image if isinstance(image, np.ndarray) else self._decoded(image, where)
         integer = array.dtype == np.uint8
+        normalised = self.processor is not None or self.mean is not None
+        if not integer and normalised and ((array < 0) | (array > 1)).any():
+            raise InputError(
+                f"{where}: image has pixels from {array.min():.4g} to {array.max():.4g}; expected floats from 0 to 1, "
+                "or whole numbers (uint8) from 0 to 255, as they are normalised"
+            )
         if self.processor is not None:
             options = {} if integer else {"do_rescale": False}
             try:
