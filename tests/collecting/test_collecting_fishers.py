@@ -11,6 +11,7 @@ import tiny_models
 from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.running import instantiate
 from cobasin.checkpoints.typed import Typed
+from cobasin.data import Batch
 from cobasin.errors import InputError
 from cobasin.statistics.fishers import Fishers
 from families import SMALL
@@ -286,3 +287,10 @@ def test_a_row_that_overflows():
     rows[2]["input_ids"] = torch.tensor([5, 7])
     with pytest.raises(InputError, match="log-likelihood of row 13 of the data is nan"):
         sums.add(batch(rows).inputs, None, 10)
+
+
+def test_labels_none_of_which_counts_have_no_fisher_information():
+    checkpoint = bert("TokenClassification")
+    rows = [{"input_ids": torch.tensor([[3, 4]]), "labels": torch.full((1, 2), -100)}]
+    with pytest.raises(InputError, match="the Fisher information is 0 in every parameter: no label of the data counts"):
+        fishers(checkpoint, "tokens", [Batch({"input_ids": row["input_ids"]}, row["labels"]) for row in rows], False)

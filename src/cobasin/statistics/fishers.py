@@ -89,7 +89,15 @@ class Fishers:
 
         Transformers takes it from the model's names and layouts to those of the file as it does with the weights:
         what it does to them is to move entries.
+
+        Raises:
+            InputError: all of it is zero.
         """
+        if not any(total.any() for total in self.sums.values()):
+            raise InputError(
+                f"{self.typed.checkpoint.label}: the Fisher information is 0 in every parameter: no label of the data "
+                "counts (-100 and NaN do not)"
+            )
         for name, parameter in self.parameters.items():
             parameter.data = self.sums[name].div_(rows)
         return {name: one.clone() for name, one in by_spec_name(self.model, self.typed).items()}
