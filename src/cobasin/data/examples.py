@@ -55,7 +55,7 @@ class Examples:
         self.vocabulary = reads.get("input_ids", {}).get("vocab_size", 0)
         self.channels = reads.get("pixel_values", {}).get("num_channels")
         self.decodes = "decoder_input_ids" in reads
-        self.labels = Labels.of(checkpoint, data.labels, data.threshold)
+        self.labels = Labels.of(checkpoint, data.labels, data.threshold, _TARGET.get(task, "label"))
         self.annotated = None
         if data.annotated is not None:
             self.annotated = {self.labels.index(name, "'annotated'") for name in data.annotated}
@@ -69,20 +69,24 @@ class Examples:
         if "pixel_values" in reads:
             self.roles.append("image")
         self.target_is_text = isinstance(first.get("label"), str)
-        wanted: Role | None = "label" if self.decodes else _TARGET.get(task)
-        self.target: Role | None = wanted
+        self.wanted: Role | None = "label" if self.decodes else _TARGET.get(task)
+        self.target: Role | None = self.wanted
         untagged = task == "tokens" and "text" in self.roles
         if not self.decodes and (self.target not in first or untagged):
             self.target = None
         if self.target:
             self.roles.append(self.target)
         read: list[Role] = ["text_b"] if "text" in self.roles else []
-        if wanted and not untagged:
-            read.append(wanted)
+        if self.wanted and not untagged:
+            read.append(self.wanted)
         self.absent: list[Role] = [role for role in read if role not in first]
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def unlabelled(self) -> InputError:
+        """That the first row has no column of what is predicted."""
+        return self.rows.missing(0, self.wanted or "label")
 
     def __getitem__(self, index: int) -> Example:
         row, where = self.rows[index], self.rows.where(index)

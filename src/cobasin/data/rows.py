@@ -100,8 +100,13 @@ class MemoryRows(Rows):
 
     def __init__(self, records: Sequence[Mapping[Any, Any]], label: str = "rows", columns: Columns | None = None):
         super().__init__(label, columns or {})
-        if not hasattr(records, "__getitem__"):
-            raise InputError(f"data: {shown(records)}: expected a path, keys and values, or rows")
+        sequence = hasattr(records, "__getitem__") and hasattr(records, "__len__")
+        if not sequence or hasattr(records, "iloc"):
+            what = " ".join(shown(records).split())
+            raise InputError(
+                f"data: {what}: expected a path, keys and values, or a list of rows (of a DataFrame: "
+                "to_dict('records'))"
+            )
         self.records = records
 
     def __len__(self) -> int:
