@@ -278,6 +278,7 @@ def test_a_folder_of_files_is_told_apart_by_split(tmp_path):
     assert len(rows(tmp_path, split="dev")) == 1
     assert "Say 'split', one of dev, train" in refusal(rows, tmp_path)
     assert "0 files of the split 'test'" in refusal(rows, tmp_path, split="test")
+    assert refusal(rows, tmp_path, split="dev[1:]").endswith("slices such as train[10:] are for data sets of the hub")
     (tmp_path / "dev.csv").write_text("text\nx\n")
     assert "2 files of the split 'dev'" in refusal(rows, tmp_path, split="dev")
 
@@ -320,6 +321,9 @@ def test_datasets_saved_parquet_and_folders(tmp_path, monkeypatch):
     other = rows(tmp_path / "other", columns={"text": "sentence"})
     assert len(other) == 2
     assert "no column 'sentence' (there are: idx); say which one it is under 'columns'" in refusal(lambda: other[0])
+    hint = "slices such as train[10:] are for data sets of the hub"
+    for path in ("one", "both", "a.parquet"):
+        assert refusal(rows, tmp_path / path, split="train[1:]").endswith(hint)
     assert "no split 'dev' (there are: train, test)" in refusal(rows, tmp_path / "both", split="dev")
     assert "leave out 'split'" in refusal(rows, tmp_path / "one", split="dev")
     (tmp_path / "folder").mkdir()
@@ -379,6 +383,10 @@ def test_without_datasets_or_network(monkeypatch):
         ("a.npz", "no zip", {}, "cannot be read as npz"),
         ("a.data", "x", {}, "say the 'format'"),
         ("a.txt", "x", {"split": "train"}, "is one file, without a split"),
+        ("a.txt", "x", {"split": "train[10:]"}, "'train[10:]'; slices such as train[10:] are for data sets of the hub"),
+        ("a.jsonl.gz", "x", {}, "a.jsonl.gz: is compressed; decompress it first"),
+        ("a.jsonl.gz", "x", {"format": "jsonl"}, "a.jsonl.gz: is compressed; decompress it first"),
+        ("a.yml", "path: x", {}, "a.yml: YAML is no data; give the keys that it has (path, columns, ...) in its place"),
         ("a.txt", "x", {"name": "main"}, "'name' is for data sets of the hub"),
         ("a.txt", "x", {"format": "datasets"}, ".parquet or .arrow"),
         ("a.parquet", "x", {}, "datasets cannot load it: Parquet"),

@@ -73,6 +73,17 @@ def test_the_processor_of_the_folder(tmp_path):
     assert "preprocessor_config.json: cannot be used" in refusal(first, vit(tmp_path), data)
 
 
+def test_a_crop_alone_goes_before_the_processor(tmp_path):
+    T.ViTImageProcessorPil(size={"height": 8, "width": 8}, image_mean=[0.5] * 3, image_std=[0.25] * 3).save_pretrained(
+        tmp_path
+    )
+    path = npz(tmp_path)
+    own = DataConfig(path=path, mean=[0.5], std=[0.25], crop=8)
+    found = batches(vit(tmp_path), DataConfig(path=path, crop=8), samples=None, batch_size=9, seed=0)
+    assert torch.allclose(next(iter(found)).inputs["pixel_values"], first(vit(), own).inputs["pixel_values"], atol=1e-6)
+    assert found.digest != batches(vit(tmp_path), DataConfig(path=path), samples=None, batch_size=9, seed=0).digest
+
+
 def test_pixels_that_the_processor_cannot_take(tmp_path):
     """It is made for three channels."""
     T.ViTImageProcessorPil(size={"height": 8, "width": 8}).save_pretrained(tmp_path)

@@ -52,6 +52,8 @@ def test_a_label_by_name_index_or_new_name():
     labels = Labels.of(bert(**EMOTIONS), {"rage": "anger", 7: "fear", "happy": 0, "worse": "angst"})
     given = {"joy": 0, "2": 2, 1: 1, np.uint8(2): 2, np.str_("fear"): 2, "rage": 1, 7: 2, "7": 2, "happy": 0}
     assert {value: labels.index(value, "x") for value in given} == given
+    assert "(columns: {label: null})" in refusal(labels.index, "love", "x")
+    assert "(columns: {tags: null})" in refusal(Labels.of(bert(**EMOTIONS), {}, role="tags").index, "love", "x")
     for bad in ("Joy", "3", 3, -1, 0.0, None, "", "1.0", ["joy"], "9" * 5000, np.array([0, 1, 0])):
         line = refusal(labels.index, bad, "here")
         assert "here: label" in line

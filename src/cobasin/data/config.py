@@ -78,6 +78,8 @@ class DataConfig(BaseModel):
     @classmethod
     def _quoted(cls, given: Any, info: ValidationInfo) -> Any:
         """Names that YAML reads as booleans would pass for the numbers 0 and 1."""
+        if isinstance(given, Mapping) and info.field_name == "labels":  # 1.0 would become the whole number
+            given = {str(name) if isinstance(name, float) else name: label for name, label in given.items()}
         names = [*given] if isinstance(given, (Mapping, list, tuple)) else []
         if isinstance(given, Mapping) and info.field_name != "where":  # whose values may be booleans
             names += given.values()

@@ -41,6 +41,11 @@ class DatasetRows(Rows):
         return {name: self._convert[name](value) for name, value in self.dataset[index].items()}
 
 
+def sliced(split: str | None) -> str:
+    """The end of a message about a split that is not there, where a slice of one is asked for."""
+    return "; slices such as train[10:] are for data sets of the hub" if split and "[" in split else ""
+
+
 def _kind(feature: Any) -> str:
     return type(feature).__name__
 
@@ -83,8 +88,12 @@ def _open(data: DataConfig) -> Any:
     if isinstance(found, datasets.DatasetDict):
         split = data.split or "train"
         if split not in found:
-            raise InputError(f"{data.path}: no split {split!r} (there are: {', '.join(map(str, found))})")
+            raise InputError(
+                f"{data.path}: no split {split!r} (there are: {', '.join(map(str, found))}){sliced(split)}"
+            )
         found = found[split]
     elif data.split not in (None, str(found.split)):
-        raise InputError(f"{data.path}: no split {data.split!r}, it is a single one; leave out 'split'")
+        raise InputError(
+            f"{data.path}: no split {data.split!r}, it is a single one; leave out 'split'{sliced(data.split)}"
+        )
     return found

@@ -79,6 +79,7 @@ class Labels:
         count: number of classes.
         renamed: what the data set says to what the model says (name or index).
         threshold: the score above which a label is on.
+        role: that labels of this kind have in a row.
     """
 
     ids: Mapping[str, Any]
@@ -86,16 +87,23 @@ class Labels:
     count: int
     renamed: Mapping[str, str | int]
     threshold: float = 0.0
+    role: str = "label"
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint, renamed: Mapping[str | int, str | int], threshold: float = 0.0) -> Labels:
+    def of(
+        cls,
+        checkpoint: Checkpoint,
+        renamed: Mapping[str | int, str | int],
+        threshold: float = 0.0,
+        role: str = "label",
+    ) -> Labels:
         """The labels that a config names."""
         config = checkpoint.config
         names = {int(index): str(name) for index, name in (config.id2label or {}).items()}
         ids: dict[str, Any] = {name: index for index, name in names.items()}
         ids |= {str(name): index for name, index in (config.label2id or {}).items()}
         count = config.num_labels or 0
-        return cls(ids, names, count, {str(old): new for old, new in renamed.items()}, threshold)
+        return cls(ids, names, count, {str(old): new for old, new in renamed.items()}, threshold, role)
 
     @cached_property
     def numbered(self) -> bool:
@@ -139,7 +147,8 @@ class Labels:
         said = shown(value) if str(label) == str(value) else f"{shown(value)}, renamed {shown(label)},"
         raise InputError(
             f"{where}: label {said} is none of the model's ({names}) and no index below {self.count}; say "
-            "under 'labels' which one it is, or, where no labels are needed, leave them out (columns: {label: null})"
+            f"under 'labels' which one it is, or, where no labels are needed, leave them out "
+            f"(columns: {{{self.role}: null}})"
         )
 
     def of_tags(self, tags: Sequence[Any], where: str) -> list[int]:
