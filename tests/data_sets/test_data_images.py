@@ -46,10 +46,13 @@ def test_floats_are_taken_as_they_are(tmp_path):
 def test_floats_that_are_not_from_0_to_1_are_not_normalised(tmp_path, images):
     path = npz(tmp_path, images[:, :8, :8])
     said = f"a.npz[0]: image has pixels from {images[0, :8, :8].min():.4g} to {images[0, :8, :8].max():.4g}; expected "
-    said += "floats from 0 to 1, or whole numbers (uint8) from 0 to 255, as they are normalised"
+    said += "floats from 0 to 1, or whole numbers (uint8) from 0 to 255, as they are normalised; of "
+    said += "pixels that are normalised already, say mean: [0] and std: [1]"
     assert said in refusal(first, vit(), DataConfig(path=path, mean=[0.5], std=[0.5]))
     T.ViTImageProcessorPil(size={"height": 8, "width": 8}, do_normalize=False).save_pretrained(tmp_path)
     assert said in refusal(first, vit(tmp_path), DataConfig(path=path))
+    made = first(vit(tmp_path), DataConfig(path=path, mean=[0], std=[1])).inputs["pixel_values"]
+    assert np.allclose(made, images[:, :8, :8].transpose(0, 3, 1, 2))
 
 
 def test_integers_need_to_be_normalised(tmp_path):

@@ -70,11 +70,12 @@ class ImageInputs:
         array = image if isinstance(image, np.ndarray) else self._decoded(image, where)
         array = self._cropped(array, where)
         integer = array.dtype == np.uint8
-        normalised = self.processor is not None or self.mean is not None
-        if not integer and normalised and ((array < 0) | (array > 1)).any():
+        as_they_are = self.processor is None and {*(self.mean or (0,))} == {0} and {*(self.std or (1,))} == {1}
+        if not integer and not as_they_are and ((array < 0) | (array > 1)).any():
             raise InputError(
                 f"{where}: image has pixels from {array.min():.4g} to {array.max():.4g}; expected floats from 0 to 1, "
-                "or whole numbers (uint8) from 0 to 255, as they are normalised"
+                "or whole numbers (uint8) from 0 to 255, as they are normalised; of pixels that are normalised "
+                "already, say mean: [0] and std: [1]"
             )
         if self.processor is not None:
             options = {} if integer else {"do_rescale": False}
