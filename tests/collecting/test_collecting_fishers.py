@@ -271,7 +271,7 @@ def test_models_without_a_likelihood():
 def test_data_without_labels():
     checkpoint = bert("SequenceClassification", num_labels=3)
     batches = PlainBatches(text_rows(2, 40), 2)
-    with pytest.raises(InputError, match="labels of the data, and it has none"):
+    with pytest.raises(InputError, match="labels of the data: it has none"):
         fishers(checkpoint, "classification", batches, sampled=False)
     assert fishers(checkpoint, "classification", batches, sampled=True)["classifier.bias"].sum() > 0
     unlabelled = fishers(bert("TokenClassification", num_labels=3), "tokens", batches, sampled=True)

@@ -51,10 +51,14 @@ class Batches:
             places = self._order[number * self.size : (number + 1) * self.size]
             yield self._encoder([self._examples[place] for place in places], number)
 
-    def check_labelled(self) -> None:
-        """Raise InputError for rows without labels."""
-        if next(iter(self)).labels is None:
-            raise InputError(f"the rows have no labels, without which there is no loss: {self._examples.unlabelled()}")
+    @property
+    def labelled(self) -> bool:
+        """Whether the rows have labels."""
+        return next(iter(self)).labels is not None
+
+    def unlabelled(self) -> InputError:
+        """That the first row has no column of what is predicted."""
+        return self._examples.unlabelled()
 
     def skip(self, count: int) -> Batches:
         """The same without the first `count` batches."""

@@ -130,9 +130,7 @@ class Search:
         if learns and inputs.count < 2:
             raise InputError("learning holds some inputs out: 1 is too few; give more, or take method activations")
         if self.loss == "labels" and not inputs.labelled:
-            none = f"a {typed[0].spec.architecture} predicts none"
-            why = none if inputs.task == "features" else "the data has none"
-            raise InputError(f"loss labels: {why}; take loss parents, which needs none")
+            raise InputError(f"loss labels: {inputs.no_labels}; or take loss parents, which needs none")
         return Prepared(self, inputs, device)
 
 

@@ -87,7 +87,8 @@ def path_to_folder(a: str, b: str, out: Path, request: Request, overwrite: bool 
     device = device_of(request.device)
     rows = batches(first, data, samples=request.samples, batch_size=request.batch_size, seed=request.seed)
     rows = rows.by_length()
-    rows.check_labelled()  # better now than after the matching
+    if not rows.labelled:  # better now than after the matching
+        raise InputError(f"the rows have no labels, without which there is no loss: {rows.unlabelled()}")
     matched = _matched(models, request, path, f"matching {b} to {a}")
     ends = {"raw": Matched(models, [None] * len(models), 0, {}).ends, "matched": matched.ends}
     reports = [element.report for element in matched.elements if element is not None]
