@@ -202,6 +202,9 @@ def test_preprocessors_that_differ_are_noted(tmp_path):
     note = f"the preprocessors of {folders[0]} and {folders[1]} differ in image_mean: to the models, one picture is "
     note += "other pixel values, which nothing here makes up for"
     assert merge(folders, symmetry="none").notes == [note]
+    matched = merge(folders, symmetry="ffn")
+    assert matched.notes == []  # it is among those of the match
+    assert [element.report["notes"] for element in matched.matched.elements if element is not None] == [[note]]
     assert note in compare(*folders).notes
     for content in (json.dumps({**other, "image_mean": [0.5] * 3}), "no JSON", "[]"):
         (folders[1] / "preprocessor_config.json").write_text(content)

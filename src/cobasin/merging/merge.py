@@ -196,7 +196,7 @@ def merge_recipe(
     (owner, *_) = owning = owners(recipe)
     afterwards = Afterwards.of(recipe, typed, owner)
     notes = [*recipe.notes, *repeated(names, typed, recipe.base), *unmerged(names, typed, owner)]
-    notes += other_pixels([model.checkpoint for model in typed])
+    notes += [] if matches(recipe, typed) else other_pixels([model.checkpoint for model in typed])  # a match notes it
     if recipe.method.couple is not None:
         flow_of(typed[0])  # an architecture that it cannot follow is refused before models are matched
     report = progress or (lambda *_: None)
