@@ -187,7 +187,7 @@ def test_options_that_are_refused(tmp_path, berts, rows, options, text):
         ({"heal": 0}, "heal.steps: 0: "),
         ({"heal": {"steps": 3, "rate": 0}}, "heal.rate: 0: "),
         ({"heal": {"steps": 3, "loss": "labels"}}, "heal.loss labels needs data with labels"),
-        ({"heal": {"steps": 3, "loss": "labels", "data": "{unlabelled}"}}, "loss labels, but the data has none"),
+        ({"heal": {"steps": 3, "loss": "labels", "data": "{unlabelled}"}}, "loss labels, but the data has none: "),
         ({"repair": {"seed": 1}, "heal": {"steps": 3, "seed": 2}}, "repair.seed and heal.seed differ"),
     ],
 )

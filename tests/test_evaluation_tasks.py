@@ -29,7 +29,7 @@ TINY = {
 class Given:
     """A model whose outputs are its inputs."""
 
-    device, dtype = torch.device("cpu"), torch.float32
+    device, dtype, training = torch.device("cpu"), torch.float32, False
 
     def __init__(self, *labels):
         self.config = T.BertConfig(id2label=dict(enumerate(labels)), num_labels=len(labels))
@@ -214,6 +214,9 @@ def test_refusals(monkeypatch):
     nothing = given(([[1.0, 0.0]], [-100]))
     assert "no label that counts" in refusal(Given("a", "b"), nothing, "classification")
     assert "no label that counts" in refusal(Given("a", "b"), [], "classification")
+    training = Given("a", "b")
+    training.training = True
+    assert "the model is in training mode" in refusal(training, data, "classification")
     assert "label 'LABEL_1' is not in IOB2" in refusal(Given("O", "LABEL_1"), data, "tokens")
     assert "no Pearson r of classification; expected accuracy or macro F1 or Matthews correlation" in refusal(
         Given("a", "b"), data, "classification", "Pearson r"

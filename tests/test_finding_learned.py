@@ -244,7 +244,11 @@ def test_a_merge_of_moved_models():
     [
         (VIT, {"loss": "truth"}, "loss 'truth' is unknown; expected one of parents, labels"),
         (VIT, {"loss": "labels"}, "inputs that are made up have no labels"),
-        (VIT, {"loss": "labels", "data": "unlabelled"}, "the data has none; take loss parents"),
+        (
+            VIT,
+            {"loss": "labels", "data": "unlabelled"},
+            "none: rows.0.: no column .label. .there are: image.; say .*; or take loss parents",
+        ),
         (BASE, {"loss": "labels", "data": [{"input_ids": [5, 6, 7]}] * 8}, "a BertModel predicts none"),
         (VIT, {"method": "activations", "loss": "labels"}, "method activations learns nothing"),
         (VIT, {"symmetry": "ffn"}, "symmetry 'ffn' frees only orders here"),

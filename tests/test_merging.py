@@ -1,5 +1,6 @@
 """Merging from Python and by recipes: every method, matched and not, and the order in which models are given."""
 
+import json
 from itertools import permutations
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import torch
 
 from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.writer import save
+from cobasin.comparing.compare import compare
 from cobasin.errors import InputError
 from cobasin.finding.applying import transform
 from cobasin.finding.match import match
@@ -189,6 +191,24 @@ def test_further_modules_that_differ_are_noted(tmp_path):
     assert merge(folders, symmetry="none").notes == [note]
     (folders[1] / "2_Dense/model.safetensors").write_text("a")
     assert merge(folders, symmetry="none").notes == []
+
+
+def test_preprocessors_that_differ_are_noted(tmp_path):
+    folders = saved(tmp_path, "vit/ViTForImageClassification", 2)
+    settings = {"size": 8, "image_mean": [0.5] * 3, "image_std": [0.5] * 3, "do_normalize": True}
+    other = {**settings, "size": {"height": 8, "width": 8}, "image_mean": [0.4] * 3, "feature_extractor_type": "x"}
+    for folder, content in zip(folders, (settings, other), strict=True):
+        (folder / "preprocessor_config.json").write_text(json.dumps(content))
+    note = f"the preprocessors of {folders[0]} and {folders[1]} differ in image_mean: to the models, one picture is "
+    note += "other pixel values, which nothing here makes up for"
+    assert merge(folders, symmetry="none").notes == [note]
+    matched = merge(folders, symmetry="ffn")
+    assert matched.notes == []  # it is among those of the match
+    assert [element.report["notes"] for element in matched.matched.elements if element is not None] == [[note]]
+    assert note in compare(*folders).notes
+    for content in (json.dumps({**other, "image_mean": [0.5] * 3}), "no JSON", "[]"):
+        (folders[1] / "preprocessor_config.json").write_text(content)
+        assert merge(folders, symmetry="none").notes == []
 
 
 def test_experts_are_fused_one_by_one_where_nothing_moves_them(monkeypatch):

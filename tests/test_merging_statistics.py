@@ -198,7 +198,7 @@ def test_experts_have_fisher_information_of_their_own(tmp_path):
         ("regmean", {"device": "cuda:77"}, "device 'cuda:77' cannot be used here"),
         ("regmean", {"device": "gpu"}, "statistics.device"),
         ("fisher", {"fisher": "true"}, "statistics.fisher"),
-        ("fisher", {"fisher": "empirical", "data": {"path": "bare.jsonl"}}, "taken at the labels of the data"),
+        ("fisher", {"fisher": "empirical", "data": {"path": "bare.jsonl"}}, "bare.jsonl: line 1: no column 'label'"),
         ("fisher", {"data": {"path": "empty.jsonl"}}, "empty.jsonl: is empty"),
         ("fisher", {"data": {"path": "bad.jsonl"}}, "bad.jsonl: line 3: token id 99 is outside the vocabulary of 40"),
         ("fisher", {"data": {"path": "damaged.jsonl"}}, "damaged.jsonl: line 2"),

@@ -45,6 +45,10 @@ def test_a_convex_loss_has_no_barrier():
     assert path.midpoint == (0.0, 0.0)
 
 
+def test_the_device_may_be_left_to_accelerate():
+    assert loss_path(classifier(0.0), classifier(0.0), lambda m: (0.0, 0.0), points=3, device="auto").loss == [0.0] * 3
+
+
 def test_barrier_is_measured_from_the_line_between_the_ends():
     # loss 1 - x² + x on [-1, 1]: ends -1 and 1, the line between them is x, so the barrier is 1, at the
     # middle.

@@ -305,7 +305,11 @@ def test_data_that_cannot_be(pair):
 
     assert "unknown key 'pathh'" in line(f"pathh: {data}")
     assert "path" in line("split: test")
-    assert "the rows have no labels" in line(json.dumps({"input_ids": [5, 6, 7]}), "unlabelled.jsonl")
+    assert (
+        "the rows have no labels, without which there is no loss: "
+        f"{data.with_name('unlabelled.jsonl')}: line 1: no column 'label' (there are: input_ids); say which one it is"
+    ) in line(json.dumps({"input_ids": [5, 6, 7]}), "unlabelled.jsonl")
+    assert "holds a list; expected keys like path: and columns:" in line("[a.jsonl]", "list.YML")
     assert "label 7 is none of the model's" in line(json.dumps({"input_ids": [5, 6], "label": 7}), "wrong.jsonl")
 
 

@@ -4,14 +4,18 @@ import json
 from pathlib import PurePath
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+from datasets import Dataset
 
 import cobasin
+from cobasin.data import batches
 from cobasin.errors import InputError
 from tiny_models import checkpoint, model
 
 CASE = "llama-gqa/LlamaForCausalLM"
+ROWS = [{"input_ids": [1, 2, 3]}]
 
 
 def sparse():
@@ -36,6 +40,21 @@ def sparse():
         (lambda a, b: cobasin.match(a, b, method="activations", samples=10**12), "at most 1,000,000 inputs are made"),
         (lambda a, b: cobasin.match(a, b, method="learned", seed=-1), "seed -1: expected a whole number from 0 to"),
         (lambda a, b: cobasin.match(a, b, method="activations", data=5), "data: 5: expected a path, keys"),
+        (
+            lambda a, b: cobasin.match(a, b, method="activations", data=pd.DataFrame({"text": ["x"]})),
+            "expected a path, keys and values, or a list of rows .of a DataFrame: to_dict",
+        ),
+        (
+            lambda a, b: cobasin.match(a, b, method="activations", data=Dataset.from_list(ROWS).to_iterable_dataset()),
+            "data: IterableDataset.*: expected a path, keys",
+        ),
+        (lambda a, b: cobasin.match(a, b, method="learned", orders="yes"), "orders 'yes': expected True or False"),
+        (lambda a, _: batches(a, ROWS, samples="5", batch_size=1, seed=0), "samples '5', seed 0: expected whole"),
+        (lambda a, _: batches(a, ROWS, samples=None, batch_size=1.5, seed=0), "batch_size 1.5, samples None, seed"),
+        (lambda *models: cobasin.merge(models, "fisher", statistics="a.jsonl"), "statistics 'a.jsonl': expected keys"),
+        (lambda a, b: cobasin.loss_path(a, b, None, points="5"), "'5' points on the path: expected an odd number"),
+        (lambda a, b: cobasin.loss_path(a, b, None, 3, device="nowhere"), "device 'nowhere' cannot be used here"),
+        (lambda a, b: cobasin.loss_plane([a, b, a], None, grid=3.5), "3.5 points a side of the plane: expected 3"),
         (lambda _, b: cobasin.merge("model-a"), "models: .model-a.: expected a list"),
         (lambda *_: cobasin.merge(None), "models: None: expected a list"),
         (lambda *models: cobasin.merge(models, None), "merge method None is unknown"),

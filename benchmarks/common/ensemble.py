@@ -21,6 +21,7 @@ class Ensemble:
     def __init__(self, models: Sequence[Any], task: str, known: Tensor | None = None):
         self.models, self.task, self.known = models, task, known
         self.config, self.device, self.dtype = models[0].config, models[0].device, models[0].dtype
+        self.training = any(model.training for model in models)
 
     def __call__(self, **inputs: Tensor) -> SimpleNamespace:
         """The logits of the mean."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -41,6 +42,11 @@ def one_line(error: BaseException) -> str:
 def shown(value: Any) -> str:
     """A value in a message, cut where it is long."""
     return _SHORT.repr(value)
+
+
+def whole(value: Any) -> TypeGuard[int]:
+    """Whether a value is a whole number, as Python and NumPy have them."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -11,6 +11,7 @@ import tiny_models
 from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.running import instantiate
 from cobasin.checkpoints.typed import Typed
+from cobasin.data import Batch
 from cobasin.errors import InputError
 from cobasin.statistics.fishers import Fishers
 from families import SMALL
@@ -270,7 +271,7 @@ def test_models_without_a_likelihood():
 def test_data_without_labels():
     checkpoint = bert("SequenceClassification", num_labels=3)
     batches = PlainBatches(text_rows(2, 40), 2)
-    with pytest.raises(InputError, match="labels of the data, and it has none"):
+    with pytest.raises(InputError, match="labels of the data: it has none"):
         fishers(checkpoint, "classification", batches, sampled=False)
     assert fishers(checkpoint, "classification", batches, sampled=True)["classifier.bias"].sum() > 0
     unlabelled = fishers(bert("TokenClassification", num_labels=3), "tokens", batches, sampled=True)
@@ -286,3 +287,10 @@ def test_a_row_that_overflows():
     rows[2]["input_ids"] = torch.tensor([5, 7])
     with pytest.raises(InputError, match="log-likelihood of row 13 of the data is nan"):
         sums.add(batch(rows).inputs, None, 10)
+
+
+def test_labels_none_of_which_counts_have_no_fisher_information():
+    checkpoint = bert("TokenClassification")
+    rows = [{"input_ids": torch.tensor([[3, 4]]), "labels": torch.full((1, 2), -100)}]
+    with pytest.raises(InputError, match="the Fisher information is 0 in every parameter: no label of the data counts"):
+        fishers(checkpoint, "tokens", [Batch({"input_ids": row["input_ids"]}, row["labels"]) for row in rows], False)

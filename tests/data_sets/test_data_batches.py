@@ -148,6 +148,24 @@ def test_the_tokenizer_counts(tmp_path):
     assert digest(bert(folder=tmp_path)) != copied
 
 
+@pytest.mark.parametrize(
+    ("model", "row", "role"),
+    [
+        (bert("ForTokenClassification"), {"tokens": ["a"], "tags": ["X"]}, "tags"),
+        (bert(problem_type="multi_label_classification"), {"text": "a", "labels": ["X"]}, "labels"),
+        (bert(), {"text": "a", "label": "X"}, "label"),
+    ],
+)
+def test_labels_that_are_not_needed_are_left_out_by_their_role(model, row, role):
+    assert f"leave them out (columns: {{{role}: null}})" in refusal(batches, model, [row], **ALL)
+
+
+def test_labels_that_are_numbers_with_a_point(tmp_path):
+    path = jsonl(tmp_path / "a.jsonl", {"text": "a", "label": 1.0}, {"text": "b", "label": 0.0})
+    for labels in ({0.0: 0, 1.0: 1}, {"0.0": 0, "1.0": 1}):
+        assert next(iter(batches(bert(), {"path": path, "labels": labels}, **ALL))).labels.tolist() == [1, 0]
+
+
 def test_images_count_and_how_they_are_normalised(tmp_path):
     images = np.zeros((2, 8, 8, 3), np.uint8)
     np.savez(tmp_path / "a.npz", image=images)

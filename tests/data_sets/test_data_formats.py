@@ -13,6 +13,7 @@ from PIL import Image
 from pydantic import ValidationError
 
 from cobasin.data import DataConfig, rows_of
+from cobasin.data.rows import Numeral
 
 ROWS = [
     {"text": "a, tiny\tone", "label": "0"},
@@ -277,6 +278,7 @@ def test_a_folder_of_files_is_told_apart_by_split(tmp_path):
     assert len(rows(tmp_path, split="dev")) == 1
     assert "Say 'split', one of dev, train" in refusal(rows, tmp_path)
     assert "0 files of the split 'test'" in refusal(rows, tmp_path, split="test")
+    assert refusal(rows, tmp_path, split="dev[1:]").endswith("slices such as train[10:] are for data sets of the hub")
     (tmp_path / "dev.csv").write_text("text\nx\n")
     assert "2 files of the split 'dev'" in refusal(rows, tmp_path, split="dev")
 
@@ -319,11 +321,31 @@ def test_datasets_saved_parquet_and_folders(tmp_path, monkeypatch):
     other = rows(tmp_path / "other", columns={"text": "sentence"})
     assert len(other) == 2
     assert "no column 'sentence' (there are: idx); say which one it is under 'columns'" in refusal(lambda: other[0])
+    hint = "slices such as train[10:] are for data sets of the hub"
+    for path in ("one", "both", "a.parquet"):
+        assert refusal(rows, tmp_path / path, split="train[1:]").endswith(hint)
     assert "no split 'dev' (there are: train, test)" in refusal(rows, tmp_path / "both", split="dev")
     assert "leave out 'split'" in refusal(rows, tmp_path / "one", split="dev")
     (tmp_path / "folder").mkdir()
     jsonl(tmp_path / "folder" / "train.jsonl", *ROWS)
     assert list(rows(tmp_path / "folder", format="datasets")) == list(rows(tmp_path / "folder"))
+
+
+def test_names_of_classes_that_are_numbers_but_not_their_places(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    for names, expected in ((["1", "2"], Numeral), (["0", "1"], str)):
+        features = datasets.Features(
+            {"label": datasets.ClassLabel(names=names), "tags": datasets.List(datasets.ClassLabel(names=names))}
+        )
+        datasets.Dataset.from_dict({"label": [1], "tags": [[0]]}, features).to_parquet(tmp_path / "a.parquet")
+        row = rows(tmp_path / "a.parquet")[0]
+        assert row == {"label": names[1], "tags": [names[0]]}
+        assert [type(row["label"]), type(row["tags"][0])] == [expected, expected]
+    for number in range(11):
+        picture(tmp_path / "from0" / f"{number}" / "x.png", number)
+        picture(tmp_path / "from1" / f"{number + 1:03}" / "x.png", number)
+    assert {type(row["label"]) for row in rows(tmp_path / "from0")} == {str}
+    assert {type(row["label"]) for row in rows(tmp_path / "from1")} == {Numeral}
 
 
 def test_no_code_of_a_data_set_is_run(tmp_path):
@@ -361,6 +383,10 @@ def test_without_datasets_or_network(monkeypatch):
         ("a.npz", "no zip", {}, "cannot be read as npz"),
         ("a.data", "x", {}, "say the 'format'"),
         ("a.txt", "x", {"split": "train"}, "is one file, without a split"),
+        ("a.txt", "x", {"split": "train[10:]"}, "'train[10:]'; slices such as train[10:] are for data sets of the hub"),
+        ("a.jsonl.gz", "x", {}, "a.jsonl.gz: is compressed; decompress it first"),
+        ("a.jsonl.gz", "x", {"format": "jsonl"}, "a.jsonl.gz: is compressed; decompress it first"),
+        ("a.yml", "path: x", {}, "a.yml: YAML is no data; give the keys that it has (path, columns, ...) in its place"),
         ("a.txt", "x", {"name": "main"}, "'name' is for data sets of the hub"),
         ("a.txt", "x", {"format": "datasets"}, ".parquet or .arrow"),
         ("a.parquet", "x", {}, "datasets cannot load it: Parquet"),
@@ -394,6 +420,9 @@ def test_settings_are_checked():
         {"fromat": "csv"},
         {"mean": [0.5]},
         {"mean": [0.5], "std": [0.0]},
+        {"mean": [125, 122, 113], "std": [63, 62, 66]},
+        {"mean": [0.5], "std": [64]},
+        {"mean": [-0.1], "std": [0.2]},
         {"block": 1},
         {"threshold": float("nan")},
     ):

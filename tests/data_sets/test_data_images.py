@@ -42,6 +42,19 @@ def test_floats_are_taken_as_they_are(tmp_path):
     assert np.array_equal(made.inputs["pixel_values"], images.transpose(0, 3, 1, 2))
 
 
+@pytest.mark.parametrize("images", [PIXELS.astype(np.float32), PIXELS / 127.5 - 1])
+def test_floats_that_are_not_from_0_to_1_are_not_normalised(tmp_path, images):
+    path = npz(tmp_path, images[:, :8, :8])
+    said = f"a.npz[0]: image has pixels from {images[0, :8, :8].min():.4g} to {images[0, :8, :8].max():.4g}; expected "
+    said += "floats from 0 to 1, or whole numbers (uint8) from 0 to 255, as they are normalised; of "
+    said += "pixels that are normalised already, say mean: [0] and std: [1]"
+    assert said in refusal(first, vit(), DataConfig(path=path, mean=[0.5], std=[0.5]))
+    T.ViTImageProcessorPil(size={"height": 8, "width": 8}, do_normalize=False).save_pretrained(tmp_path)
+    assert said in refusal(first, vit(tmp_path), DataConfig(path=path))
+    made = first(vit(tmp_path), DataConfig(path=path, mean=[0], std=[1])).inputs["pixel_values"]
+    assert np.allclose(made, images[:, :8, :8].transpose(0, 3, 1, 2))
+
+
 def test_integers_need_to_be_normalised(tmp_path):
     message = refusal(first, vit(), DataConfig(path=npz(tmp_path), crop=8))
     assert "has no preprocessor_config.json; say how its pixels were normalised under 'mean' and 'std'" in message
@@ -63,6 +76,17 @@ def test_the_processor_of_the_folder(tmp_path):
     assert "preprocessor_config.json: cannot be used" in refusal(first, vit(tmp_path), data)
 
 
+def test_a_crop_alone_goes_before_the_processor(tmp_path):
+    T.ViTImageProcessorPil(size={"height": 8, "width": 8}, image_mean=[0.5] * 3, image_std=[0.25] * 3).save_pretrained(
+        tmp_path
+    )
+    path = npz(tmp_path)
+    own = DataConfig(path=path, mean=[0.5], std=[0.25], crop=8)
+    found = batches(vit(tmp_path), DataConfig(path=path, crop=8), samples=None, batch_size=9, seed=0)
+    assert torch.allclose(next(iter(found)).inputs["pixel_values"], first(vit(), own).inputs["pixel_values"], atol=1e-6)
+    assert found.digest != batches(vit(tmp_path), DataConfig(path=path), samples=None, batch_size=9, seed=0).digest
+
+
 def test_pixels_that_the_processor_cannot_take(tmp_path):
     """It is made for three channels."""
     T.ViTImageProcessorPil(size={"height": 8, "width": 8}).save_pretrained(tmp_path)
@@ -73,14 +97,14 @@ def test_pixels_that_the_processor_cannot_take(tmp_path):
 
 @pytest.mark.parametrize(("channels", "mode"), [(1, "L"), (3, "RGB")])
 def test_files_are_converted_to_the_models_channels(tmp_path, channels, mode):
-    (tmp_path / "images" / "9").mkdir(parents=True)
+    (tmp_path / "images" / "0").mkdir(parents=True)
     picture = Image.fromarray(PIXELS[0, :8, :8])
-    picture.convert("P").save(tmp_path / "images" / "9" / "x.png")
+    picture.convert("P").save(tmp_path / "images" / "0" / "x.png")
     data = DataConfig(path=str(tmp_path / "images"), mean=[0], std=[1])
     batch = first(vit(num_channels=channels), data)
     expected = np.asarray(picture.convert("P").convert(mode)).reshape(8, 8, channels).transpose(2, 0, 1)
     assert np.allclose(batch.inputs["pixel_values"][0] * 255, expected, atol=1e-4)
-    assert batch.labels.tolist() == [9]
+    assert batch.labels.tolist() == [0]
     floats = vit(num_channels=channels)
     memory = first(floats, [{"image": np.asarray(picture.convert(mode)) / 255}]).inputs["pixel_values"]
     assert memory.shape == (1, channels, 8, 8)
@@ -97,15 +121,15 @@ def test_pictures_in_memory_are_converted_too(tmp_path):
 
 @pytest.mark.parametrize("orientation", range(10))
 def test_a_picture_is_turned_as_the_camera_was_held(tmp_path, orientation):
-    (tmp_path / "1").mkdir()
+    (tmp_path / "0").mkdir()
     picture, exif = Image.fromarray(PIXELS[0, :8, :8]), Image.Exif()
     exif[0x0112] = orientation
-    picture.save(tmp_path / "1" / "x.png", exif=exif)
+    picture.save(tmp_path / "0" / "x.png", exif=exif)
     found = first(vit(), DataConfig(path=str(tmp_path), mean=[0], std=[1])).inputs["pixel_values"][0]
-    expected = np.asarray(ImageOps.exif_transpose(Image.open(tmp_path / "1" / "x.png")))
+    expected = np.asarray(ImageOps.exif_transpose(Image.open(tmp_path / "0" / "x.png")))
     assert np.allclose(found, expected.transpose(2, 0, 1) / 255, atol=1e-6)
     assert np.array_equal(expected, PIXELS[0, :8, :8]) == (orientation in (0, 1, 9))
-    memory = Image.open(tmp_path / "1" / "x.png")
+    memory = Image.open(tmp_path / "0" / "x.png")
     T.ViTImageProcessorPil(size={"height": 8, "width": 8}, image_mean=[0] * 3, image_std=[1] * 3).save_pretrained(
         tmp_path
     )
@@ -113,8 +137,8 @@ def test_a_picture_is_turned_as_the_camera_was_held(tmp_path, orientation):
 
 
 def test_a_picture_whose_tags_are_damaged_is_taken_as_it_lies(monkeypatch, tmp_path):
-    (tmp_path / "1").mkdir()
-    Image.fromarray(PIXELS[0, :8, :8]).save(tmp_path / "1" / "x.png")
+    (tmp_path / "0").mkdir()
+    Image.fromarray(PIXELS[0, :8, :8]).save(tmp_path / "0" / "x.png")
 
     def damaged(_):
         raise struct.error("unpack requires a buffer of 4 bytes")
@@ -126,11 +150,11 @@ def test_a_picture_whose_tags_are_damaged_is_taken_as_it_lies(monkeypatch, tmp_p
 
 @pytest.mark.parametrize("dtype", [np.uint16, np.int32, np.float32])
 def test_a_picture_of_more_than_8_bits_is_refused(tmp_path, dtype):
-    (tmp_path / "1").mkdir()
+    (tmp_path / "0").mkdir()
     picture = Image.fromarray(PIXELS[0, :8, :8, 0].astype(dtype))
-    picture.save(tmp_path / "1" / "x.tiff")
+    picture.save(tmp_path / "0" / "x.tiff")
     line = refusal(first, vit(), DataConfig(path=str(tmp_path), mean=[0], std=[1]))
-    assert line.startswith(f"{tmp_path / '1' / 'x.tiff'}: the image has more than 8 bits a channel (mode ")
+    assert line.startswith(f"{tmp_path / '0' / 'x.tiff'}: the image has more than 8 bits a channel (mode ")
 
 
 def test_an_unreadable_picture_is_named_when_it_is_reached(tmp_path):
@@ -148,11 +172,11 @@ def test_an_unreadable_picture_is_named_when_it_is_reached(tmp_path):
 
 @pytest.mark.parametrize("make", [lambda path: path.symlink_to("nowhere.png"), lambda path: path.mkdir()])
 def test_a_picture_that_is_no_file_is_named(tmp_path, make):
-    (tmp_path / "1").mkdir()
-    make(tmp_path / "1" / "x.png")
+    (tmp_path / "0").mkdir()
+    make(tmp_path / "0" / "x.png")
     data = DataConfig(path=str(tmp_path), mean=[0], std=[1])
     for read in (lambda: first(vit(), data), lambda: rows_of(data).digest):
-        assert refusal(read).startswith(f"{tmp_path / '1' / 'x.png'}: cannot be read: ")
+        assert refusal(read).startswith(f"{tmp_path / '0' / 'x.png'}: cannot be read: ")
 
 
 def test_images_that_have_a_value_in_another_array(tmp_path):

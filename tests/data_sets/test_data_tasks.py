@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 import tiny_models
 from cobasin.data import DataConfig, task_of
+from cobasin.data.rows import Numeral
 from cobasin.data.tasks import Labels, score
 
 EMOTIONS = named("joy", "anger", "fear")
@@ -51,6 +52,8 @@ def test_a_label_by_name_index_or_new_name():
     labels = Labels.of(bert(**EMOTIONS), {"rage": "anger", 7: "fear", "happy": 0, "worse": "angst"})
     given = {"joy": 0, "2": 2, 1: 1, np.uint8(2): 2, np.str_("fear"): 2, "rage": 1, 7: 2, "7": 2, "happy": 0}
     assert {value: labels.index(value, "x") for value in given} == given
+    assert "(columns: {label: null})" in refusal(labels.index, "love", "x")
+    assert "(columns: {tags: null})" in refusal(Labels.of(bert(**EMOTIONS), {}, role="tags").index, "love", "x")
     for bad in ("Joy", "3", 3, -1, 0.0, None, "", "1.0", ["joy"], "9" * 5000, np.array([0, 1, 0])):
         line = refusal(labels.index, bad, "here")
         assert "here: label" in line
@@ -130,6 +133,45 @@ def test_what_is_renamed_as_it_stands_is_no_tag():
     labels = Labels.of(bert(**named("O", "B-PER", "tee")), {"shirt": "top", "T-shirt": "tee", "PER": 1, "B-PER": "O"})
     assert [labels.index(name, "x") for name in ("T-shirt", "B-PER", "PER")] == [2, 0, 1]
     assert "label 'X-shirt' is none" in refusal(labels.index, "X-shirt", "x")
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("I-PER I-PER O I-LOC B-LOC", "B-PER I-PER O B-LOC B-LOC"),
+        ("I-ORG I-GPE I-LOC O", "B-ORG B-LOC B-LOC O"),  # entities of their own, though of one type in the end
+        ("B-PER I-PER O B-LOC I-LOC B-LOC", "B-PER I-PER O B-LOC I-LOC B-LOC"),
+        ("S-PER B-LOC I-LOC E-LOC O U-LOC", "B-PER B-LOC I-LOC I-LOC O B-LOC"),
+        ("-100 I-PER -100 I-PER", "-100 B-PER -100 I-PER"),
+    ],
+)
+def test_tags_in_iob1_are_brought_to_iob2(given, expected):
+    names = ["O", *(f"{letter}-{kind}" for kind in ("PER", "LOC", "ORG") for letter in "BI")]
+    renamed = {"GPE": "LOC", "S-PER": "B-PER", "E-LOC": "I-LOC", "U-LOC": "B-LOC"}
+    labels = Labels.of(bert(**named(*names)), renamed)
+    tags = [int(tag) if tag == "-100" else tag for tag in given.split()]
+    assert labels.of_tags(tags, "x") == [int(tag) if tag == "-100" else names.index(tag) for tag in expected.split()]
+
+
+@pytest.mark.parametrize("more", [(), ("B-LOC",)])
+def test_tags_for_a_model_of_iob1_stay_as_they_are(more):
+    """Of CoNLL-2003 it never saw ``B-PER``, as no two persons follow each other there."""
+    labels = Labels.of(bert(**named("O", "I-PER", "I-LOC", *more)), {})
+    assert labels.of_tags(["O", "I-PER", "I-PER", "I-LOC"], "x") == [0, 1, 1, 2]
+
+
+def test_a_name_of_a_class_that_is_a_number_is_no_index():
+    """As of yelp_polarity, whose class 1 is the first."""
+    model = bert(**named("bad", "good"))
+    line = refusal(Labels.of(model, {}).index, Numeral("1"), "here")
+    assert line == (
+        "here: class '1' of the data set is a number, but not its place among the classes, and none of the model's "
+        "labels; say under 'labels' which label of the model every class is (labels: {'1': NAME OR INDEX, ...})"
+    )
+    for renamed in ({"1": 0, "2": 1}, {"1": "bad", "2": "good"}, {1: 0, 2: 1}):
+        labels = Labels.of(model, renamed)
+        assert [labels.index(Numeral(name), "x") for name in "12"] == [0, 1]
+    assert Labels.of(bert(**named("1", "2")), {}).index(Numeral("2"), "x") == 1
 
 
 def test_indicators():

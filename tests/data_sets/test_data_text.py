@@ -15,6 +15,7 @@ from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.running import instantiate
 from cobasin.data import DataConfig, batches
 from cobasin.data.synthetic import synthetic_inputs
+from cobasin.evaluation.tasks import evaluate
 from real_models import minilm
 
 TEXTS = ["A man is dancing.", "Two", "Is it?"]
@@ -189,6 +190,24 @@ def test_given_ids_need_no_tokenizer():
     loss = forward(model, batch, labels=batch.labels).loss
     logits = forward(model, batch).logits[:, :-1].flatten(0, 1)
     assert torch.allclose(loss.double(), torch.nn.functional.cross_entropy(logits, batch.labels[:, 1:].flatten()))
+
+
+def test_labels_beside_given_ids_say_what_is_predicted():
+    """As rows for fine-tuning on answers have them, with -100 on the question."""
+    model = tiny_models.checkpoint("gpt2/GPT2LMHeadModel")
+    rows = [
+        {"input_ids": [5, 6, 7, 8], "labels": [-100, -100, 7, 8]},
+        {"input_ids": [3, 4, 0, 0], "attention_mask": [1, 1, 0, 0], "labels": np.array([3, -100, -100, -100])},
+    ]
+    batch = first(model, rows)
+    assert batch.inputs["input_ids"].tolist()[1][:2] == [3, 4]
+    assert batch.labels.tolist() == [[-100, -100, 7, 8], [3, -100, -100, -100]]
+    logits = forward(model, batch).logits[0, 1:3]
+    measured = evaluate(instantiate(model, torch.float64).eval(), [batch], "causal_lm").loss
+    assert measured == pytest.approx(float(torch.nn.functional.cross_entropy(logits, torch.tensor([7, 8]))))
+    for labels in ([-100, 7], 3, [5, 6, 7, 7], ["a"] * 4):
+        line = refusal(first, model, [{**rows[0], "labels": labels}])
+        assert line.startswith(f"rows[0]: labels are {labels!r}; expected input_ids again, or -100 where nothing is")
 
 
 def test_fewer_texts_made_up_than_there_are_decoders(monkeypatch):

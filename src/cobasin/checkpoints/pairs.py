@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from pathlib import Path
 
@@ -42,6 +42,20 @@ _VOCABULARY_FILES = (
     "spm.model",
     "sentencepiece.bpe.model",
 )
+PREPROCESSOR = "preprocessor_config.json"
+# what it says of how a picture becomes pixel values
+_PIXEL_KEYS = (
+    "do_resize",
+    "size",
+    "resample",
+    "do_center_crop",
+    "crop_size",
+    "do_rescale",
+    "rescale_factor",
+    "do_normalize",
+    "image_mean",
+    "image_std",
+)
 _WITH_IDS = ("tokenizer.json", "vocab.txt", "vocab.json")  # they say which token an id is
 
 
@@ -78,6 +92,35 @@ def check_pair(source: Typed, anchor: Typed) -> None:
     if problems:
         way_out = ". Bring one model to the other's vocabulary first (mergekit-tokensurgeon can)" if vocabulary else ""
         raise InputError(f"{a.label} and {b.label} do not compute comparable functions: {listed(problems)}{way_out}")
+
+
+def other_pixels(models: Sequence[Checkpoint]) -> list[str]:
+    """A note where preprocessors make other pixel values of a picture than the first model's does."""
+    found: list[str] = []
+    first, *others = [(model, _pixel_settings(model)) for model in models]
+    for model, settings in others:
+        both = [key for key in _PIXEL_KEYS if key in first[1] and key in settings]
+        if differ := [key for key in both if first[1][key] != settings[key]]:
+            found.append(
+                f"the preprocessors of {first[0].label} and {model.label} differ in {', '.join(differ)}: "
+                "to the models, one picture is other pixel values, which nothing here makes up for"
+            )
+    return found
+
+
+def _pixel_settings(checkpoint: Checkpoint) -> dict[str, object]:
+    """What a model's preprocessor says; nothing of one that cannot be read, which is refused where it is used."""
+    try:
+        content = json.loads((checkpoint.folder / PREPROCESSOR).read_text("utf-8")) if checkpoint.folder else {}
+    except (OSError, ValueError):
+        return {}
+    settings: dict[str, object] = content if isinstance(content, dict) else {}
+    for key in ("size", "crop_size"):  # older files have one number for the side of a square
+        if isinstance(said := settings.get(key), dict):
+            settings[key] = sorted({*said.values()})
+        elif isinstance(said, int):
+            settings[key] = [said]
+    return settings
 
 
 def embeds(checkpoint: Checkpoint) -> bool:

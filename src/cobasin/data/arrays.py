@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from cobasin.data.config import ROLES
-from cobasin.data.rows import Columns, Rows
+from cobasin.data.rows import Columns, Rows, class_names
 from cobasin.errors import InputError, one_line
 
 IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
@@ -65,7 +66,9 @@ class ImageFolderRows(Rows):
     def __init__(self, folder: Path, columns: Columns):
         super().__init__(str(folder), columns)
         classes = [entry for entry in sorted(folder.iterdir()) if entry.is_dir() and images_in(entry)]
-        self.files = [(file, one.name) for one in classes for file in images_in(one)]
+        numbers_first = sorted((one.name for one in classes), key=lambda name: int(name) if name.isdecimal() else inf)
+        names = {name: name for name in class_names(numbers_first)}
+        self.files = [(file, names[one.name]) for one in classes for file in images_in(one)]
         if not classes:
             self.files = [(file, None) for file in images_in(folder)]
 

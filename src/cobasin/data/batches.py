@@ -19,7 +19,7 @@ from cobasin.data.rows import MemoryRows, Rows, feed
 from cobasin.data.sources import rows_of
 from cobasin.data.tasks import task_of
 from cobasin.data.tokens import text_length, tokenizer_of
-from cobasin.errors import InputError
+from cobasin.errors import InputError, whole
 
 BLOCK = 512  # tokens that a language model reads at once, where the recipe does not say
 
@@ -50,6 +50,15 @@ class Batches:
         for number in self._numbers:
             places = self._order[number * self.size : (number + 1) * self.size]
             yield self._encoder([self._examples[place] for place in places], number)
+
+    @property
+    def labelled(self) -> bool:
+        """Whether the rows have labels."""
+        return next(iter(self)).labels is not None
+
+    def unlabelled(self) -> InputError:
+        """That the first row has no column of what is predicted."""
+        return self._examples.unlabelled()
 
     def skip(self, count: int) -> Batches:
         """The same without the first `count` batches."""
@@ -98,10 +107,11 @@ def batches(
         InputError: the data set cannot be read, or does not fit the model: with the first bad row of those that
             are used. Texts that have no tokens and files that are no pictures are found when they are reached.
     """
-    if min(batch_size, samples or 1, seed + 1) < 1 or samples == 0 or seed >= 1 << 63:
+    given = (batch_size, 1 if samples is None else samples, seed)
+    if not all(whole(number) for number in given) or min(given[:2]) < 1 or not 0 <= seed < 1 << 63:
         raise InputError(
-            f"batch_size {batch_size}, samples {samples}, seed {seed}: expected whole numbers from 1 on, a seed from 0 "
-            "to 2^63 - 1"
+            f"batch_size {batch_size!r}, samples {samples!r}, seed {seed!r}: expected whole numbers from 1 "
+            "on, a seed from 0 to 2^63 - 1"
         )
     task = task_of(checkpoint)
     reads = inputs_of(checkpoint, task)

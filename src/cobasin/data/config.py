@@ -38,7 +38,8 @@ class DataConfig(BaseModel):
             folder of an image folder's classes.
         columns: role to column, by default the column of the role's own name; null leaves a role out. Roles:
             text, text_b (second of a pair), label (class, score, or target text), labels (of a multi-label model:
-            a list of labels, a vector of 0.0 and 1.0, or a map from label to score), tokens and tags (of equal
+            a list of labels, a vector of 0.0 and 1.0, or a map from label to score; of a causal language model its
+            input_ids, or -100 where nothing is predicted), tokens and tags (of equal
             length), image, input_ids and attention_mask. For ``conll`` the column's place, by default first and
             last; for ``npz`` the array's name; for ``csv`` without a header the places of all that are used.
         where: column (called as in `columns`) to value: only the rows that have them, such as those of one corpus
@@ -77,6 +78,8 @@ class DataConfig(BaseModel):
     @classmethod
     def _quoted(cls, given: Any, info: ValidationInfo) -> Any:
         """Names that YAML reads as booleans would pass for the numbers 0 and 1."""
+        if isinstance(given, Mapping) and info.field_name == "labels":  # 1.0 would become the whole number
+            given = {str(name) if isinstance(name, float) else name: label for name, label in given.items()}
         names = [*given] if isinstance(given, (Mapping, list, tuple)) else []
         if isinstance(given, Mapping) and info.field_name != "where":  # whose values may be booleans
             names += given.values()
@@ -91,6 +94,8 @@ class DataConfig(BaseModel):
     def _normalisation(self) -> Self:
         if (self.mean is None) != (self.std is None) or len(self.mean or ()) != len(self.std or ()):
             raise ValueError("mean and std go together, a value a channel in both")
+        if any(not 0 <= value <= 1 for value in (*(self.mean or ()), *(self.std or ()))):
+            raise ValueError("mean and std are those of pixels from 0 to 1; divide those of pixels to 255 by 255")
         return self
 
     @classmethod

@@ -15,9 +15,9 @@ from cobasin.architectures.parts import sides
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.running import input_sizes, model_class, part_of
 from cobasin.data.config import DataConfig
-from cobasin.data.examples import IGNORED, Example
+from cobasin.data.examples import Example
 from cobasin.data.images import ImageInputs
-from cobasin.data.tasks import Task
+from cobasin.data.tasks import IGNORED, Task
 from cobasin.data.tokens import TextInputs, has_masks, padded, tokenizer_digest
 from cobasin.errors import InputError
 
@@ -34,7 +34,8 @@ class Batch:
             ``decoder_attention_mask``; those beside pictures another than these have positions.
         labels: of classification and images [rows] (class index); multi-label [rows, labels] (0, 1, NaN where not
             annotated); regression [rows]; tokens and language models [rows, length], -100 where nothing is predicted.
-            Those of a causal model are the ids themselves: its loss shifts them. None where the rows have none.
+            Those of a causal model are the ids themselves where they are not -100: its loss shifts them. None where
+            the rows have none.
     """
 
     inputs: dict[str, Tensor]
@@ -120,7 +121,8 @@ class Encoder:
         if self.images:
             inputs["pixel_values"] = self.images(examples)
         if self.task == "causal_lm":
-            labels = inputs["input_ids"].masked_fill(inputs["attention_mask"] == 0, IGNORED)
+            ids = [example.get("target", example["input_ids"]) for example in examples]
+            labels = padded(ids, IGNORED, inputs["input_ids"].shape[1])
         elif self.task == "masked_lm":
             inputs["input_ids"], labels = self._masked(inputs, number)
         elif self.text and self.decodes:

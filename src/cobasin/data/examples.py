@@ -12,7 +12,7 @@ from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.data.config import DataConfig, Role
 from cobasin.data.pictures import IMAGE_MODES, pixels_of
 from cobasin.data.rows import Rows, check_text
-from cobasin.data.tasks import Labels, Task, score
+from cobasin.data.tasks import IGNORED, Labels, Task, score
 from cobasin.errors import InputError, shown
 
 Example = dict[str, Any]
@@ -25,8 +25,8 @@ _TARGET: dict[Task, Role] = {
     "regression": "label",
     "multilabel": "labels",
     "tokens": "tags",
+    "causal_lm": "labels",
 }
-IGNORED = -100  # what the losses of transformers leave out
 
 
 class Examples:
@@ -55,7 +55,7 @@ class Examples:
         self.vocabulary = reads.get("input_ids", {}).get("vocab_size", 0)
         self.channels = reads.get("pixel_values", {}).get("num_channels")
         self.decodes = "decoder_input_ids" in reads
-        self.labels = Labels.of(checkpoint, data.labels, data.threshold)
+        self.labels = Labels.of(checkpoint, data.labels, data.threshold, _TARGET.get(task, "label"))
         self.annotated = None
         if data.annotated is not None:
             self.annotated = {self.labels.index(name, "'annotated'") for name in data.annotated}
@@ -69,20 +69,24 @@ class Examples:
         if "pixel_values" in reads:
             self.roles.append("image")
         self.target_is_text = isinstance(first.get("label"), str)
-        wanted: Role | None = "label" if self.decodes else _TARGET.get(task)
-        self.target: Role | None = wanted
+        self.wanted: Role | None = "label" if self.decodes else _TARGET.get(task)
+        self.target: Role | None = self.wanted
         untagged = task == "tokens" and "text" in self.roles
         if not self.decodes and (self.target not in first or untagged):
             self.target = None
         if self.target:
             self.roles.append(self.target)
         read: list[Role] = ["text_b"] if "text" in self.roles else []
-        if wanted and not untagged:
-            read.append(wanted)
+        if self.wanted and not untagged:
+            read.append(self.wanted)
         self.absent: list[Role] = [role for role in read if role not in first]
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def unlabelled(self) -> InputError:
+        """That the first row has no column of what is predicted."""
+        return self.rows.missing(0, self.wanted or "label")
 
     def __getitem__(self, index: int) -> Example:
         row, where = self.rows[index], self.rows.where(index)
@@ -108,7 +112,7 @@ class Examples:
         if self.target:
             words, value = example.get("tokens", example.get("input_ids", [])), row[self.target]
             if self.target == "tags" and "input_ids" in example:
-                value = _unpadded(value, row.get("attention_mask"))
+                value = unpadded(value, row.get("attention_mask"))
             example["target"] = self._target(value, where, len(words))
         return example
 
@@ -136,6 +140,8 @@ class Examples:
             if self.target_is_text:
                 return _text(value, where, "label")
             return token_ids(value, None, where, self.vocabulary, self.length - 1, "label")
+        if self.task == "causal_lm":  # of a block
+            return value
         if self.task == "regression":
             return score(value, where)
         if self.task == "multilabel":
@@ -145,7 +151,7 @@ class Examples:
         if not _is_list(value) or len(value) != words:
             count = f"{len(value)} tags" if _is_list(value) else f"tags {shown(value)}"
             raise InputError(f"{where}: has {words} tokens and {count}; expected a tag a token")
-        return [IGNORED if tag == IGNORED else self.labels.index(tag, where) for tag in value]
+        return self.labels.of_tags(value, where)
 
 
 def text_role(rows: Rows, task: Task) -> Role:
@@ -190,7 +196,7 @@ def token_ids(
     return ids.tolist()
 
 
-def _unpadded(tags: Any, mask: Any) -> Any:
+def unpadded(tags: Any, mask: Any) -> Any:
     """The tags of the tokens that a mask keeps, where there is a tag for each of its entries; else the tags."""
     if not _is_list(tags) or len(tags) != _array(mask).size:
         return tags

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cobasin.data.config import ROLES, DataConfig
-from cobasin.data.rows import Rows
+from cobasin.data.rows import Rows, class_names
 from cobasin.errors import InputError, one_line
 from cobasin.paths import expanded
 
@@ -41,6 +41,11 @@ class DatasetRows(Rows):
         return {name: self._convert[name](value) for name, value in self.dataset[index].items()}
 
 
+def sliced(split: str | None) -> str:
+    """The end of a message about a split that is not there, where a slice of one is asked for."""
+    return "; slices such as train[10:] are for data sets of the hub" if split and "[" in split else ""
+
+
 def _kind(feature: Any) -> str:
     return type(feature).__name__
 
@@ -50,7 +55,8 @@ def _converter(feature: Any) -> Callable[[Any], Any]:
     if _kind(feature) == "Image":
         return lambda image: image and (image["bytes"] or Path(image["path"]))
     if _kind(feature) == "ClassLabel":
-        return lambda label: None if label is None or label < 0 else feature.int2str(label)
+        names = class_names(feature.names)
+        return lambda label: None if label is None or label < 0 else names[label]
     if _kind(feature) in ("List", "LargeList", "Sequence"):
         one = _converter(feature.feature)
         return lambda values: values and [one(value) for value in values]
@@ -82,8 +88,12 @@ def _open(data: DataConfig) -> Any:
     if isinstance(found, datasets.DatasetDict):
         split = data.split or "train"
         if split not in found:
-            raise InputError(f"{data.path}: no split {split!r} (there are: {', '.join(map(str, found))})")
+            raise InputError(
+                f"{data.path}: no split {split!r} (there are: {', '.join(map(str, found))}){sliced(split)}"
+            )
         found = found[split]
     elif data.split not in (None, str(found.split)):
-        raise InputError(f"{data.path}: no split {data.split!r}, it is a single one; leave out 'split'")
+        raise InputError(
+            f"{data.path}: no split {data.split!r}, it is a single one; leave out 'split'{sliced(data.split)}"
+        )
     return found

@@ -13,20 +13,21 @@ import torch
 from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint
+from cobasin.checkpoints.pairs import PREPROCESSOR
 from cobasin.data.config import DataConfig
 from cobasin.data.examples import Example
 from cobasin.data.pictures import IMAGE_MODES, pixels_of
 from cobasin.errors import InputError, one_line
 
-PREPROCESSOR = "preprocessor_config.json"
 _TO_ONE_SIZE = "say the size to cut out under 'crop', or resize the images"
 
 
 class ImageInputs:
     """Examples to ``pixel_values`` [rows, channels, height, width].
 
-    Integer pixels are brought to [0, 1], cropped and normalised as the data's config says, or else put through
-    the image processor in the model's folder. Floating ones are not scaled, and may go without either.
+    Pictures are cropped as the data's config says. Integer pixels are brought to [0, 1] and normalised as it says, or
+    else put through the image processor in the model's folder. Floating ones are not scaled, and may
+    go without either; to be normalised, they have to be in [0, 1].
 
     Args:
         sizes: the model's ``image_size`` and ``num_channels``.
@@ -42,13 +43,15 @@ class ImageInputs:
         if self.mean and len(self.mean) not in (1, self.channels):
             raise InputError(f"mean and std have {len(self.mean)} values for {self.channels} channels")
         file = checkpoint.folder and checkpoint.folder / PREPROCESSOR
-        if file and file.is_file() and not (self.mean or self.crop):
+        if file and file.is_file() and not self.mean:
             self.processor, self.file = _processor(file.parent), file
 
     @property
     def digest(self) -> str:
         """What the pixels are made with, hashed."""
-        said = self.file.read_bytes() if self.file else repr((self.mean, self.std, self.crop)).encode()
+        said = repr((self.mean, self.std, self.crop)).encode()
+        if self.file:
+            said = self.file.read_bytes() + (said if self.crop else b"")
         return hashlib.sha256(said).hexdigest()
 
     def __call__(self, examples: Sequence[Example]) -> Tensor:
@@ -65,7 +68,15 @@ class ImageInputs:
 
     def _pixels(self, image: np.ndarray | Path | bytes, where: str) -> Tensor:
         array = image if isinstance(image, np.ndarray) else self._decoded(image, where)
+        array = self._cropped(array, where)
         integer = array.dtype == np.uint8
+        as_they_are = self.processor is None and {*(self.mean or (0,))} == {0} and {*(self.std or (1,))} == {1}
+        if not integer and not as_they_are and ((array < 0) | (array > 1)).any():
+            raise InputError(
+                f"{where}: image has pixels from {array.min():.4g} to {array.max():.4g}; expected floats from 0 to 1, "
+                "or whole numbers (uint8) from 0 to 255, as they are normalised; of pixels that are normalised "
+                "already, say mean: [0] and std: [1]"
+            )
         if self.processor is not None:
             options = {} if integer else {"do_rescale": False}
             try:
@@ -79,20 +90,23 @@ class ImageInputs:
                 "pixels in [0, 1]; 0 and 1 where they were not)"
             )
         else:
-            pixels = self._normalised(torch.tensor(array).movedim(2, 0).float() / (255 if integer else 1), where)
+            pixels = self._normalised(torch.tensor(array).movedim(2, 0).float() / (255 if integer else 1))
         if not self.any_size and tuple(pixels.shape[1:]) != self.size:
             height, width = pixels.shape[1:]
             hint = "" if self.processor else f"; {_TO_ONE_SIZE}"
             raise InputError(f"{where}: image is {height}x{width}, the model reads {self.size[0]}x{self.size[1]}{hint}")
         return pixels
 
-    def _normalised(self, pixels: Tensor, where: str) -> Tensor:
-        if self.crop:
-            height, width = pixels.shape[1:]
-            if min(height, width) < self.crop:
-                raise InputError(f"{where}: image is {height}x{width}, smaller than the crop of {self.crop}")
-            top, left = (height - self.crop) // 2, (width - self.crop) // 2
-            pixels = pixels[:, top : top + self.crop, left : left + self.crop]
+    def _cropped(self, array: np.ndarray, where: str) -> np.ndarray:
+        if self.crop is None:
+            return array
+        height, width = array.shape[:2]
+        if min(height, width) < self.crop:
+            raise InputError(f"{where}: image is {height}x{width}, smaller than the crop of {self.crop}")
+        top, left = (height - self.crop) // 2, (width - self.crop) // 2
+        return array[top : top + self.crop, left : left + self.crop]
+
+    def _normalised(self, pixels: Tensor) -> Tensor:
         if self.mean is None or self.std is None:
             return pixels
         mean, std = torch.tensor(self.mean), torch.tensor(self.std)

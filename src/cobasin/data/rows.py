@@ -19,6 +19,15 @@ from cobasin.errors import InputError, shown
 Columns = Mapping[Role, str | int | None]
 
 
+class Numeral(str):
+    """The name of a class that is a number other than the class's place, and so no index."""
+
+
+def class_names(names: Sequence[str]) -> list[str]:
+    """The names of a data set's classes, in the order of their places; those that are no indices marked."""
+    return [Numeral(name) if name.isdecimal() and int(name) != place else name for place, name in enumerate(names)]
+
+
 class Rows(ABC):
     """A data set as a sequence of rows by role.
 
@@ -91,8 +100,13 @@ class MemoryRows(Rows):
 
     def __init__(self, records: Sequence[Mapping[Any, Any]], label: str = "rows", columns: Columns | None = None):
         super().__init__(label, columns or {})
-        if not hasattr(records, "__getitem__"):
-            raise InputError(f"data: {shown(records)}: expected a path, keys and values, or rows")
+        sequence = hasattr(records, "__getitem__") and hasattr(records, "__len__")
+        if not sequence or hasattr(records, "iloc"):
+            what = " ".join(shown(records).split())
+            raise InputError(
+                f"data: {what}: expected a path, keys and values, or a list of rows (of a DataFrame: "
+                "to_dict('records'))"
+            )
         self.records = records
 
     def __len__(self) -> int:

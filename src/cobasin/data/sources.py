@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cobasin.data.arrays import ImageFolderRows, NpzRows, images_in
 from cobasin.data.config import DataConfig, Format
-from cobasin.data.hub import SAVED, DatasetRows
+from cobasin.data.hub import SAVED, DatasetRows, sliced
 from cobasin.data.rows import ChosenRows, Rows
 from cobasin.data.text_files import ConllRows, CsvRows, JsonlRows, TextRows, json_rows
 from cobasin.errors import InputError, one_line
@@ -25,6 +25,7 @@ SUFFIXES: dict[str, Format] = {
     ".parquet": "datasets",
     ".arrow": "datasets",
 }
+COMPRESSED = {".gz", ".bz2", ".xz", ".zst", ".zip"}
 READERS = {"jsonl": JsonlRows, "json": json_rows, "csv": CsvRows, "conll": ConllRows, "text": TextRows}
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
@@ -62,11 +63,18 @@ def _read(data: DataConfig, kind: Format, path: Path) -> Rows:
 def _found(data: DataConfig, path: Path) -> tuple[Format, Path]:
     """The format, and the file or folder to read."""
     if path.is_file():
+        if path.suffix.lower() in COMPRESSED:
+            raise InputError(f"{data.path}: is compressed; decompress it first")
+        if data.format is None and path.suffix.lower() in (".yaml", ".yml"):
+            raise InputError(
+                f"{data.path}: YAML is no data; give the keys that it has (path, columns, ...) in its place, or the "
+                "file to --data of a command"
+            )
         kind = data.format or SUFFIXES.get(path.suffix.lower())
         if kind is None:
             raise InputError(f"{data.path}: the suffix does not tell what it is; say the 'format'")
         if data.split is not None and kind != "datasets":
-            raise InputError(f"{data.path}: is one file, without a split {data.split!r}")
+            raise InputError(f"{data.path}: is one file, without a split {data.split!r}{sliced(data.split)}")
         return kind, path
     if path.is_dir():
         return _in_folder(data, path)
@@ -82,7 +90,9 @@ def _in_folder(data: DataConfig, folder: Path) -> tuple[Format, Path]:
     pictures = classes.is_dir() and any(images_in(one) for one in [classes, *classes.iterdir()] if one.is_dir())
     if data.format == "images" or (data.format is None and pictures):
         if not pictures:
-            raise InputError(f"{classes}: no images in it, nor in its subfolders; expected a subfolder a class")
+            raise InputError(
+                f"{classes}: no images in it, nor in its subfolders; expected a subfolder a class{sliced(data.split)}"
+            )
         return "images", classes
     files = [file for file in sorted(folder.iterdir()) if file.is_file()]
     files = [file for file in files if data.format or SUFFIXES.get(file.suffix.lower(), "datasets") != "datasets"]
@@ -90,9 +100,10 @@ def _in_folder(data: DataConfig, folder: Path) -> tuple[Format, Path]:
         return "datasets", folder
     chosen = [file for file in files if data.split in (None, file.stem)]
     if len(chosen) != 1:
+        names = ", ".join(file.stem if data.split is None else file.name for file in files)
         raise InputError(
-            f"{folder}: which of its files? Say 'split', one of {', '.join(file.stem for file in files)}"
+            f"{folder}: which of its files? Say 'split', one of {names}"
             if data.split is None
-            else f"{folder}: {len(chosen)} files of the split {data.split!r} among {', '.join(f.name for f in files)}"
+            else f"{folder}: {len(chosen)} files of the split {data.split!r} among {names}{sliced(data.split)}"
         )
     return data.format or SUFFIXES[chosen[0].suffix.lower()], chosen[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from cobasin.checkpoints.checkpoint import Checkpoint
+from cobasin.data.rows import Numeral
 from cobasin.errors import InputError, shown
 
 Task = Literal[
@@ -35,6 +36,7 @@ _ENDINGS: dict[str, Task] = {
     "ForMaskedLM": "masked_lm",
     "ForConditionalGeneration": "seq2seq_lm",
 }
+IGNORED = -100  # what the losses of transformers leave out
 LABELS_LISTED = 30
 DIGITS = 9  # of an index
 
@@ -77,6 +79,7 @@ class Labels:
         count: number of classes.
         renamed: what the data set says to what the model says (name or index).
         threshold: the score above which a label is on.
+        role: that labels of this kind have in a row.
     """
 
     ids: Mapping[str, Any]
@@ -84,16 +87,23 @@ class Labels:
     count: int
     renamed: Mapping[str, str | int]
     threshold: float = 0.0
+    role: str = "label"
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint, renamed: Mapping[str | int, str | int], threshold: float = 0.0) -> Labels:
+    def of(
+        cls,
+        checkpoint: Checkpoint,
+        renamed: Mapping[str | int, str | int],
+        threshold: float = 0.0,
+        role: str = "label",
+    ) -> Labels:
         """The labels that a config names."""
         config = checkpoint.config
         names = {int(index): str(name) for index, name in (config.id2label or {}).items()}
         ids: dict[str, Any] = {name: index for index, name in names.items()}
         ids |= {str(name): index for name, index in (config.label2id or {}).items()}
         count = config.num_labels or 0
-        return cls(ids, names, count, {str(old): new for old, new in renamed.items()}, threshold)
+        return cls(ids, names, count, {str(old): new for old, new in renamed.items()}, threshold, role)
 
     @cached_property
     def numbered(self) -> bool:
@@ -118,6 +128,12 @@ class Labels:
         if isinstance(label, str):
             if label in self.ids:
                 return self._named(label, where)
+            if isinstance(label, Numeral):
+                raise InputError(
+                    f"{where}: class {shown(str(label))} of the data set is a number, but not its place among the "
+                    "classes, and none of the model's labels; say under 'labels' which label of the model every class "
+                    f"is (labels: {{{str(label)!r}: NAME OR INDEX, ...}})"
+                )
             if label.isdecimal() and len(label) <= DIGITS:  # of a text file
                 label = int(label)
         if isinstance(label, (int, np.integer)) and 0 <= label < self.count:
@@ -131,8 +147,20 @@ class Labels:
         said = shown(value) if str(label) == str(value) else f"{shown(value)}, renamed {shown(label)},"
         raise InputError(
             f"{where}: label {said} is none of the model's ({names}) and no index below {self.count}; say "
-            "under 'labels' which one it is, or, where no labels are needed, leave them out (columns: {label: null})"
+            f"under 'labels' which one it is, or, where no labels are needed, leave them out "
+            f"(columns: {{{self.role}: null}})"
         )
+
+    def of_tags(self, tags: Sequence[Any], where: str) -> list[int]:
+        """The class indices of a text's tags, -100 where nothing is predicted.
+
+        Tags in IOB1, where ``B-`` is only between spans of one type, are brought to IOB2 before they are renamed: types
+        may become one. Those for a model that lacks ``B-`` of a type that it knows stay: it was trained on IOB1.
+        """
+        inside, begins = ({name[2:] for name in self.ids if name.startswith(prefix)} for prefix in ("I-", "B-"))
+        if inside and inside <= begins and all(isinstance(tag, str) or tag == IGNORED for tag in tags):
+            tags = _in_iob2(tags)
+        return [IGNORED if tag == IGNORED else self.index(tag, where) for tag in tags]
 
     def _named(self, label: str, where: str) -> int:
         said = self.ids[label]
@@ -192,6 +220,16 @@ class Labels:
                 index, on = self.index(label, where), float(score(value, f"{where}, {label}") > self.threshold)
                 vector[index] = on if math.isnan(vector[index]) else max(on, vector[index])
         return vector
+
+
+def _in_iob2(tags: Sequence[Any]) -> list[Any]:
+    """``I-X`` that begins a span as ``B-X``: behind another type, ``O``, or nothing."""
+    made, before = [], "O"
+    for tag in tags:
+        begins = isinstance(tag, str) and tag.startswith("I-") and tag[2:] != before[2:]
+        made.append(f"B-{tag[2:]}" if begins else tag)
+        before = tag if isinstance(tag, str) else before  # -100: a further token of a word
+    return made
 
 
 def score(value: Any, where: str) -> float:

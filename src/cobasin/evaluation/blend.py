@@ -10,6 +10,7 @@ import torch
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.running import build, cast_floats
 from cobasin.errors import InputError
+from cobasin.statistics.collect import device_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -25,10 +26,11 @@ class Blend:
         """Build the models.
 
         Raises:
-            InputError: the checkpoints differ in names or shapes, or their classes tie different tensors; as
-                `cobasin.checkpoints.running.build`.
+            InputError: there is no such device; the checkpoints differ in names or shapes, or their classes tie
+                different tensors; as `cobasin.checkpoints.running.build`.
         """
         first = models[0]
+        device = device_of(device) if isinstance(device, str) else device
         for other in models[1:]:
             _check_alike(first, other)
         states = [_built(first, model, device).state_dict() for model in models]

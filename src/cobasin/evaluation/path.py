@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from cobasin.checkpoints.checkpoint import load
-from cobasin.errors import InputError
+from cobasin.errors import InputError, whole
 from cobasin.evaluation.blend import Blend
 
 if TYPE_CHECKING:
@@ -67,10 +67,10 @@ def loss_path(
         evaluate: takes a float32 model on ``device`` in evaluation mode, of `a`'s class and config, and returns
             loss and metric. The model is changed for the next point.
         points: how many.
-        device: where the models are.
+        device: where the models are; ``auto`` leaves it to accelerate.
 
     Raises:
-        InputError: `points` is even or below three, or the checkpoints differ in names or shapes.
+        InputError: `points` is even or below three; there is no such device; the checkpoints differ in names or shapes.
     """
     check_points(points)
     blend = Blend([load(a), load(b)], device)
@@ -81,8 +81,8 @@ def loss_path(
 
 def check_points(points: int) -> None:
     """Raise InputError unless the midpoint is one of so many points."""
-    if points < 3 or points % 2 == 0:
-        raise InputError(f"{points} points on the path: expected an odd number from 3, so that the midpoint is one")
+    if not whole(points) or points < 3 or points % 2 == 0:
+        raise InputError(f"{points!r} points on the path: expected an odd number from 3, so that the midpoint is one")
 
 
 def finite(value: float) -> float | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from cobasin.checkpoints.checkpoint import load
-from cobasin.errors import InputError, shown
+from cobasin.errors import InputError, shown, whole
 from cobasin.evaluation.blend import Blend
 from cobasin.evaluation.path import finite
 
@@ -69,7 +69,7 @@ def loss_plane(
         models: three, anything `cobasin.load` takes.
         evaluate: as in `loss_path`.
         grid: points a side.
-        device: where the models are.
+        device: as in `loss_path`.
 
     Raises:
         InputError: fewer than three points a side; not three models; the models lie on one line; as `loss_path`.
@@ -106,8 +106,8 @@ def loss_plane(
 
 def check_grid(grid: int) -> None:
     """Raise InputError for a grid of too few points."""
-    if grid < SMALLEST_GRID:
-        raise InputError(f"{grid} points a side of the plane: expected {SMALLEST_GRID} or more")
+    if not whole(grid) or grid < SMALLEST_GRID:
+        raise InputError(f"{grid!r} points a side of the plane: expected {SMALLEST_GRID} or more")
 
 
 def _square(corners: Sequence[tuple[float, float]], count: int) -> tuple[list[float], list[float]]:

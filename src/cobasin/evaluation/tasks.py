@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cobasin.data import Batch
-from cobasin.data.examples import IGNORED
+from cobasin.data.tasks import IGNORED
 from cobasin.errors import InputError
 from cobasin.statistics.likelihood import loss_of
 
@@ -75,10 +75,12 @@ def evaluate(model: PreTrainedModel, batches: Iterable[Batch], task: str, metric
         metric: one of `OTHER_METRICS` of the task in place of its usual one.
 
     Raises:
-        InputError: the task has no loss or another metric, the rows have no labels, or none that counts, or seqeval or
-            scikit-learn is missing.
+        InputError: the model is in training mode, the task has no loss or another metric, the rows have no labels, or
+            none that counts, or seqeval or scikit-learn is missing.
     """
     check_metric(model.config, task, metric)
+    if model.training:
+        raise InputError("the model is in training mode, with dropout; call its eval() first")
     loss, count = 0.0, 0
     predictions: list[Tensor] = []
     labels: list[Tensor] = []

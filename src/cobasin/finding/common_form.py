@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from cobasin.checkpoints.pairs import check_pair, embeds
+from cobasin.checkpoints.pairs import check_pair, embeds, other_pixels
 from cobasin.checkpoints.typed import Typed
 from cobasin.execution.jobs import CPU
 from cobasin.execution.outcomes import Keep, numbers
@@ -81,6 +81,7 @@ class CommonForm:
         forms, self.typed, self.anchors, self.notes = forms_of(typed, choice, wanted)
         if self.heads:
             self.notes.append("the label sets differ: the task heads were moved along, but not compared")
+        self.notes += other_pixels([model.checkpoint for model in typed])
         if "residual" in choice.parts and any(embeds(model.checkpoint) for model in typed):
             self.notes.append(EMBEDS)
         if "residual" in choice.parts and any(key[0] == "joint" for key in forms[0].spec.sites if forms[0].acts(key)):

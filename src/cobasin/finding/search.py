@@ -15,7 +15,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,7 +22,7 @@ from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.typed import Typed
 from cobasin.data import DataSet
 from cobasin.data.tokens import tokenizer_files
-from cobasin.errors import InputError, shown
+from cobasin.errors import InputError, shown, whole
 from cobasin.execution.jobs import CPU
 from cobasin.learning.descent import Data
 from cobasin.learning.inputs import SAMPLES, Inputs
@@ -78,6 +77,8 @@ class Search:
         for name, words in (("method", Method), ("loss", Loss), ("move", Move)):
             if (given := getattr(self, name)) not in get_args(words):
                 raise InputError(f"{name} {given!r} is unknown; expected one of {', '.join(get_args(words))}")
+        if not isinstance(self.orders, bool):
+            raise InputError(f"orders {shown(self.orders)}: expected True or False")
         if self.method == "weights" and self.data is not None:
             raise InputError("method weights reads no data; leave it out, or take method activations or learned")
         if self.method == "weights" and (self.samples, self.seed) != (None, 0):
@@ -97,7 +98,7 @@ class Search:
             given = getattr(self, name)
             if given is None and name == "samples":
                 continue
-            if not isinstance(given, int | np.integer) or isinstance(given, bool) or not least <= given < 1 << 63:
+            if not whole(given) or not least <= given < 1 << 63:
                 raise InputError(f"{name} {shown(given)}: expected a whole number from {least} to 2^63 - 1")
             object.__setattr__(self, name, int(given))  # of NumPy, say: reports are written in JSON
 
@@ -129,9 +130,7 @@ class Search:
         if learns and inputs.count < 2:
             raise InputError("learning holds some inputs out: 1 is too few; give more, or take method activations")
         if self.loss == "labels" and not inputs.labelled:
-            none = f"a {typed[0].spec.architecture} predicts none"
-            why = none if inputs.task == "features" else "the data has none"
-            raise InputError(f"loss labels: {why}; take loss parents, which needs none")
+            raise InputError(f"loss labels: {inputs.no_labels}; or take loss parents, which needs none")
         return Prepared(self, inputs, device)
 
 

@@ -84,7 +84,16 @@ class Inputs:
     @property
     def labelled(self) -> bool:
         """Whether they have labels that the models predict."""
-        return self.data is not None and self.task != "features" and next(iter(self.data)).labels is not None
+        return self.data is not None and self.task != "features" and self.data.labelled
+
+    @property
+    def no_labels(self) -> str:
+        """Why there are none."""
+        if self.task == "features":
+            return f"a {self.checkpoint.architecture} predicts none"
+        return (
+            "inputs that are made up have none" if self.data is None else f"the data has none: {self.data.unlabelled()}"
+        )
 
     @property
     def kind(self) -> str:

@@ -82,7 +82,7 @@ class Afterwards:
         if inputs.count < 2:
             raise InputError("repair and heal hold some inputs out: 1 is too few; give more samples")
         if asked.heal is not None and asked.heal.loss == "labels" and not inputs.labelled:
-            raise InputError("heal: loss labels, but the data has none that the models predict; take loss parents")
+            raise InputError(f"heal: loss labels, but {inputs.no_labels}; or take loss parents, which needs none")
         if asked.heal is not None and asked.heal.loss == "parents" and teachers != parents:
             raise InputError(
                 "heal: the task heads of the models have different labels, so their answers have no mean; take loss "

@@ -14,6 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint
+from cobasin.checkpoints.pairs import other_pixels
 from cobasin.checkpoints.typed import Typed, equally_tied
 from cobasin.checkpoints.writer import Content
 from cobasin.data.tokens import tokenizer_files
@@ -160,6 +161,8 @@ def merge(
     if head is not None:
         content["head"] = _named(names, head, "head")
     if statistics is not None:
+        if not isinstance(statistics, Mapping):
+            raise InputError(f"statistics {shown(statistics)}: expected keys and values, like {{'data': 'FILE.jsonl'}}")
         content["statistics"] = dict(statistics)
     content |= {key: block for key, block in (("repair", repair), ("heal", heal)) if block not in (False, 0)}
     return merge_recipe(Recipe.of(_plain(content), "merge"), loaded, progress)
@@ -193,6 +196,7 @@ def merge_recipe(
     (owner, *_) = owning = owners(recipe)
     afterwards = Afterwards.of(recipe, typed, owner)
     notes = [*recipe.notes, *repeated(names, typed, recipe.base), *unmerged(names, typed, owner)]
+    notes += [] if matches(recipe, typed) else other_pixels([model.checkpoint for model in typed])  # a match notes it
     if recipe.method.couple is not None:
         flow_of(typed[0])  # an architecture that it cannot follow is refused before models are matched
     report = progress or (lambda *_: None)

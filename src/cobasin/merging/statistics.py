@@ -164,8 +164,8 @@ def batches_of(recipe: Recipe, typed: Sequence[Typed]) -> list[Batches]:
         )
     if needs == "fisher":
         for i, one in zip(fused, read, strict=True):
-            labelled = next(iter(one)).labels is not None
-            check_likelihood(typed[i], task_of(typed[i].checkpoint), settings.fisher == "exact", labelled)
+            why = None if one.labelled else one.unlabelled()
+            check_likelihood(typed[i], task_of(typed[i].checkpoint), settings.fisher == "exact", why)
     return read
 
 

@@ -16,7 +16,7 @@ def data_config(data: str, split: str | None = None) -> DataConfig:
         InputError: for a YAML file that cannot be read, or describes no data set.
     """
     content: dict[str, Any] = {"path": data}
-    if data.endswith((".yaml", ".yml")):
+    if data.lower().endswith((".yaml", ".yml")):
         content = read_yaml(data, "path: and columns:")
     try:
         found = described(content)

@@ -53,7 +53,7 @@ class Fishers:
             InputError: the labels of the data are needed, and there are none; a likelihood is not a number.
         """
         label = self.typed.checkpoint.label
-        check_likelihood(self.typed, self.task, self.sampled, labels is not None)
+        check_likelihood(self.typed, self.task, self.sampled, "it has none" if labels is None else None)
         for i in range(row_count(inputs)):
             example = {name: value[i : i + 1] for name, value in inputs.items()}
             own = None if labels is None else labels[i : i + 1]
@@ -89,19 +89,27 @@ class Fishers:
 
         Transformers takes it from the model's names and layouts to those of the file as it does with the weights:
         what it does to them is to move entries.
+
+        Raises:
+            InputError: all of it is zero.
         """
+        if not any(total.any() for total in self.sums.values()):
+            raise InputError(
+                f"{self.typed.checkpoint.label}: the Fisher information is 0 in every parameter: no label of the data "
+                "counts (-100 and NaN do not)"
+            )
         for name, parameter in self.parameters.items():
             parameter.data = self.sums[name].div_(rows)
         return {name: one.clone() for name, one in by_spec_name(self.model, self.typed).items()}
 
 
-def check_likelihood(typed: Typed, task: str, sampled: bool, labelled: bool = True) -> None:
-    """Raise InputError for a model without a task head, and for data without labels where these are needed."""
+def check_likelihood(typed: Typed, task: str, sampled: bool, unlabelled: InputError | str | None = None) -> None:
+    """Raise InputError for a model without a task head, and, where labels are needed, for why the data has none."""
     label = typed.checkpoint.label
     if task == "features":
         raise InputError(
             f"{label}: a {typed.checkpoint.architecture} has no head whose likelihood is known, to take the Fisher "
             "information of; use a method without it, such as regmean"
         )
-    if not labelled and (not sampled or task == "seq2seq_lm"):
-        raise InputError(f"{label}: the Fisher information is taken at the labels of the data, and it has none")
+    if unlabelled is not None and (not sampled or task == "seq2seq_lm"):
+        raise InputError(f"{label}: the Fisher information is taken at the labels of the data: {unlabelled}")

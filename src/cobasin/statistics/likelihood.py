@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
-from cobasin.data.examples import IGNORED
+from cobasin.data.tasks import IGNORED
 from cobasin.statistics.rows import home
 
 _PER_TOKEN = ("tokens", "causal_lm", "masked_lm", "seq2seq_lm")

@@ -20,7 +20,7 @@ from cobasin.evaluation.page import Table, page
 from cobasin.evaluation.path import LossPath, check_points, loss_path
 from cobasin.evaluation.plane import GRID, LossPlane, check_grid, loss_plane
 from cobasin.evaluation.plots import plot_paths, plot_plane
-from cobasin.evaluation.tasks import METRICS, check_metric, evaluate, labels_of
+from cobasin.evaluation.tasks import METRICS, check_metric, evaluate
 from cobasin.finding.applying import found_between
 from cobasin.finding.match import Matched, match_all
 from cobasin.matching.choice import Choice
@@ -87,7 +87,8 @@ def path_to_folder(a: str, b: str, out: Path, request: Request, overwrite: bool 
     device = device_of(request.device)
     rows = batches(first, data, samples=request.samples, batch_size=request.batch_size, seed=request.seed)
     rows = rows.by_length()
-    labels_of(next(iter(rows)))  # better now than after the matching
+    if not rows.labelled:  # better now than after the matching
+        raise InputError(f"the rows have no labels, without which there is no loss: {rows.unlabelled()}")
     matched = _matched(models, request, path, f"matching {b} to {a}")
     ends = {"raw": Matched(models, [None] * len(models), 0, {}).ends, "matched": matched.ends}
     reports = [element.report for element in matched.elements if element is not None]
