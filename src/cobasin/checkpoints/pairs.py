@@ -117,9 +117,9 @@ def _pixel_settings(checkpoint: Checkpoint) -> dict[str, object]:
     settings: dict[str, object] = content if isinstance(content, dict) else {}
     for key in ("size", "crop_size"):  # older files have one number for the side of a square
         if isinstance(said := settings.get(key), dict):
-            settings[key] = sorted({*said.values()})
+            settings[key] = sorted({str(side) for side in said.values()})
         elif isinstance(said, int):
-            settings[key] = [said]
+            settings[key] = [str(said)]
     return settings
 
 
