@@ -209,6 +209,9 @@ def test_preprocessors_that_differ_are_noted(tmp_path):
     for content in (json.dumps({**other, "image_mean": [0.5] * 3}), "no JSON", "[]"):
         (folders[1] / "preprocessor_config.json").write_text(content)
         assert merge(folders, symmetry="none").notes == []
+    sides = {**settings, "size": {"shortest_edge": 8, "longest_edge": None}}
+    (folders[1] / "preprocessor_config.json").write_text(json.dumps(sides))
+    assert "differ in size: " in merge(folders, symmetry="none").notes[0]
 
 
 def test_experts_are_fused_one_by_one_where_nothing_moves_them(monkeypatch):
