@@ -18,7 +18,7 @@ from cobasin.symmetry.state import Lazy, State
 def owners(recipe: Recipe) -> list[int]:
     """Of every result, the position of the model that gives it its other files, its dtypes, and its task head."""
     names = recipe.referenced
-    models = recipe.inputs if recipe.head == "keep" else [recipe.head or recipe.base_model or names[0]]
+    models = recipe.with_heads if recipe.head == "keep" else [recipe.head or recipe.base_model or names[0]]
     return [names.index(name) for name in models]
 
 

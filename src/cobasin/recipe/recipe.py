@@ -153,6 +153,12 @@ class Recipe(Block):
         return self._layout.referenced
 
     @property
+    def with_heads(self) -> list[str]:
+        """The models that keep their task heads: those that are fused; of SLERP all that are listed, with its base."""
+        ends = self.method.takes_base and not self.method.needs_base
+        return list(dict.fromkeys(self._layout.models)) if ends else self.inputs
+
+    @property
     def positions(self) -> list[int]:
         """Of `inputs`, among the models that are `referenced`."""
         return [self.referenced.index(name) for name in self.inputs]

@@ -204,7 +204,7 @@ def merge_to_folder(
             f"cobasin-{i}.safetensors": element.save for i, element in enumerate(merged.elements) if element is not None
         }
         if recipe.head == "keep":
-            report["heads"] = dict(zip(_folder_names(recipe.inputs), recipe.inputs, strict=True))
+            report["heads"] = dict(zip(_folder_names(recipe.with_heads), recipe.with_heads, strict=True))
         files |= report_files(report, card.merged(report))
         if recipe.head != "keep":
             write_with_bar(merged.checkpoint, folder, out, files | merged.tokenizer(merged.checkpoint))
