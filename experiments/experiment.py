@@ -123,7 +123,8 @@ class Experiment(Part):
             ``transformers.TrainingArguments``); without it the starts are the end models.
         rows: of every split at most.
         groups: which end models are merged: all ``pairs``; ``all``; ``growing``, the first two, three and so on; or
-            a list of lists of names.
+            a list of lists of names: of data sets, or of starts that are not trained, the last part of whose paths
+            (or as many as tell all of them apart) is their name.
         unseen: data sets that no model is trained on, and merged models are tested on in place of their own; with one
             head.
         heads: ``keep``, every task its own; or ``merge``.

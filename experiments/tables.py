@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
@@ -41,7 +42,8 @@ def markdown(found: Mapping[str, Any]) -> str:
     seeds = ", ".join(map(str, found["settings"]["seeds"]))
     seeds += "".join(f"; {most:,} {split} rows at most" for split, most in found["settings"].get("rows", {}).items())
     small = "A reduced run (`--small`), which says nothing of what it measures. " if found["small"] else ""
-    command = f"python experiments/run.py {found.get('file') or found['item']}{' --small' if found['small'] else ''}"
+    item = shlex.quote(found.get("file") or found["item"])
+    command = f"python experiments/run.py {item}{' --small' if found['small'] else ''}"
     for option in ("model", "setting"):
         if found.get(option):
             command += f' --{option} "{found[option]}"'

@@ -16,8 +16,8 @@ from tiny_experiments import SIZES, emotions, made_place, ran, refused
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "experiments"), str(ROOT / "benchmarks")]
-experiment, models, running, starts, world = (
-    import_module(name) for name in ("experiment", "models", "running", "starts", "world")
+experiment, models, starts, tables, world = (
+    import_module(name) for name in ("experiment", "models", "starts", "tables", "world")
 )
 
 
@@ -148,6 +148,9 @@ def test_methods_with_a_base(place, tmp_path, capsys, heads):
 
 
 def test_what_is_shown_is_the_tables_and_the_command_that_makes_them(place, tmp_path, capsys):
-    _, shown = ran(place, tmp_path, capsys)
+    out = tmp_path / "my own"
+    out.mkdir()
+    found, shown = ran(place, out, capsys)
     assert "train_runtime" not in shown
-    assert f"`python experiments/run.py {tmp_path}/item.yaml`; seeds 0" in shown
+    assert f"`python experiments/run.py '{out}/item.yaml'`; seeds 0" in shown
+    assert ' --model "a b"`; seeds 0' in tables.markdown(found | {"model": "a b"})

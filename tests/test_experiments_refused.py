@@ -88,7 +88,6 @@ BASE = {"merge_method": "ties", "base_model": "{place}/wider", "parameters": {"d
         ({"training": None}, "without training all end models are for one data set, and there are 2: happy, angry"),
         ({"unseen": ["happy", "angry"], "heads": "merge"}, "unseen: all data sets that are used; leave one"),
         (IMAGES | starts("vit", "vit"), "vit: is there twice; give every model once"),
-        (IMAGES | {"training": {"max_steps": 1}, "labels": ["a"]}, "data: c: read: the rows to train on and to test"),
         (IMAGES | {"methods": {"x": {"merge_method": "fisher"}}}, "the rows to collect statistics on and to test on"),
         (IMAGES | {"matchings": {"x": {"layers": "choose"}}}, "the rows to choose a layer on and to test on are the"),
     ],
