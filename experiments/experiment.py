@@ -6,7 +6,16 @@ from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
 
 from cobasin.data import DataConfig
 from cobasin.errors import InputError, explain, nearest
@@ -24,6 +33,15 @@ SWEEPS = {
     "last": lambda count: [f"{layer}-{count - 1}" for layer in reversed(range(count))],
 }
 CHOOSE = "choose"  # of single layers the one that is best on dev data
+
+
+def _once(names: list[str]) -> list[str]:
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"{twice[0]!r} is there twice; give every name once")
+    return names
+
+
+Names = Annotated[list[str], AfterValidator(_once)]
 
 
 class Part(BaseModel):
@@ -44,7 +62,7 @@ class DataSet(Part):
     read: dict[str, Any]
     splits: dict[Split, str] = {}
     task: Task | None = None
-    labels: list[str] | None = None
+    labels: Names | None = None
     metric: str | None = None
 
     def config(self, split: Split, world: World) -> DataConfig:
@@ -81,6 +99,11 @@ class Start(Part):
             raise ValueError("expected path, family or config, exactly one of them")
         return self
 
+    @property
+    def name(self) -> str:
+        """What the file calls it."""
+        return self.path or self.family or "config"
+
 
 class Experiment(Part):
     """An item of the paper.
@@ -100,7 +123,8 @@ class Experiment(Part):
             ``transformers.TrainingArguments``); without it the starts are the end models.
         rows: of every split at most.
         groups: which end models are merged: all ``pairs``; ``all``; ``growing``, the first two, three and so on; or
-            a list of lists of names.
+            a list of lists of names: of data sets, or of starts that are not trained, the last part of whose paths
+            (or as many as tell all of them apart) is their name.
         unseen: data sets that no model is trained on, and merged models are tested on in place of their own; with one
             head.
         heads: ``keep``, every task its own; or ``merge``.
@@ -117,7 +141,7 @@ class Experiment(Part):
     minutes: PositiveFloat
     measure: Literal["scores", "paths", "distances", "seconds"] = "scores"
     task: Task
-    labels: list[str] = []
+    labels: Names = []
     metric: str | None = None
     data: dict[str, DataSet]
     use: list[str] | None = None
@@ -131,7 +155,7 @@ class Experiment(Part):
     matchings: dict[str, Any]
     statistics: dict[str, Any] = {}
     points: PositiveInt = 25
-    seeds: Annotated[list[int], Field(min_length=1)]
+    seeds: Annotated[list[Annotated[int, Field(ge=0, lt=1 << 32)]], Field(min_length=1)]
 
     @model_validator(mode="after")
     def _checked(self) -> Experiment:
@@ -140,7 +164,9 @@ class Experiment(Part):
                 raise ValueError(f"no data set {name!r}{nearest(name, self.data)}")
         if self.unseen and self.heads != "merge":
             raise ValueError("data that is unseen is nobody's own: it needs heads: merge")
-        learned = len([name for name in self.use or self.data if name not in self.unseen])
+        learned = len(self.learned())
+        if learned == 0:
+            raise ValueError("unseen: all data sets that are used; leave one to train on, or to collect statistics on")
         for name, starts in self.models.items():
             if self.training is not None and 1 < len(starts) < learned:
                 raise ValueError(
@@ -148,6 +174,11 @@ class Experiment(Part):
                 )
             if self.training is None and any(start.training for start in starts):
                 raise ValueError(f"models: {name}: training of a start changes that of the experiment, which has none")
+        if self.training is None and learned > 1:
+            raise ValueError(
+                f"without training all end models are for one data set, and there are {learned}: "
+                f"{', '.join(self.learned())}; choose one (use: [{self.learned()[0]}])"
+            )
         for name, method in self.methods.items():
             try:
                 find(method.get("merge_method", ""))
@@ -202,6 +233,10 @@ class Experiment(Part):
             )
             for name in dict.fromkeys(names)
         }
+
+    def learned(self) -> list[str]:
+        """The data sets that there are end models of: those that are used, without the unseen."""
+        return [name for name in self.used() if name not in self.unseen]
 
     def grouped(self, names: list[str]) -> list[list[str]]:
         """Which of the end models of these names are merged."""

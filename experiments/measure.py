@@ -14,7 +14,7 @@ from torch import Tensor
 from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.running import instantiate
 from cobasin.checkpoints.typed import Typed
-from cobasin.data import Batch, batches, rows_of, task_of
+from cobasin.data import Batch, DataConfig, batches, rows_of, task_of
 from cobasin.evaluation.path import loss_path
 from cobasin.evaluation.tasks import evaluate
 from cobasin.finding.applying import transform
@@ -26,9 +26,10 @@ from cobasin.verification import verify
 from common.ensemble import Ensemble
 from common.measuring import distances, tolerance
 from common.results import Results
-from experiment import DataSet, Experiment, Split, chosen, sweep
-from models import End, content, end_models, rows_digest, short_digest
+from experiment import DataSet, Experiment, Split, Start, chosen, sweep
+from models import End, end_models, rows_digest, untrained
 from running import models_of, with_head
+from starts import content, place_of, short_digest
 from world import World
 
 BATCH = 16  # rows that are evaluated at once
@@ -205,6 +206,9 @@ class Measuring:
         }
         if self.experiment.heads == "keep":
             recipe["head"] = "keep"
+        if "base_model" in recipe and self.experiment.training is not None:  # which end models have heads
+            base = place_of(Start(path=recipe["base_model"]), self.world)
+            recipe["base_model"] = str(untrained(base, self.data[group[0].data], seed, self.world))
         if find(method["merge_method"]).statistics is not None:
             data = [self.data[end.data].config("train", self.world) for end in group]
             if len({end.data for end in group}) == 1:
@@ -228,6 +232,8 @@ class Measuring:
         known = {**recipe, "models": [{**model, "model": names[model["model"]]} for model in recipe["models"]]}
         if "base_model" in recipe:
             known["base_model"] = content(load(recipe["base_model"]).folder)
+        if isinstance(known["match"], dict) and (data := known["match"].get("data")) is not None:
+            known["match"] = {**known["match"], "rows": rows_digest(DataConfig.of(data).model_dump_json())}
         if "statistics" in recipe:
             settings = {key: value for key, value in recipe["statistics"].items() if key not in ("cache", "data")}
             read = [[self.data[end.data].read, self._digest(end.data, "train")] for end in group]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sys
 from dataclasses import dataclass
@@ -12,20 +11,18 @@ from typing import Any
 
 from torch import Tensor
 
-from cobasin.checkpoints.checkpoint import Checkpoint, download, load, read_config
-from cobasin.checkpoints.fingerprint import fingerprint
-from cobasin.checkpoints.weight_files import open_weights
+from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.writer import publishing
 from cobasin.data import Batch, DataConfig, batches, rows_of
 from cobasin.errors import InputError
 from cobasin.learning.answers import against_labels
 from common.results import write
 from common.tuning import fine_tune
-from experiment import DataSet, Experiment, Start
-from train import Family, check_trained, train
+from experiment import DataSet, Experiment
+from starts import content, folder_of, padding_tokenizer, place_of, short_digest
+from train import RECORD
 from world import World
 
-RECORD = "training.json"
 PROBLEMS = {
     "classification": "single_label_classification",
     "multilabel": "multi_label_classification",
@@ -59,14 +56,6 @@ class End:
 
 
 @cache
-def content(folder: Path) -> str:
-    """The fingerprint of a model, also of one on the hub whose config does not name its class."""
-    config = read_config(folder)
-    headers, read = open_weights(folder)
-    return fingerprint(Checkpoint(str(folder), config, (config.architectures or [""])[0], headers, read))[:16]
-
-
-@cache
 def rows_digest(config_text: str) -> str:
     """The digest of a data set's rows; of its config as JSON, so that it is read once."""
     return rows_of(DataConfig.model_validate_json(config_text)).digest[:16]
@@ -78,14 +67,12 @@ def end_models(experiment: Experiment, setting: str, seed: int, world: World) ->
     Raises:
         InputError: a model or data set cannot be read, or does not fit.
     """
-    used, starts = experiment.used(), experiment.models[setting]
+    used, starts, names = experiment.used(), experiment.models[setting], end_names(experiment, setting, world)
     if experiment.training is None:
-        (data,) = [name for name in used if name not in experiment.unseen][:1]
-        folders = [folder_of(start, world) for start in starts]
-        return [End(folder.name, folder, data) for folder in folders]
-    learned = [name for name in used if name not in experiment.unseen]
+        (data,) = experiment.learned()
+        return [End(name, folder_of(start, world), data) for name, start in zip(names, starts, strict=True)]
     ends = []
-    for place, name in enumerate(learned):
+    for place, name in enumerate(names):
         start, limit = starts[place if len(starts) > 1 else 0], experiment.rows.get("train")
         training = {**experiment.training, **start.training}
         folder = fine_tuned(folder_of(start, world), name, used[name], training, limit, seed, world)
@@ -93,51 +80,23 @@ def end_models(experiment: Experiment, setting: str, seed: int, world: World) ->
     return ends
 
 
-def folder_of(start: Start, world: World) -> Path:
-    """The model that an end model starts from, made where it has to be."""
-    if start.path is not None:
-        folder = Path(world.fill(start.path)).expanduser()
-        return folder if folder.is_dir() else download(start.path)
-    if start.family is not None:
-        return _of_family(start, world)
-    return _random(start, world)
+def end_names(experiment: Experiment, setting: str, world: World) -> list[str]:
+    """What the end models are called: as their data sets; those that are not trained, by the shortest last parts of
+    their paths that tell them apart.
 
-
-def _of_family(start: Start, world: World) -> Path:
-    assert start.family is not None
-    family = Family.read(start.family)
-    if start.max_steps is not None:
-        training = {**family.training, "max_steps": start.max_steps, "warmup_steps": start.max_steps // 10}
-        family = family.model_copy(update={"training": training, "folder": f"{family.folder}{start.max_steps}-steps-"})
-    name = f"{family.folder}{start.seed}"
-    if (world.shared / "models" / name / "config.json").exists():
-        return world.shared / "models" / name
-    folder = world.out / "models" / name
-    if (folder / RECORD).exists():
-        check_trained(family, start.seed, folder)
-    else:
-        train(family, start.seed, world.shared, folder)
-    return folder
-
-
-def _random(start: Start, world: World) -> Path:
-    """A model as it is before any training, with a tokenizer."""
-    import transformers
-
-    assert start.config is not None
-    of = {"config": start.config, "seed": start.seed, "tokenizer": start.tokenizer}
-    folder = world.out / "models" / f"{start.config.get('model_type')}-untrained-{short_digest(of)}"
-    if not folder.exists():
-        transformers.set_seed(start.seed)
-        try:
-            model = transformers.AutoModel.from_config(transformers.AutoConfig.for_model(**start.config))
-        except (AttributeError, TypeError, ValueError) as error:
-            raise InputError(f"config: {' '.join(str(error).split())}") from None
-        with publishing(folder, False, None) as partial:
-            model.save_pretrained(partial)
-            if start.tokenizer:
-                transformers.AutoTokenizer.from_pretrained(world.fill(start.tokenizer)).save_pretrained(partial)
-    return folder
+    Raises:
+        InputError: a model is there twice.
+    """
+    if experiment.training is not None:
+        return experiment.learned()
+    places = [place_of(start, world).absolute() for start in experiment.models[setting]]
+    if twice := [place for place in places if places.count(place) > 1]:
+        raise InputError(f"{twice[0]}: is there twice; give every model once")
+    names = [place.name for place in places]
+    for count in range(2, max(len(place.parts) for place in places) + 1):
+        if len(set(names)) < len(names):
+            names = ["/".join(place.parts[-count:]) for place in places]
+    return names
 
 
 def fine_tuned(
@@ -168,9 +127,7 @@ def fine_tuned(
         return out
     import transformers
 
-    transformers.set_seed(seed)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(start)
-    model = _with_head(start, data)
+    model, tokenizer = _with_head(start, data, seed)
     with publishing(out, False, None) as partial:
         model.save_pretrained(partial)
         tokenizer.save_pretrained(partial)
@@ -185,20 +142,38 @@ def fine_tuned(
     return out
 
 
-def _with_head(start: Path, data: DataSet) -> Any:
-    """The model with a new head for the task."""
+def untrained(start: Path, data: DataSet, seed: int, world: World) -> Path:
+    """What a model that was fine-tuned on a data set was before, with the head that it started with."""
+    of = {"start": content(start), "labels": data.labels, "task": data.task, "seed": seed}
+    out = world.out / "models" / f"untrained-{seed}-{short_digest(of)}"
+    if not out.exists():
+        model, tokenizer = _with_head(start, data, seed)
+        with publishing(out, False, None) as partial:
+            model.save_pretrained(partial)
+            tokenizer.save_pretrained(partial)
+    return out
+
+
+def _with_head(start: Path, data: DataSet, seed: int) -> tuple[Any, Any]:
+    """The model with a head for the task, a new one where it has none for as many labels; and its tokenizer."""
     import transformers
 
+    transformers.set_seed(seed)
+    tokenizer = padding_tokenizer(start)
     names = data.labels or []
     options: dict[str, Any] = {"num_labels": 1, "problem_type": "regression"}
     if data.task != "regression":
-        if not names:
-            raise InputError(f"{start}: labels are missing, which a {data.task} head needs")
         options = {"id2label": dict(enumerate(names)), "label2id": {label: i for i, label in enumerate(names)}}
         options |= {"num_labels": len(names), "problem_type": PROBLEMS.get(str(data.task))}
     classes = {"tokens": transformers.AutoModelForTokenClassification}
     head = classes.get(str(data.task), transformers.AutoModelForSequenceClassification)
-    return head.from_pretrained(start, **options)
+    model, found = head.from_pretrained(start, **options, ignore_mismatched_sizes=True, output_loading_info=True)
+    # only the head may be of another size: a body would be drawn anew without a word
+    if wrong := sorted(name for name, *_ in found["mismatched_keys"] if name.startswith(f"{model.base_model_prefix}.")):
+        raise InputError(f"{start}: {wrong[0]} has another shape than the config says; correct one of them")
+    if model.config.pad_token_id is None:  # by which a classifier tells where a text ends
+        model.config.pad_token_id = tokenizer.pad_token_id
+    return model, tokenizer
 
 
 def _encoded(checkpoint: Checkpoint, config: DataConfig, rows: int | None, seed: int) -> list[dict[str, Any]]:
@@ -217,8 +192,3 @@ def _encoded(checkpoint: Checkpoint, config: DataConfig, rows: int | None, seed:
 def _annotated_loss(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
     # that of Transformers is NaN where a label is not annotated
     return against_labels("multilabel", outputs.logits, Batch({}, labels))
-
-
-def short_digest(of: Any) -> str:
-    """For a name: it tells what something was made of."""
-    return hashlib.sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()[:10]

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -31,17 +32,18 @@ from tables import markdown  # noqa: E402
 from world import World  # noqa: E402
 
 
-def run(item: str, experiment: Experiment, world: World, small: bool, setting: str | None) -> dict[str, Any]:
+def run(item: str, experiment: Experiment, world: World, results: Results, options: Namespace) -> dict[str, Any]:
     """One item: measured, written, drawn."""
     name = Path(item).stem
-    results = Results(world.out / f"measured-{name}.json")
     measuring = Measuring(experiment, world, results)
     rows = list(measuring.run())
     found = {
         "item": name,
+        "file": item if item.endswith(".yaml") else None,
         "title": experiment.title,
-        "small": small,
-        "setting": setting,
+        "small": options.small,
+        "model": options.model,
+        "setting": options.setting,
         "settings": experiment.model_dump(exclude_defaults=True),
         "rows": rows,
         "minutes": round(results.seconds / 60, 2),
@@ -73,11 +75,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         times = ", ".join(f"{item} {one.minutes:g}" for item, one in experiments.items())
         announce(sum(one.minutes for one in experiments.values()), f"{times}; what is there is not made again")
         world = World(options.shared, options.out / "small" if options.small else options.out)
+        there = next(path for path in (world.out, *world.out.parents) if path.exists())
+        if not there.is_dir() or not os.access(there, os.W_OK):
+            raise InputError(f"--out {options.out}: {there} is no folder that can be written to; choose another one")
+        results = {item: Results(world.out / f"measured-{Path(item).stem}.json") for item in experiments}
         for item, experiment in experiments.items():
             with at(item):
-                check(experiment, world)
+                check(experiment, world, results[item])
         for item, experiment in experiments.items():
-            found = run(item, experiment, world, options.small, options.setting)
+            found = run(item, experiment, world, results[item], options)
             print(markdown(found))
             print(f"{item}: {found['minutes']} minutes of measuring, in {world.out}", file=sys.stderr, flush=True)
     except InputError as error:

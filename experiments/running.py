@@ -12,6 +12,7 @@ from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.running import build, cast_floats, instantiate
 from cobasin.finding.match import Matched
 from cobasin.merging.merge import Merge
+from cobasin.merging.results import owners
 from cobasin.symmetry.state import Lazy, State
 
 
@@ -24,7 +25,8 @@ def models_of(merged: Merge) -> Iterator[tuple[int | None, Any]]:
         yield None, instantiate(merged.checkpoint, torch.float32)
         return
     body: dict[str, Tensor] = {}
-    for place, (checkpoint, typed) in enumerate(zip(merged.checkpoints, merged.matched.typed, strict=True)):
+    for place, checkpoint in zip(owners(merged.recipe), merged.checkpoints, strict=True):  # a base may have none
+        typed = merged.matched.typed[place]
         heads = {typed.disk_names[name] for name in typed.task_heads}
         state = {name: body[name] if name in body else checkpoint[name] for name in checkpoint}
         body = {name: tensor for name, tensor in state.items() if name not in heads}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
@@ -41,9 +42,11 @@ def markdown(found: Mapping[str, Any]) -> str:
     seeds = ", ".join(map(str, found["settings"]["seeds"]))
     seeds += "".join(f"; {most:,} {split} rows at most" for split, most in found["settings"].get("rows", {}).items())
     small = "A reduced run (`--small`), which says nothing of what it measures. " if found["small"] else ""
-    command = f"python experiments/run.py {found['item']}{' --small' if found['small'] else ''}"
-    if found.get("setting"):
-        command += f' --setting "{found["setting"]}"'
+    item = shlex.quote(found.get("file") or found["item"])
+    command = f"python experiments/run.py {item}{' --small' if found['small'] else ''}"
+    for option in ("model", "setting"):
+        if found.get(option):
+            command += f' --{option} "{found[option]}"'
     lines.append(
         f"{small}`{command}`; seeds {seeds}; {found['device']}, {found['minutes']:g} minutes of measuring; {versions}; "
         f"{found['date']}."

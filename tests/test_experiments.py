@@ -15,70 +15,19 @@ import yaml
 from cobasin.errors import InputError
 from cobasin.finding import match
 from model_folders import as_bins
-from real_models import minilm
+from tiny_experiments import SIZES, TRAINING, emotions, made_place, ran
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "experiments"), str(ROOT / "benchmarks")]
-experiment, measure, models, run, tables, world = (
-    import_module(name) for name in ("experiment", "measure", "models", "run", "tables", "world")
+experiment, measure, run, starts, tables, world = (
+    import_module(name) for name in ("experiment", "measure", "run", "starts", "tables", "world")
 )
-WORDS = {"happy": {"joy": "good", "fear": "dark"}, "angry": {"anger": "bad", "joy": "nice"}}
-SIZES = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 8}
-SIZES["initializer_range"] = 0.3  # so that two models differ in what they say
-TRAINING = {"max_steps": 2, "per_device_train_batch_size": 4, "learning_rate": 1e-3}
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     """A folder with data of three kinds, and two encoders to start from."""
-    folder = tmp_path_factory.mktemp("experiments")
-    for name, words in WORDS.items():
-        for split, count in (("train", 6), ("dev", 3), ("test", 3)):
-            rows = [
-                {"text": f"{word} {'day ' * i}", "emotions": {**dict.fromkeys(words, 0), label: 1, "love": None}}
-                for i in range(count)
-                for label, word in words.items()
-            ]
-            (folder / f"{name}-{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-            tagged = "".join(f"{name} NNP B-person\nsaid VBD O\n{word} NN O\n\n" for word in words.values())
-            (folder / f"{name}-{split}.conll").write_text("-DOCSTART- -X- O\n\n" + tagged * count)
-    for seed in (0, 1):
-        torch.manual_seed(seed)
-        transformers.BertModel(transformers.BertConfig(vocab_size=30522, **SIZES)).save_pretrained(
-            folder / f"start-{seed}"
-        )
-        transformers.AutoTokenizer.from_pretrained(minilm()).save_pretrained(folder / f"start-{seed}")
-    return folder
-
-
-def emotions(place, **changes):
-    """An experiment on emotions that knows of love, which nobody annotated."""
-    return {
-        "title": "tiny",
-        "minutes": 0.1,
-        "task": "multilabel",
-        "labels": ["anger", "fear", "joy", "love"],
-        "data": {
-            name: {"read": {"path": f"{place}/{name}-{{split}}.jsonl", "columns": {"labels": "emotions"}}}
-            for name in WORDS
-        },
-        "models": {"own starts": [{"path": f"{place}/start-{seed}"} for seed in (0, 1)]},
-        "training": TRAINING,
-        "matchings": {"none": "none", "full": "full"},
-        "seeds": [0],
-    } | changes
-
-
-def ran(place, out, capsys, **changes):
-    """What the command writes for an experiment."""
-    path = out / "item.yaml"
-    path.write_text(yaml.safe_dump(emotions(place, **changes), sort_keys=False))
-    assert run.main([str(path), "--out", str(out)]) == 0
-    shown = capsys.readouterr()
-    assert "expected: about 0 CPU minutes" in shown.err
-    found = json.loads((out / "item.json").read_text())
-    assert (out / "item.md").read_text() == tables.markdown(found)
-    return found, shown.out
+    return made_place(tmp_path_factory.mktemp("experiments"))
 
 
 def test_scores_are_measured_once(place, tmp_path, capsys, monkeypatch):
@@ -343,7 +292,7 @@ def test_a_start_from_the_hub_as_older_ones_are(place, tmp_path, capsys, monkeyp
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(start))
     found, _ = ran(place, tmp_path, capsys, models={"hub": [{"path": "org/start"}]})
     assert {row["models"] for row in found["rows"]} == {"hub"}
-    assert models.content(start) != models.content(place / "start-1")
+    assert starts.content(start) != starts.content(place / "start-1")
 
 
 def test_a_start_with_training_of_its_own(place, tmp_path, capsys):

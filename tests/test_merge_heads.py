@@ -208,3 +208,12 @@ def test_one_model_with_nan_leaves_no_folder(tmp_path):
         tmp_path, "merge", *folders, "--keep-heads", "--match", "none", "--out", tmp_path / "out", unread=False
     )
     assert f"{folders[1]}: classifier.weight has NaN or infinite values" in line
+
+
+def test_the_base_of_slerp_keeps_its_head_where_it_is_listed(tmp_path):
+    first, second = tasks(tmp_path, BERT)
+    path = recipe(tmp_path / "recipe.yaml", "slerp", [first, second], parameters={"t": 0.3})
+    assert run("merge", path, "--keep-heads", "--match", "none", "--out", tmp_path / "out").code == 0
+    for one in (first, second):
+        own, merged = tensors_of(one), tensors_of(tmp_path / "out" / one.name)
+        assert all(torch.equal(merged[name], own[name]) for name in heads_of(own))

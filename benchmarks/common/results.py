@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cobasin import __version__
+from cobasin.errors import InputError, one_line
 
 
 class Results:
@@ -34,8 +35,20 @@ class Results:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """What was measured so far, also by another process."""
-        return json.loads(self.path.read_text()) if self.path.exists() else []
+        """What was measured so far, also by another process.
+
+        Raises:
+            InputError: the file is none of results, or damaged.
+        """
+        if not self.path.exists():
+            return []
+        try:
+            rows = json.loads(self.path.read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            raise InputError(f"{self.path}: is damaged ({one_line(error)}); remove it to measure anew") from None
+        if not isinstance(rows, list) or not all(isinstance(row, dict) and "of" in row for row in rows):
+            raise InputError(f"{self.path}: is no list of results; remove it to measure anew")
+        return rows
 
     def get(self, of: Mapping[str, Any], measure: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
         """The row of these settings: found, or measured and written."""

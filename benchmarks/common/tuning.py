@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,7 +71,8 @@ def fine_tune(
         compute_loss_func=loss,
     )
     started = time.perf_counter()
-    trainer.train()
+    with redirect_stdout(sys.stderr):  # where the Trainer prints its losses: they are no results
+        trainer.train()
     seconds = time.perf_counter() - started
     model.to("cpu").save_pretrained(folder)
     return {"seconds": seconds, "device": str(trainer.args.device)}
