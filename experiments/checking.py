@@ -11,12 +11,14 @@ from cobasin.data.config import Role
 from cobasin.data.rows import Rows
 from cobasin.data.tokens import tokenizer_of
 from cobasin.errors import InputError, nearest
+from cobasin.evaluation.path import check_points
 from cobasin.evaluation.tasks import check_metric_name
 from cobasin.fusion.registry import find
+from cobasin.matching.choice import Choice
 from cobasin.recipe import Recipe
 from common.results import Results
 from common.tuning import training_arguments
-from experiment import DataSet, Experiment, Split, Start, Task, chosen
+from experiment import DataSet, Experiment, Split, Start, Task, chosen, sweep
 from models import end_names
 from starts import config_of, opened, padding_tokenizer, place_of
 from world import World
@@ -39,6 +41,8 @@ def check(experiment: Experiment, world: World, results: Results) -> None:
             metrics, methods, matchings and settings of training that there are not; for models that there are not, or
             that cannot be trained for their data; where nothing is merged; for results that are damaged.
     """
+    if experiment.measure == "paths":
+        check_points(experiment.points)
     for name, data in experiment.used().items():
         with at(f"data: {name}"):
             _check_data(experiment, name, data, world)
@@ -67,6 +71,7 @@ def _check_starts(experiment: Experiment, setting: str, world: World) -> None:
     tasks = [used[name].task for name in experiment.learned()]
     bases = [Start(path=method["base_model"]) for method in experiment.methods.values() if "base_model" in method]
     first = config_of(starts[0], world)
+    _check_layers(experiment, first)
     for place, start in enumerate([*starts, *bases]):
         config = config_of(start, world)
         for key in ALIKE if experiment.training is not None else (*ALIKE, "architectures"):
@@ -80,6 +85,18 @@ def _check_starts(experiment: Experiment, setting: str, world: World) -> None:
             one_for_all = len(starts) == 1 or place >= len(starts)
             for task in tasks if one_for_all else tasks[place : place + 1]:
                 _check_start(start, config, task == "tokens", world)
+
+
+def _check_layers(experiment: Experiment, config: Any) -> None:
+    """That models have the layers that are matched."""
+    for name, match in experiment.matchings.items():
+        if not isinstance(match, dict) or match.get("layers") is None:
+            continue
+        count = config.num_hidden_layers
+        for _, one in sweep(match, count):
+            asked = Choice.parse("full", one["layers"]).layers or [0]
+            if max(asked) >= count:
+                raise InputError(f"matchings: {name}: layers {one['layers']}: the models have layers 0 to {count - 1}")
 
 
 def _check_start(start: Start, config: Any, words: bool, world: World) -> None:

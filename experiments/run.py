@@ -27,7 +27,9 @@ from common.results import Results, made, write  # noqa: E402
 from common.showing import announce  # noqa: E402
 from experiment import Experiment, items  # noqa: E402
 from measure import Measuring  # noqa: E402
+from models import rows_digest  # noqa: E402
 from pictures import draw  # noqa: E402
+from starts import content  # noqa: E402
 from tables import markdown  # noqa: E402
 from world import World  # noqa: E402
 
@@ -69,6 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.setting is not None and (options.model is not None or options.items == ["all"]):
         parser.error("--setting is of an item's own models: not with --model, nor with all")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    for kept in (content, rows_digest):
+        kept.cache_clear()  # files may have changed since an earlier run of this process
     wanted = items() if options.items == ["all"] else options.items
     try:
         experiments = {item: Experiment.read(item, options.small, options.model, options.setting) for item in wanted}

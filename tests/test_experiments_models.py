@@ -27,13 +27,6 @@ def place(tmp_path_factory):
     return made_place(tmp_path_factory.mktemp("models"))
 
 
-@pytest.fixture(autouse=True)
-def changed_files():
-    """Files are changed here that a run reads once."""
-    starts.content.cache_clear()
-    models.rows_digest.cache_clear()
-
-
 def vits(folder, *names):
     """An experiment on vision transformers of these names, and images."""
     draw = np.random.default_rng(0)
@@ -70,7 +63,6 @@ def test_another_preprocessor_makes_another_model(place, tmp_path, capsys):
     for name in ("one", "other"):
         file = tmp_path / name / "preprocessor_config.json"
         file.write_text(json.dumps(json.loads(file.read_text()) | {"image_mean": [0.1] * 3, "image_std": [0.2] * 3}))
-    starts.content.cache_clear()
     after = ran(place, tmp_path, capsys, **changes)[0]["rows"]
     assert [row["loss"] for row in after] != [row["loss"] for row in before]
 
@@ -92,7 +84,6 @@ def test_matches_are_kept_by_the_rows_that_they_were_found_on(place, tmp_path, c
     assert len([*(tmp_path / "matches").iterdir()]) == 1
     measured = json.loads((tmp_path / "measured-item.json").read_text())
     data.write_text("".join(json.dumps({"text": f"dark {i}"}) + "\n" for i in range(4)))
-    models.rows_digest.cache_clear()
     ran(place, tmp_path, capsys, **changes)
     assert len([*(tmp_path / "matches").iterdir()]) == 2
     assert len(json.loads((tmp_path / "measured-item.json").read_text())) > len(measured)
@@ -120,7 +111,6 @@ def test_a_start_with_a_head_for_other_labels(place, tmp_path, capsys):
     # but a body is not drawn anew
     content = json.loads((start / "config.json").read_text())
     (start / "config.json").write_text(json.dumps(content | {"intermediate_size": 16}))
-    starts.content.cache_clear()
     line = refused(place, tmp_path, capsys, models={"other": [{"path": str(start)}]})
     assert "start: bert.encoder.layer.0.intermediate.dense.bias has another shape than the config says" in line
 

@@ -85,6 +85,8 @@ BASE = {"merge_method": "ties", "base_model": "{place}/wider", "parameters": {"d
         ({"seeds": [0, -1]}, "seeds[1]: -1: "),
         ({"matchings": {"x": {"method": "activations", "data": "x.jsonl"}}}, "matchings: x: x.jsonl: no such file"),
         ({"matchings": {"x": {"anchor": "medioid"}}}, "matchings: x: anchor 'medioid': expected medoid, consensus"),
+        ({"matchings": {"x": {"layers": "0-9"}}}, "matchings: x: layers 0-9: the models have layers 0 to 1"),
+        ({"measure": "paths", "points": 2}, "2 points on the path: expected an odd number from 3"),
         ({"training": None}, "without training all end models are for one data set, and there are 2: happy, angry"),
         ({"unseen": ["happy", "angry"], "heads": "merge"}, "unseen: all data sets that are used; leave one"),
         (IMAGES | starts("vit", "vit"), "vit: is there twice; give every model once"),
