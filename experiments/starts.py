@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
+from contextlib import redirect_stdout
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -43,7 +45,8 @@ def folder_of(start: Start, world: World) -> Path:
         if (folder / RECORD).exists():
             check_trained(_family(start), start.seed, folder)
         else:
-            train(_family(start), start.seed, world.shared, folder)
+            with redirect_stdout(sys.stderr):  # what a training says is no table
+                train(_family(start), start.seed, world.shared, folder)
     if start.config is not None and not folder.exists():
         _make_random(start, folder, world)
     return folder

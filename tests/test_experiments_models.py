@@ -144,3 +144,10 @@ def test_what_is_shown_is_the_tables_and_the_command_that_makes_them(place, tmp_
     assert "train_runtime" not in shown
     assert f"`python experiments/run.py '{out}/item.yaml'`; seeds 0" in shown
     assert ' --model "a b"`; seeds 0' in tables.markdown(found | {"model": "a b"})
+
+
+def test_what_a_training_from_scratch_says_is_no_table(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(starts, "train", lambda *_: print("loss 8.38"))
+    starts.folder_of(experiment.Start(family="gpt2-words", seed=99), world.World(tmp_path, tmp_path / "out"))
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("", "loss 8.38\n")
