@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from cobasin.data import DataConfig, rows_of
-from cobasin.data.config import Role
+from cobasin.data.examples import TARGETS
 from cobasin.data.rows import Rows
 from cobasin.data.tokens import tokenizer_of
 from cobasin.errors import InputError, nearest
@@ -18,18 +18,11 @@ from cobasin.matching.choice import Choice
 from cobasin.recipe import Recipe
 from common.results import Results
 from common.tuning import training_arguments
-from experiment import DataSet, Experiment, Split, Start, Task, chosen, sweep
+from experiment import DataSet, Experiment, Split, Start, chosen, sweep
 from models import end_names
 from starts import config_of, opened, padding_tokenizer, place_of
 from world import World
 
-TARGETS: dict[Task, Role] = {
-    "classification": "label",
-    "multilabel": "labels",
-    "regression": "label",
-    "tokens": "tags",
-    "image": "label",
-}
 ALIKE = "model_type", "num_hidden_layers", "hidden_size", "num_attention_heads"
 
 

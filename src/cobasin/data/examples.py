@@ -19,7 +19,7 @@ Example = dict[str, Any]
 
 # the roles that hold a text, the first that there is; and the one that holds what is predicted
 _TEXT: tuple[Role, ...] = ("input_ids", "text", "tokens")
-_TARGET: dict[Task, Role] = {
+TARGETS: dict[Task, Role] = {
     "classification": "label",
     "image": "label",
     "regression": "label",
@@ -55,7 +55,7 @@ class Examples:
         self.vocabulary = reads.get("input_ids", {}).get("vocab_size", 0)
         self.channels = reads.get("pixel_values", {}).get("num_channels")
         self.decodes = "decoder_input_ids" in reads
-        self.labels = Labels.of(checkpoint, data.labels, data.threshold, _TARGET.get(task, "label"))
+        self.labels = Labels.of(checkpoint, data.labels, data.threshold, TARGETS.get(task, "label"))
         self.annotated = None
         if data.annotated is not None:
             self.annotated = {self.labels.index(name, "'annotated'") for name in data.annotated}
@@ -69,7 +69,7 @@ class Examples:
         if "pixel_values" in reads:
             self.roles.append("image")
         self.target_is_text = isinstance(first.get("label"), str)
-        self.wanted: Role | None = "label" if self.decodes else _TARGET.get(task)
+        self.wanted: Role | None = "label" if self.decodes else TARGETS.get(task)
         self.target: Role | None = self.wanted
         untagged = task == "tokens" and "text" in self.roles
         if not self.decodes and (self.target not in first or untagged):
