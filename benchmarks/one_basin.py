@@ -2,8 +2,8 @@
 
     python benchmarks/one_basin.py [--family cifar10-vit] [--pair 0,1] [--way paper --way weights] [--dev]
 
-Every way of matching is measured on the test set once, as it is set here; nothing is chosen there. Every pair is run,
-and the first one again with every seed of what is random (inputs that are made up, which data, their order, learning).
+Every way of matching is measured on the test set once, as it is set here; nothing is chosen there. Every pair is run
+with every seed of what is random (inputs that are made up, which data, their order, learning).
 Every result is written as it comes to ``measured-FAMILY.json`` in ``--out``, from where a later run takes it;
 ``one_basin-FAMILY.png`` shows the lines between the models of the first pair.
 """
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
 from cobasin.evaluation.path import LossPath
@@ -46,8 +45,8 @@ def seeds_of(way: Mapping[str, Any], seeds: int) -> range:
 
 
 def runs(way: Mapping[str, Any], pairs: Sequence[Pair], seeds: int) -> list[tuple[Pair, int]]:
-    """Every pair with seed 0, and the first one with all."""
-    return [(pair, seed) for pair in pairs for seed in (seeds_of(way, seeds) if pair == pairs[0] else range(1))]
+    """Every pair with every seed of a way."""
+    return [(pair, seed) for pair in pairs for seed in seeds_of(way, seeds)]
 
 
 def run(bench: Bench, pairs: Sequence[Pair], ways: Sequence[str], seeds: int, steps: int) -> None:
@@ -94,8 +93,8 @@ def pairs_table(every: Sequence[tuple[str, Measured, Models]]) -> Table:
     def cell(rows: Sequence[Row]) -> str:
         if not rows:
             return ""
-        left = f"{mean(row['excess'] for row in rows):.3f}, {mean(row['barrier'] for row in rows):.3f}"
-        return f"{left} ({100 * mean(row['removed'] for row in rows):.0f} %)"
+        middle, barrier, removed = cells(rows, ("excess", "barrier", "removed"))
+        return f"{middle}, {barrier} ({removed} %)"
 
     losses = [f"{measured.mean_loss(models):.3f}" for _, measured, models in every]
     raw = [cell(measured.get(models, way="none")).removesuffix(" (0 %)") for _, measured, models in every]
@@ -109,7 +108,7 @@ def pairs_table(every: Sequence[tuple[str, Measured, Models]]) -> Table:
         [head for head, _, _ in every],
         body,
         "Loss above the mean of the parents', in the middle and at the highest of 25 points; the share of the raw "
-        "barrier that is removed.",
+        "barrier that is removed. Mean and standard deviation over seeds of the search.",
     )
 
 
