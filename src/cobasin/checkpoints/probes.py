@@ -57,15 +57,18 @@ def _tokens(config: PreTrainedConfig, architecture: str, generator: torch.Genera
     length = max(2, min(32, positions(config) - 4))
     named = {kind: getattr(config, f"{kind}_token_id", None) for kind in PLACED + IN_TEXTS}
     specials = {i for value in named.values() for i in (value if isinstance(value, list) else [value])}
-    plain = [i for i in range(config.vocab_size) if i not in specials]
-    ids = torch.tensor(plain or range(config.vocab_size))
-    tokens = ids[torch.randint(len(ids), (2, length), generator=generator)]
-    decoder_tokens = ids[torch.randint(len(ids), (2, length), generator=generator)]
+    written = getattr(config, "decoder_vocab_size", None) or config.vocab_size  # Marian may have two vocabularies
+
+    def drawn(count: int) -> Tensor:
+        ids = torch.tensor([i for i in range(count) if i not in specials] or range(count))
+        return ids[torch.randint(len(ids), (2, length), generator=generator)]
+
+    tokens, decoder_tokens = drawn(config.vocab_size), drawn(written)
     # Most texts have them: a fault in their rows must not go unseen.
     in_texts = dict.fromkeys(named[kind] for kind in IN_TEXTS if named[kind] not in (named["pad"], named["eos"]))
     seen = torch.tensor([i for i in in_texts if i in range(config.vocab_size)][: length - 1], dtype=torch.int64)
     tokens[0, : len(seen)] = seen
-    if (start := named["decoder_start"]) is not None and start in range(config.vocab_size):
+    if (start := named["decoder_start"]) is not None and start in range(written):
         decoder_tokens[:, 0] = start
     mask = torch.ones_like(tokens)
     mask[1, length - max(1, length // 3) :] = 0

@@ -94,8 +94,8 @@ def build(checkpoint: Checkpoint, state: dict[str, Tensor], dtype: torch.dtype) 
         raise InputError(f"{unbuilt}: {one_line(error)}") from error
     for name, found, expected in sorted(info["mismatched_keys"]):
         raise InputError(f"{where} expects {name} of shape {list(expected)}, the checkpoint has {list(found)}")
-    if info["missing_keys"]:
-        raise InputError(f"{where} needs tensors that the checkpoint lacks: {_some(info['missing_keys'])}")
+    if missing := info["missing_keys"] and info["missing_keys"] - _constants(cls, model.config):
+        raise InputError(f"{where} needs tensors that the checkpoint lacks: {_some(missing)}")
     # A name that differs from a tensor of the class in its numbers only is a layer too many; any other
     # belongs to a head that this class does not have, and cannot change what it computes.
     known = {re.sub(r"\d+", "#", name) for name in model.state_dict()}
@@ -107,14 +107,21 @@ def build(checkpoint: Checkpoint, state: dict[str, Tensor], dtype: torch.dtype) 
     }
     if surplus:
         raise InputError(f"{where} has no place for tensors of the checkpoint: {_some(surplus)}")
-    constants = {name for name, _ in model.named_buffers()} | info["unexpected_keys"]
+    unread = {name for name, _ in model.named_buffers()} | info["unexpected_keys"]
     ignored = model._keys_to_ignore_on_load_unexpected or []
     for name, tensor in state.items():
         names = {name, prefix + name, name.removeprefix(prefix)}
-        if tensor.is_floating_point() or names & constants or any(re.search(pattern, name) for pattern in ignored):
+        if tensor.is_floating_point() or names & unread or any(re.search(pattern, name) for pattern in ignored):
             continue
         raise InputError(f"{where} computes in floats, the checkpoint has {name} in {tensor.dtype}")
     return model.eval()
+
+
+def _constants(cls: Any, config: PreTrainedConfig) -> set[str]:
+    """The parameters that no training changes, which transformers computes where a file lacks them."""
+    with torch.device("meta"):
+        fresh = cls(config)
+    return {name for name, parameter in fresh.named_parameters() if not parameter.requires_grad}
 
 
 def input_sizes(config: PreTrainedConfig, architecture: str) -> dict[str, dict[str, Any]]:
