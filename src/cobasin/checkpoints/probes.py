@@ -43,10 +43,16 @@ def probe(config: PreTrainedConfig, architecture: str, seed: int = 0) -> dict[st
             down, right = sides(config.patch_size)
             masked = torch.arange((height // down) * (width // right)) % 3 == 1
             inputs["bool_masked_pos"] = masked.expand(2, -1)
+        down, right = sides(getattr(config, "patch_size", None) or (height, width))
+        inputs["noise"] = torch.rand(2, (height // down) * (width // right), generator=generator)  # that hides patches
     if mel := sizes.get("input_features"):
         frames = 2 * mel["max_source_positions"]  # the second convolution has stride two
         inputs["input_features"] = torch.randn(2, mel["num_mel_bins"], frames, generator=generator)
         inputs.pop("attention_mask", None)  # it would be over frames
+    if spectrogram := sizes.get("input_values"):
+        inputs["input_values"] = torch.randn(
+            2, spectrogram["max_length"], spectrogram["num_mel_bins"], generator=generator
+        )
     accepted = inspect.signature(model_class(architecture).forward).parameters
     return {name: value for name, value in inputs.items() if name in accepted}
 

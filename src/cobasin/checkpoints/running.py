@@ -39,6 +39,7 @@ INPUT_SIZES = {
     "decoder_input_ids": ("vocab_size",),
     "pixel_values": ("image_size", "num_channels"),
     "input_features": ("num_mel_bins", "max_source_positions"),
+    "input_values": ("num_mel_bins", "max_length"),
 }
 
 
@@ -145,7 +146,7 @@ def input_sizes(config: PreTrainedConfig, architecture: str) -> dict[str, dict[s
         if foreign or name not in INPUT_SIZES or None in found[name].values():
             raise NotProbed(
                 f"{architecture}: reads {name}; probes are text, images of a fixed size, both in a contrastive "
-                "model, or mel features"
+                "model, or spectrograms of a fixed size"
             )
         if "image_size" in found[name]:
             found[name]["image_size"] = sides(found[name]["image_size"])
