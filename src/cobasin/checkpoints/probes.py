@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -25,8 +26,8 @@ def probe(config: PreTrainedConfig, architecture: str, seed: int = 0) -> dict[st
 
     Token ids [2, length], special tokens among them, the second row a third shorter, with an attention mask and
     segments, length at most 32; one row [1, length] where the class cannot take a padded batch; pixel values
-    [2, channels, height, width] or mel features [2, bins, frames] from a normal distribution.  The same seed gives
-    the same inputs.
+    [2, channels, height, width] mel features [2, bins, frames], spectrograms [2, frames, bins] or waveforms
+    [2, samples] from a normal distribution.  The same seed gives the same inputs.
 
     Raises:
         InputError: the class is unknown, or takes inputs of another kind.
@@ -49,12 +50,19 @@ def probe(config: PreTrainedConfig, architecture: str, seed: int = 0) -> dict[st
         frames = 2 * mel["max_source_positions"]  # the second convolution has stride two
         inputs["input_features"] = torch.randn(2, mel["num_mel_bins"], frames, generator=generator)
         inputs.pop("attention_mask", None)  # it would be over frames
-    if spectrogram := sizes.get("input_values"):
-        inputs["input_values"] = torch.randn(
-            2, spectrogram["max_length"], spectrogram["num_mel_bins"], generator=generator
-        )
+    if sounds := sizes.get("input_values"):
+        shape = (sounds["max_length"], sounds["num_mel_bins"]) if "max_length" in sounds else (_samples(**sounds),)
+        inputs["input_values"] = torch.randn(2, *shape, generator=generator)
     accepted = inspect.signature(model_class(architecture).forward).parameters
     return {name: value for name, value in inputs.items() if name in accepted}
+
+
+def _samples(conv_kernel: Sequence[int], conv_stride: Sequence[int]) -> int:
+    """How long a waveform is that convolutions make 16 frames of."""
+    length = 16
+    for kernel, stride in zip(reversed(conv_kernel), reversed(conv_stride), strict=True):
+        length = (length - 1) * stride + kernel
+    return length
 
 
 def _tokens(config: PreTrainedConfig, architecture: str, generator: torch.Generator) -> dict[str, Tensor]:

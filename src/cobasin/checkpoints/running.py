@@ -40,6 +40,7 @@ INPUT_SIZES = {
     "pixel_values": ("image_size", "num_channels"),
     "input_features": ("num_mel_bins", "max_source_positions"),
     "input_values": ("num_mel_bins", "max_length"),
+    "waveform": ("conv_kernel", "conv_stride"),  # the input_values of a model that begins with convolutions
 }
 
 
@@ -141,12 +142,13 @@ def input_sizes(config: PreTrainedConfig, architecture: str) -> dict[str, dict[s
     found: dict[str, dict[str, Any]] = {}
     for name in names:
         part = part_of(config, "vision_config" if name == "pixel_values" else "text_config")
-        found[name] = {key: getattr(part, key, None) for key in INPUT_SIZES.get(name, ())}
+        kind = "waveform" if name == "input_values" and hasattr(part, "conv_stride") else name
+        found[name] = {key: getattr(part, key, None) for key in INPUT_SIZES.get(kind, ())}
         foreign = name == "input_ids" and "pixel_values" not in names and hasattr(config, "vision_config")
         if foreign or name not in INPUT_SIZES or None in found[name].values():
             raise NotProbed(
                 f"{architecture}: reads {name}; probes are text, images of a fixed size, both in a contrastive "
-                "model, or spectrograms of a fixed size"
+                "model, spectrograms of a fixed size, or waveforms"
             )
         if "image_size" in found[name]:
             found[name]["image_size"] = sides(found[name]["image_size"])
