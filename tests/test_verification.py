@@ -452,7 +452,7 @@ def test_classes_and_inputs_that_are_not_known():
     with pytest.raises(InputError, match="LlavaForConditionalGeneration"):
         probe(transformers.LlavaConfig(), "LlavaForConditionalGeneration")
     with pytest.raises(InputError, match="input_values"):
-        probe(transformers.Wav2Vec2Config(), "Wav2Vec2Model")
+        probe(config, "SpeechT5ForSpeechToText")
 
 
 def test_eight_bits_are_compared_in_float64_only():

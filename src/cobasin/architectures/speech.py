@@ -126,12 +126,12 @@ def wavlm(request: Request) -> Spec:
         "gate": Space(8),
         "bucket": Space(config.num_buckets),
     }
-    gates: dict[str, str] = {BIAS: "bucket head", f"{ONE}.attention.gru_rel_pos_const": "1 head 1 1"}
+    gates = {BIAS: "bucket head", f"{ONE}.attention.gru_rel_pos_const": "1 head 1 1"}
     shift: FreeGauge = SoftmaxShift(BIAS, "bucket", "attention")
     return replace(
         spec,
         spaces={**spec.spaces, **own},
-        templates=spec.templates | gates | linear(f"{ONE}.attention.gru_rel_pos_linear", "gate", "piece"),
+        templates={**spec.templates, **gates, **linear(f"{ONE}.attention.gru_rel_pos_linear", "gate", "piece")},
         biases=(*spec.biases, shift),
         function_keys=(*FUNCTION_KEYS, "max_bucket_distance"),
     )
