@@ -149,8 +149,8 @@ def test_what_no_probe_fits_is_told_from_bad_input():
         def __call__(self, **inputs):
             return {}
 
-    with pytest.raises(NotProbed, match="Wav2Vec2ForCTC: reads input_values; probes are text"):
-        probe(transformers.Wav2Vec2Config(), "Wav2Vec2ForCTC")
+    with pytest.raises(NotProbed, match="SpeechT5ForSpeechToText: reads input_values; probes are text"):
+        probe(transformers.BertConfig(), "SpeechT5ForSpeechToText")
     with pytest.raises(NotProbed, match="Silent returns none of logits"):
         outputs(Silent(), {})
 
@@ -452,7 +452,7 @@ def test_classes_and_inputs_that_are_not_known():
     with pytest.raises(InputError, match="LlavaForConditionalGeneration"):
         probe(transformers.LlavaConfig(), "LlavaForConditionalGeneration")
     with pytest.raises(InputError, match="input_values"):
-        probe(transformers.Wav2Vec2Config(), "Wav2Vec2Model")
+        probe(config, "SpeechT5ForSpeechToText")
 
 
 def test_eight_bits_are_compared_in_float64_only():

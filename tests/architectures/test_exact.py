@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from cobasin.architectures import known
-from cobasin.checkpoints.checkpoint import load
+from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.probes import probe
 from cobasin.checkpoints.running import build, instantiate, outputs
 from cobasin.checkpoints.typed import Typed
@@ -106,6 +106,20 @@ def test_bare_encoder_without_pooler(case, tmp_path):
     source = load(tmp_path / "a")
     assert not any("pooler" in name for name in source)
     element = api.match(source, tmp_path / "b")
+    assert change(transform(element, source), run(source)) < 1e-9
+
+
+def test_positions_that_only_the_code_has_fix_the_stream():
+    """Files of Pegasus may lack the sines that are added to the stream: Transformers computes them."""
+
+    def without(seed: int) -> Checkpoint:
+        found = load(model("pegasus/PegasusForConditionalGeneration", seed))
+        headers = {name: header for name, header in found.headers.items() if "embed_positions" not in name}
+        return Checkpoint("sines", found.config, found.architecture, headers, found.__getitem__)
+
+    source = without(1)
+    assert Typed.of(source).spec.spaces["resid"].group is None
+    element = api.match(source, without(2))
     assert change(transform(element, source), run(source)) < 1e-9
 
 

@@ -1,4 +1,4 @@
-"""T5, mT5, UMT5, BART, mBART and Whisper."""
+"""T5, mT5, UMT5, BART, mBART, Whisper, Marian, Pegasus and M2M-100."""
 
 import transformers as T
 
@@ -36,6 +36,9 @@ _WHISPER = {
     "classifier_proj_size": 6,
     **{"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 3},
 }
+_TRANSLATION = {**_STACKS, "pad_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 1}
+_TWO_VOCABULARIES = {**_TRANSLATION, "share_encoder_decoder_embeddings": False, "decoder_vocab_size": 30}
+_UNTIED = {"tie_word_embeddings": False}
 _T5_HEADS = (
     "ForConditionalGeneration",
     "EncoderModel",
@@ -44,6 +47,7 @@ _T5_HEADS = (
     "ForTokenClassification",
 )
 _BART_HEADS = ("ForConditionalGeneration", "Model", "ForSequenceClassification")
+_GENERATION = ("ForConditionalGeneration", "Model")
 
 FAMILIES = {
     "t5": ("T5", _T5_HEADS, T.T5Config, _T5),
@@ -63,6 +67,13 @@ FAMILIES = {
         T.WhisperConfig,
         _WHISPER,
     ),
+    "marian": ("Marian", ("MTModel", "Model"), T.MarianConfig, _TRANSLATION),
+    "marian-two-vocabularies": ("Marian", ("MTModel", "Model"), T.MarianConfig, _TWO_VOCABULARIES),
+    "marian-untied": ("Marian", ("MTModel",), T.MarianConfig, {**_TWO_VOCABULARIES, **_UNTIED}),
+    "pegasus": ("Pegasus", _GENERATION, T.PegasusConfig, {**_TRANSLATION, "scale_embedding": True}),
+    "pegasus-untied": ("Pegasus", _GENERATION, T.PegasusConfig, {**_TRANSLATION, **_UNTIED}),
+    "m2m100": ("M2M100", _GENERATION, T.M2M100Config, _TRANSLATION),
+    "m2m100-untied": ("M2M100", _GENERATION, T.M2M100Config, {**_TRANSLATION, **_UNTIED}),
 }
 FLOAT32_PARTS: tuple[str, ...] = ("t5", "mt5", "umt5")  # their norms
 
@@ -103,6 +114,19 @@ KEYS = {
         "decoder_start_token_id": (7, KEEPS),
     },
     "whisper/WhisperForConditionalGeneration": _WHISPER_KEYS,
+    "marian/MarianMTModel": {**_WHISPER_KEYS, "scale_embedding": (True, CHANGES)},
+    "pegasus/PegasusForConditionalGeneration": {**_WHISPER_KEYS, "scale_embedding": (False, CHANGES)},
+    "m2m100/M2M100ForConditionalGeneration": {
+        **_WHISPER_KEYS,
+        "activation_function": ("gelu", CHANGES),
+        "scale_embedding": (False, CHANGES),
+        "pad_token_id": (7, CHANGES),
+    },
     "whisper/WhisperForAudioClassification": {"use_weighted_layer_sum": (True, UNCOVERED)},
 }
-TIED = ("whisper/WhisperForConditionalGeneration",)
+TIED = (
+    "whisper/WhisperForConditionalGeneration",
+    "marian/MarianMTModel",
+    "pegasus/PegasusForConditionalGeneration",
+    "m2m100/M2M100ForConditionalGeneration",
+)

@@ -1,4 +1,4 @@
-"""Vision transformers."""
+"""Vision transformers, and one that sees spectrograms."""
 
 import transformers as T
 
@@ -14,6 +14,9 @@ _PICTURE = {
 }
 _VIT = {**_PICTURE, "intermediate_size": 20}
 _DINO = {**_PICTURE, "mlp_ratio": 1}
+_DINO3 = {**_VIT, "num_attention_heads": 3}  # heads of a size that four divides
+_DINO3_BIASES = {"query_bias": False, "key_bias": True, "proj_bias": False, "mlp_bias": False}
+_AST = {**_VIT, "num_mel_bins": 12, "max_length": 16, "frequency_stride": 3, "time_stride": 5}
 _TEACHER = "ForImageClassificationWithTeacher"
 _BEIT = {**_VIT, "use_relative_position_bias": True}
 _BEIT_SHARED = {**_VIT, "use_shared_relative_position_bias": True, "use_absolute_position_embeddings": True}
@@ -21,6 +24,8 @@ _BEIT_SHARED = {**_VIT, "use_shared_relative_position_bias": True, "use_absolute
 FAMILIES = {
     "vit": ("ViT", ("ForImageClassification", "Model"), T.ViTConfig, _VIT),
     "vit-wide-heads": ("ViT", ("ForImageClassification",), T.ViTConfig, {**_VIT, "head_dim": 8}),
+    "vit-msn": ("ViTMSN", ("ForImageClassification", "Model"), T.ViTMSNConfig, {**_VIT, "hidden_act": "relu"}),
+    "vit-mae": ("ViTMAE", ("Model",), T.ViTMAEConfig, {**_VIT, "mask_ratio": 0.5}),
     "deit": ("DeiT", ("ForImageClassification", _TEACHER, "Model"), T.DeiTConfig, _VIT),
     # only bare models read the mask token
     "dinov2": ("Dinov2", ("ForImageClassification",), T.Dinov2Config, {**_DINO, "use_mask_token": False}),
@@ -31,6 +36,27 @@ FAMILIES = {
         T.Dinov2Config,
         {**_DINO, "use_mask_token": False, "use_swiglu_ffn": True},
     ),
+    "dinov2-registers": (
+        "Dinov2WithRegisters",
+        ("ForImageClassification", "Model"),
+        T.Dinov2WithRegistersConfig,
+        {**_DINO, "num_register_tokens": 3},
+    ),
+    "dinov2-registers-swiglu": (
+        "Dinov2WithRegisters",
+        ("ForImageClassification",),
+        T.Dinov2WithRegistersConfig,
+        {**_DINO, "use_swiglu_ffn": True},
+    ),
+    "dinov3": ("DINOv3ViT", ("Model",), T.DINOv3ViTConfig, {**_DINO3, "num_register_tokens": 3}),
+    "dinov3-gated": (
+        "DINOv3ViT",
+        ("Model",),
+        T.DINOv3ViTConfig,
+        {**_DINO3, "use_gated_mlp": True, "hidden_act": "silu", "num_register_tokens": 2, **_DINO3_BIASES},
+    ),
+    "ast": ("AST", ("ForAudioClassification", "Model"), T.ASTConfig, _AST),
+    "ast-unbiased": ("AST", ("ForAudioClassification",), T.ASTConfig, {**_AST, "qkv_bias": False}),
     "beit": ("Beit", ("ForImageClassification",), T.BeitConfig, _BEIT),
     "beit-masked": ("Beit", ("Model",), T.BeitConfig, {**_BEIT, "use_mask_token": True}),
     "beit-shared": ("Beit", ("ForImageClassification",), T.BeitConfig, {**_BEIT_SHARED, "use_mean_pooling": False}),
@@ -47,6 +73,22 @@ KEYS = {
         "is_causal": (True, CHANGES),
     },
     "vit/ViTModel": {"pooler_act": ("relu", CHANGES)},
+    "vit-msn/ViTMSNForImageClassification": {**_KEYS, "hidden_act": ("gelu", CHANGES)},
+    "vit-mae/ViTMAEModel": {**_KEYS, "mask_ratio": (0.25, CHANGES)},
+    "dinov2-registers/Dinov2WithRegistersForImageClassification": _KEYS,
+    "dinov3/DINOv3ViTModel": {
+        **LAYER_KEYS,
+        "num_attention_heads": (2, CHANGES),
+        "rope_theta": (10.0, CHANGES),
+        "patch_size": (2, SHAPES),
+    },
+    "ast/ASTForAudioClassification": {
+        **LAYER_KEYS,
+        "patch_size": (2, SHAPES),
+        "frequency_stride": (4, CHANGES),
+        "time_stride": (4, SHAPES),
+        **dict.fromkeys(("num_mel_bins", "max_length"), (40, SHAPES)),
+    },
     "deit/DeiTForImageClassificationWithTeacher": {**_KEYS, "pooler_act": ("relu", KEEPS)},
     "deit/DeiTModel": {"pooler_act": ("relu", CHANGES)},
     "dinov2/Dinov2ForImageClassification": _KEYS,

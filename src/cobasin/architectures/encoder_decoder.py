@@ -66,7 +66,7 @@ def sentence_head(request: Request) -> dict[str, str]:
     return linear(f"{name}.dense", "pool", "resid") | linear(f"{name}.out_proj", "label", "pool")
 
 
-def _spaces(config) -> dict[str, Space]:
+def both_stacks(config) -> dict[str, Space]:
     """Spaces of both stacks, without the streams."""
     encoder, decoder = config.encoder_attention_heads, config.decoder_attention_heads
     group, width = neurons(config.activation_function), config.d_model // decoder
@@ -79,7 +79,7 @@ def _spaces(config) -> dict[str, Space]:
     }
 
 
-def _layer(name: str, prefix: str, stream: str, memory: str = "", key_bias: bool = True) -> dict[str, str]:
+def block(name: str, prefix: str, stream: str, memory: str = "", key_bias: bool = True) -> dict[str, str]:
     """A layer of a stack, with cross-attention where there is a ``memory``: the stream of the encoder."""
     biased = (True, key_bias, True, True)
     cross = {}
@@ -96,11 +96,27 @@ def _layer(name: str, prefix: str, stream: str, memory: str = "", key_bias: bool
     )
 
 
-def _free_biases(templates: dict[str, str]) -> tuple[FreeGauge, ...]:
+def free_biases(templates: dict[str, str]) -> tuple[FreeGauge, ...]:
+    """Key biases that the softmax cancels, and value biases that can move."""
     names = [name.removesuffix(".v_proj.bias") for name in templates if name.endswith(".v_proj.bias")]
     keys = tuple(KeyBias(f"{name}.k_proj.bias") for name in names if f"{name}.k_proj.bias" in templates)
     values = (ValueBias(f"{n}.v_proj.bias", f"{n}.out_proj.weight", f"{n}.out_proj.bias") for n in names)
     return (*keys, *values)
+
+
+def read_in_layer(name: str, crossed: bool = False) -> dict[str, tuple[str, ...]]:
+    """The norms in front of the branches of a layer, each with what reads it; ``crossed``: with cross-attention."""
+    own = tuple(f"{name}.self_attn.{projection}_proj.weight" for projection in "qkv")
+    cross = {f"{name}.encoder_attn_layer_norm": (f"{name}.encoder_attn.q_proj.weight",)} if crossed else {}
+    return {f"{name}.self_attn_layer_norm": own, **cross, f"{name}.final_layer_norm": (f"{name}.fc1.weight",)}
+
+
+def norms_in_front(read: dict[str, tuple[str, ...]], keys: tuple[str, ...] = ()) -> tuple[Norm, ...]:
+    """Norms by their names, with their readers, of which ``keys`` are key projections without a bias."""
+    return tuple(
+        Norm(f"{name}.weight", readers, f"{name}.bias", keys=tuple(key for key in keys if key in readers))
+        for name, readers in read.items()
+    )
 
 
 @declares("Bart", "bart", *HEADS)
@@ -120,14 +136,14 @@ def bart(request: Request) -> Spec:
     templates = dict.fromkeys((embedding, *ties), "vocab resid") | sentence_head(request)
     for name, layer, prefix, memory in (("encoder", ENCODER, "", ""), ("decoder", DECODER, "decoder_", "resid")):
         templates |= {f"{name}.embed_positions.weight": "pos resid", **layer_norm(f"{name}.layernorm_embedding")}
-        templates |= _layer(layer, prefix, "resid", memory)
+        templates |= block(layer, prefix, "resid", memory)
         if config.model_type == "mbart":
             templates |= layer_norm(f"{name}.layer_norm")
     if request.has("final_logits_bias"):
         templates["final_logits_bias"] = "1 vocab"
     return Spec(
         request.architecture,
-        _spaces(config)
+        both_stacks(config)
         | {
             "resid": Space(config.d_model, None if request.head == "Model" else Permutation(), part="residual"),
             "pos": Space(config.max_position_embeddings + 2),  # the first two rows are not read
@@ -136,7 +152,7 @@ def bart(request: Request) -> Spec:
         templates,
         prefix="model.",
         tied=ties,
-        biases=_free_biases(templates),
+        biases=free_biases(templates),
         buffers=(r"(en|de)coder\.version",),
         function_keys=(*FUNCTION_KEYS, "scale_embedding", *TOKENS_READ.get(request.head, ())),
     )
@@ -147,24 +163,15 @@ def _whisper_encoder() -> dict[str, str]:
         **{"encoder.conv1.weight": "conv mel kernel", "encoder.conv1.bias": "conv"},
         **{"encoder.conv2.weight": "encoder conv kernel", "encoder.conv2.bias": "encoder"},
         "encoder.embed_positions.weight": "pos encoder",
-        **_layer(ENCODER, "", "encoder", key_bias=False),
+        **block(ENCODER, "", "encoder", key_bias=False),
         **layer_norm("encoder.layer_norm", "encoder"),
     }
 
 
 def _whisper_norms() -> tuple[Norm, ...]:
     """The norms of the decoder."""
-    key = f"{SELF}.k_proj.weight"
-    read = {
-        f"{DECODER}.self_attn_layer_norm": (f"{SELF}.q_proj.weight", key, f"{SELF}.v_proj.weight"),
-        f"{DECODER}.encoder_attn_layer_norm": (f"{CROSS}.q_proj.weight",),
-        f"{DECODER}.final_layer_norm": (f"{DECODER}.fc1.weight",),
-        "decoder.layer_norm": ("proj_out.weight",),
-    }
-    return tuple(
-        Norm(f"{name}.weight", readers, f"{name}.bias", keys=(key,) if key in readers else ())
-        for name, readers in read.items()
-    )
+    read = read_in_layer(DECODER, crossed=True) | {"decoder.layer_norm": ("proj_out.weight",)}
+    return norms_in_front(read, keys=(f"{SELF}.k_proj.weight",))
 
 
 @declares("Whisper", "whisper", "ForConditionalGeneration", "Model", "ForAudioClassification")
@@ -183,13 +190,13 @@ def whisper(request: Request) -> Spec:
         templates |= linear("projector", "proj", "encoder") | linear("classifier", "label", "proj'")
     else:
         templates |= {embed: "vocab resid", "decoder.embed_positions.weight": "decoder_pos resid"}
-        templates |= _layer(DECODER, "decoder_", "resid", "encoder", key_bias=False) | layer_norm("decoder.layer_norm")
+        templates |= block(DECODER, "decoder_", "resid", "encoder", key_bias=False) | layer_norm("decoder.layer_norm")
     if generates:
         templates["proj_out.weight"] = "vocab resid"
         ties = {"proj_out.weight": embed} if config.tie_word_embeddings else {}
     return Spec(
         request.architecture,
-        _spaces(config)
+        both_stacks(config)
         | {
             "encoder": Space(config.d_model, permuted, part="residual"),
             "resid": Space(config.d_model, permuted, part="residual", folded=turned),
@@ -204,6 +211,6 @@ def whisper(request: Request) -> Spec:
         prefix="model.",
         tied=ties,
         norms=_whisper_norms() if generates else (),
-        biases=_free_biases(templates),
+        biases=free_biases(templates),
         function_keys=(*FUNCTION_KEYS, *tie_keys(ties)),
     )

@@ -1,4 +1,4 @@
-"""Pre-LayerNorm vision transformers: ViT, DeiT, BEiT, DINOv2.
+"""Pre-LayerNorm vision transformers: ViT, ViT-MSN, ViT-MAE, DeiT, BEiT, DINOv2 with and without registers.
 
 A bare model shows its stream as output: there it is fixed, and gains and layer scales stay as they are.
 """
@@ -156,7 +156,7 @@ def _vision(
         request.architecture,
         config,
         names,
-        pictures(config, sum(name != "mask_token" for name in tokens))
+        pictures(config, len(tokens.keys() & {"cls_token", "distillation_token"}))
         | {"resid": Space(size, part="residual") if bare else free_stream(size), "label": labels(config)}
         | (spaces or {}),
         {f"embeddings.{name}": type_ for name, type_ in tokens.items()}
@@ -164,7 +164,7 @@ def _vision(
         | linear("embeddings.patch_embeddings.projection", "resid", "channel down right"),
         norm,
         head,
-        prefix=f"{config.model_type}.",
+        prefix=f"{config.model_type.removesuffix('_msn').removesuffix('_mae')}.",
         width=getattr(config, "head_dim", None),
         **options,
     )
@@ -175,17 +175,20 @@ def _pooler(request: Request) -> dict[str, str]:
 
 
 @declares("ViT", "vit", "Model", "ForImageClassification")
+@declares("ViTMSN", "vit_msn", "Model", "ForImageClassification")
+@declares("ViTMAE", "vit_mae", "Model")
 def vit(request: Request) -> Spec:
-    """ViT."""
+    """ViT, ViT-MSN, and the encoder of ViT-MAE, which sees a part of the patches."""
     config = request.config
+    keys = {"vit": ("pooler_act",), "vit_mae": ("mask_ratio",)}.get(config.model_type, ())
     return _vision(
         request,
         VIT,
         {"cls_token": "1 1 resid"},
         _pooler(request) if request.head == "Model" else linear("classifier", "label", "resid"),
-        spaces={"pool": Space(config.pooler_output_size)},
+        spaces={"pool": Space(getattr(config, "pooler_output_size", 0))},
         biased=(config.qkv_bias,) * 3,
-        function_keys=(*FUNCTION_KEYS, *PICTURE_KEYS, "pooler_act"),
+        function_keys=(*FUNCTION_KEYS, *PICTURE_KEYS, *keys),
     )
 
 
@@ -211,25 +214,36 @@ def deit(request: Request) -> Spec:
 
 
 @declares("Dinov2", "dinov2", "Model", "ForImageClassification")
+@declares("Dinov2WithRegisters", "dinov2_with_registers", "Model", "ForImageClassification")
 def dinov2(request: Request) -> Spec:
     """DINOv2: layer scales, and a head that reads the stream twice, at the class token and as mean of the patches.
 
-    Only a bare model reads the mask token.
+    Only a bare model reads the mask token, which files of models with registers always have. Registers have no
+    positions.
     """
-    config, gated = request.config, request.config.use_swiglu_ffn
+    config, gated, bare = request.config, request.config.use_swiglu_ffn, request.head == "Model"
     hidden = int(config.hidden_size * config.mlp_ratio)
     if gated:  # two thirds of it, rounded up to a multiple of eight
         hidden = (int(hidden * 2 / 3) + 7) // 8 * 8
     group = Permutation(signed=True, scaled=True) if gated else neurons(config.hidden_act)
+    registers = getattr(config, "num_register_tokens", None)
+    tokens = {"cls_token": "1 1 resid"}
+    if registers is not None or config.use_mask_token:
+        tokens["mask_token"] = "1 resid"
     return _vision(
         request,
         SWIGLU if gated else DINO,
-        {"cls_token": "1 1 resid"} | ({"mask_token": "1 resid"} if config.use_mask_token else {}),
-        {} if request.head == "Model" else linear("classifier", "label", "(half resid)"),
-        spaces={"ffn": Space(hidden, group, LAYER, part="ffn"), "half": Space(2)},
+        tokens if registers is None else tokens | {"register_tokens": "1 register resid"},
+        {} if bare else linear("classifier", "label", "(half resid)"),
+        spaces={
+            "ffn": Space(hidden, group, LAYER, part="ffn"),
+            "half": Space(2),
+            "register": Space(registers or 0),
+        },
         up="(ffn~ + ffn)" if gated else "ffn",
         biased=(config.qkv_bias,) * 3,
         scales=("layer_scale1.lambda1", "layer_scale2.lambda1"),
+        unread=() if registers is None or bare else ("embeddings.mask_token",),
         function_keys=(*FUNCTION_KEYS, *PICTURE_KEYS),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -25,8 +26,8 @@ def probe(config: PreTrainedConfig, architecture: str, seed: int = 0) -> dict[st
 
     Token ids [2, length], special tokens among them, the second row a third shorter, with an attention mask and
     segments, length at most 32; one row [1, length] where the class cannot take a padded batch; pixel values
-    [2, channels, height, width] or mel features [2, bins, frames] from a normal distribution.  The same seed gives
-    the same inputs.
+    [2, channels, height, width] mel features [2, bins, frames], spectrograms [2, frames, bins] or waveforms
+    [2, samples] from a normal distribution.  The same seed gives the same inputs.
 
     Raises:
         InputError: the class is unknown, or takes inputs of another kind.
@@ -43,12 +44,25 @@ def probe(config: PreTrainedConfig, architecture: str, seed: int = 0) -> dict[st
             down, right = sides(config.patch_size)
             masked = torch.arange((height // down) * (width // right)) % 3 == 1
             inputs["bool_masked_pos"] = masked.expand(2, -1)
+        down, right = sides(getattr(config, "patch_size", None) or (height, width))
+        inputs["noise"] = torch.rand(2, (height // down) * (width // right), generator=generator)  # that hides patches
     if mel := sizes.get("input_features"):
         frames = 2 * mel["max_source_positions"]  # the second convolution has stride two
         inputs["input_features"] = torch.randn(2, mel["num_mel_bins"], frames, generator=generator)
         inputs.pop("attention_mask", None)  # it would be over frames
+    if sounds := sizes.get("input_values"):
+        shape = (sounds["max_length"], sounds["num_mel_bins"]) if "max_length" in sounds else (_samples(**sounds),)
+        inputs["input_values"] = torch.randn(2, *shape, generator=generator)
     accepted = inspect.signature(model_class(architecture).forward).parameters
     return {name: value for name, value in inputs.items() if name in accepted}
+
+
+def _samples(conv_kernel: Sequence[int], conv_stride: Sequence[int]) -> int:
+    """How long a waveform is that convolutions make 16 frames of."""
+    length = 16
+    for kernel, stride in zip(reversed(conv_kernel), reversed(conv_stride), strict=True):
+        length = (length - 1) * stride + kernel
+    return length
 
 
 def _tokens(config: PreTrainedConfig, architecture: str, generator: torch.Generator) -> dict[str, Tensor]:
@@ -57,15 +71,18 @@ def _tokens(config: PreTrainedConfig, architecture: str, generator: torch.Genera
     length = max(2, min(32, positions(config) - 4))
     named = {kind: getattr(config, f"{kind}_token_id", None) for kind in PLACED + IN_TEXTS}
     specials = {i for value in named.values() for i in (value if isinstance(value, list) else [value])}
-    plain = [i for i in range(config.vocab_size) if i not in specials]
-    ids = torch.tensor(plain or range(config.vocab_size))
-    tokens = ids[torch.randint(len(ids), (2, length), generator=generator)]
-    decoder_tokens = ids[torch.randint(len(ids), (2, length), generator=generator)]
+    written = getattr(config, "decoder_vocab_size", None) or config.vocab_size  # Marian may have two vocabularies
+
+    def drawn(count: int) -> Tensor:
+        ids = torch.tensor([i for i in range(count) if i not in specials] or range(count))
+        return ids[torch.randint(len(ids), (2, length), generator=generator)]
+
+    tokens, decoder_tokens = drawn(config.vocab_size), drawn(written)
     # Most texts have them: a fault in their rows must not go unseen.
     in_texts = dict.fromkeys(named[kind] for kind in IN_TEXTS if named[kind] not in (named["pad"], named["eos"]))
     seen = torch.tensor([i for i in in_texts if i in range(config.vocab_size)][: length - 1], dtype=torch.int64)
     tokens[0, : len(seen)] = seen
-    if (start := named["decoder_start"]) is not None and start in range(config.vocab_size):
+    if (start := named["decoder_start"]) is not None and start in range(written):
         decoder_tokens[:, 0] = start
     mask = torch.ones_like(tokens)
     mask[1, length - max(1, length // 3) :] = 0

@@ -39,6 +39,8 @@ INPUT_SIZES = {
     "decoder_input_ids": ("vocab_size",),
     "pixel_values": ("image_size", "num_channels"),
     "input_features": ("num_mel_bins", "max_source_positions"),
+    "input_values": ("num_mel_bins", "max_length"),
+    "waveform": ("conv_kernel", "conv_stride"),  # the input_values of a model that begins with convolutions
 }
 
 
@@ -94,8 +96,8 @@ def build(checkpoint: Checkpoint, state: dict[str, Tensor], dtype: torch.dtype) 
         raise InputError(f"{unbuilt}: {one_line(error)}") from error
     for name, found, expected in sorted(info["mismatched_keys"]):
         raise InputError(f"{where} expects {name} of shape {list(expected)}, the checkpoint has {list(found)}")
-    if info["missing_keys"]:
-        raise InputError(f"{where} needs tensors that the checkpoint lacks: {_some(info['missing_keys'])}")
+    if missing := info["missing_keys"] and info["missing_keys"] - _constants(cls, model.config):
+        raise InputError(f"{where} needs tensors that the checkpoint lacks: {_some(missing)}")
     # A name that differs from a tensor of the class in its numbers only is a layer too many; any other
     # belongs to a head that this class does not have, and cannot change what it computes.
     known = {re.sub(r"\d+", "#", name) for name in model.state_dict()}
@@ -107,14 +109,21 @@ def build(checkpoint: Checkpoint, state: dict[str, Tensor], dtype: torch.dtype) 
     }
     if surplus:
         raise InputError(f"{where} has no place for tensors of the checkpoint: {_some(surplus)}")
-    constants = {name for name, _ in model.named_buffers()} | info["unexpected_keys"]
+    unread = {name for name, _ in model.named_buffers()} | info["unexpected_keys"]
     ignored = model._keys_to_ignore_on_load_unexpected or []
     for name, tensor in state.items():
         names = {name, prefix + name, name.removeprefix(prefix)}
-        if tensor.is_floating_point() or names & constants or any(re.search(pattern, name) for pattern in ignored):
+        if tensor.is_floating_point() or names & unread or any(re.search(pattern, name) for pattern in ignored):
             continue
         raise InputError(f"{where} computes in floats, the checkpoint has {name} in {tensor.dtype}")
     return model.eval()
+
+
+def _constants(cls: Any, config: PreTrainedConfig) -> set[str]:
+    """The parameters that no training changes, which transformers computes where a file lacks them."""
+    with torch.device("meta"):
+        fresh = cls(config)
+    return {name for name, parameter in fresh.named_parameters() if not parameter.requires_grad}
 
 
 def input_sizes(config: PreTrainedConfig, architecture: str) -> dict[str, dict[str, Any]]:
@@ -133,12 +142,13 @@ def input_sizes(config: PreTrainedConfig, architecture: str) -> dict[str, dict[s
     found: dict[str, dict[str, Any]] = {}
     for name in names:
         part = part_of(config, "vision_config" if name == "pixel_values" else "text_config")
-        found[name] = {key: getattr(part, key, None) for key in INPUT_SIZES.get(name, ())}
+        kind = "waveform" if name == "input_values" and hasattr(part, "conv_stride") else name
+        found[name] = {key: getattr(part, key, None) for key in INPUT_SIZES.get(kind, ())}
         foreign = name == "input_ids" and "pixel_values" not in names and hasattr(config, "vision_config")
         if foreign or name not in INPUT_SIZES or None in found[name].values():
             raise NotProbed(
                 f"{architecture}: reads {name}; probes are text, images of a fixed size, both in a contrastive "
-                "model, or mel features"
+                "model, spectrograms of a fixed size, or waveforms"
             )
         if "image_size" in found[name]:
             found[name]["image_size"] = sides(found[name]["image_size"])

@@ -67,9 +67,9 @@ class Typed(Mapping[str, Tensor]):
         headers = dict(self.checkpoint.headers)
         spec = declare(config, architecture, headers)
         own = {}
+        within = {name.split(".")[0] for name, disk in self.disk_names.items() if disk == f"{spec.prefix}{name}"}
         for name in spec.file_entries.keys() - spec.disk_names(headers).keys() - spec.tied.keys():
-            inside = name.split(".")[0] in {one.split(".")[0] for one in self.spec.tied.values()}
-            own[f"{spec.prefix}{name}" if inside else name] = name
+            own[f"{spec.prefix}{name}" if name.split(".")[0] in within else name] = name
         header = {name: self.checkpoint.headers[disk] for name, disk in self.disk_names.items()}
         for disk, name in sorted(own.items()):
             headers[disk] = header[self.spec.tied.get(name, name)]

@@ -1,0 +1,137 @@
+"""wav2vec 2.0, HuBERT and WavLM: convolutions over the waveform, then a pre- or post-LayerNorm encoder.
+
+A convolution in groups tells positions: it reads groups of channels of the stream, and writes to the same ones behind a
+GELU. An order would have to keep the groups together; the stream stays as it is. WavLM also cuts the stream into as
+many pieces as there are heads, and each head reads its own: the heads cannot be in another order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cobasin.architectures import Request, declares
+from cobasin.architectures.encoder_decoder import free_biases, multi_head
+from cobasin.architectures.parts import LAYER, attention, labels, layer_norm, linear, neurons, require
+from cobasin.symmetry.gauges import FreeGauge, SoftmaxShift
+from cobasin.symmetry.groups import Orthogonal, Permutation
+from cobasin.symmetry.spec import Space, Spec
+
+HEADS = ("Model", "ForCTC", "ForSequenceClassification")
+ONE = "encoder.layers.{layer}"
+POSITIONS = "encoder.pos_conv_embed.conv"
+# what PyTorch calls the two parts of a weight, and did before its version 2
+WEIGHT_NORM = (
+    ("parametrizations.weight.original0", "parametrizations.weight.original1"),
+    ("weight_g", "weight_v"),
+)
+BIAS = "encoder.layers.0.attention.rel_attn_embed.weight"
+FUNCTION_KEYS = (
+    "num_attention_heads",
+    "hidden_act",
+    "layer_norm_eps",
+    "feat_extract_activation",
+    "conv_stride",
+    "do_stable_layer_norm",
+)
+
+
+def _waveform(config, bare: bool) -> tuple[dict[str, Space], dict[str, str]]:
+    """Spaces and tensors of the convolutions over the waveform, and of what reads them.
+
+    The last channels are an output of a bare model.
+    """
+    spaces, templates, last = {}, {}, len(config.conv_dim) - 1
+    for i, (size, kernel) in enumerate(zip(config.conv_dim, config.conv_kernel, strict=True)):
+        name = f"feature_extractor.conv_layers.{i}"
+        spaces[f"conv{i}"] = Space(size, None if bare and i == last else Permutation(), part="ffn")
+        spaces[f"kernel{i}"] = Space(kernel)
+        templates[f"{name}.conv.weight"] = f"conv{i} {f'conv{i - 1}' if i else '1'} kernel{i}"
+        templates |= {f"{name}.conv.bias": f"conv{i}"} if config.conv_bias else {}
+        normed = i == 0 or config.feat_extract_norm == "layer"
+        templates |= layer_norm(f"{name}.layer_norm", f"conv{i}") if normed else {}
+    if getattr(config, "feat_proj_layer_norm", True):
+        templates |= layer_norm("feature_projection.layer_norm", f"conv{last}")
+    return spaces, templates | linear("feature_projection.projection", "resid", f"conv{last}")
+
+
+def _head(request: Request) -> dict[str, str]:
+    return {
+        "ForCTC": linear("lm_head", "vocab", "resid"),
+        "ForSequenceClassification": linear("projector", "proj", "resid") | linear("classifier", "label", "proj'"),
+        "ForAudioFrameClassification": linear("classifier", "label", "resid"),
+    }.get(request.head, {})
+
+
+@declares("Wav2Vec2", "wav2vec2", *HEADS, "ForAudioFrameClassification")
+@declares("Hubert", "hubert", *HEADS)
+def wav2vec2(request: Request) -> Spec:
+    """wav2vec 2.0, XLS-R, HuBERT. Only training reads the vector that hides frames.
+
+    An instance norm behind the first convolution cancels a bias there. A classifier's projection is linear: any basis
+    will do.
+    """
+    config = request.config
+    require(not (config.conv_bias and config.feat_extract_norm == "group"), "conv_bias with feat_extract_norm = group")
+    for key in ("add_adapter", "adapter_attn_dim", "conv_pos_batch_norm", "use_weighted_layer_sum"):
+        require(not getattr(config, key, False), key)
+    spaces, waveform = _waveform(config, request.head == "Model")
+    size, direction = next((names for names in WEIGHT_NORM if request.has(names[0])), WEIGHT_NORM[0])
+    masked = {"masked_spec_embed": "resid"} if request.has("masked_spec_embed") else {}
+    templates = {
+        **waveform,
+        **masked,
+        f"{POSITIONS}.bias": "resid",
+        f"{POSITIONS}.{size}": "1 1 kernel",
+        f"{POSITIONS}.{direction}": "resid channel kernel",
+        **layer_norm("encoder.layer_norm"),
+        **multi_head(f"{ONE}.attention", ""),
+        **layer_norm(f"{ONE}.layer_norm"),
+        **linear(f"{ONE}.feed_forward.intermediate_dense", "ffn", "resid"),
+        **linear(f"{ONE}.feed_forward.output_dense", "resid", "ffn'"),
+        **layer_norm(f"{ONE}.final_layer_norm"),
+        **_head(request),
+    }
+    return Spec(
+        request.architecture,
+        spaces
+        | attention(config.num_attention_heads, config.hidden_size // config.num_attention_heads)
+        | {
+            "layer": Space(config.num_hidden_layers),
+            "resid": Space(config.hidden_size, part="residual"),
+            "channel": Space(config.hidden_size // config.num_conv_pos_embedding_groups),
+            "kernel": Space(config.num_conv_pos_embeddings),
+            "ffn": Space(config.intermediate_size, neurons(config.hidden_act), LAYER, part="ffn"),
+            "proj": Space(config.classifier_proj_size, Orthogonal(scaled=True), part="ffn"),
+            "vocab": Space(config.vocab_size or 0),
+            "label": labels(config),
+        },
+        templates,
+        prefix=f"{config.model_type}.",
+        biases=free_biases(templates),
+        unread=tuple(masked),
+        function_keys=FUNCTION_KEYS,
+    )
+
+
+@declares("WavLM", "wavlm", *HEADS, "ForAudioFrameClassification")
+def wavlm(request: Request) -> Spec:
+    """WavLM: a position bias of every head, which gates that read the head's piece of the stream multiply.
+
+    A gate is the same for all that a query looks at: the softmax cancels what a head's biases share.
+    """
+    config, spec = request.config, wav2vec2(request)
+    own = {
+        "head": Space(config.num_attention_heads),
+        "piece": Space(config.hidden_size // config.num_attention_heads),
+        "gate": Space(8),
+        "bucket": Space(config.num_buckets),
+    }
+    gates = {BIAS: "bucket head", f"{ONE}.attention.gru_rel_pos_const": "1 head 1 1"}
+    shift: FreeGauge = SoftmaxShift(BIAS, "bucket", "attention")
+    return replace(
+        spec,
+        spaces={**spec.spaces, **own},
+        templates={**spec.templates, **gates, **linear(f"{ONE}.attention.gru_rel_pos_linear", "gate", "piece")},
+        biases=(*spec.biases, shift),
+        function_keys=(*FUNCTION_KEYS, "max_bucket_distance"),
+    )

@@ -1,0 +1,51 @@
+"""Encoders of waveforms."""
+
+import transformers as T
+
+from families import CHANGES, SHAPES, UNCOVERED
+
+_SPEECH = {
+    "hidden_size": 24,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "intermediate_size": 20,
+    "conv_dim": (6, 5, 7),
+    "conv_kernel": (4, 3, 2),
+    "conv_stride": (2, 2, 1),
+    "num_conv_pos_embeddings": 4,
+    "num_conv_pos_embedding_groups": 3,
+    "vocab_size": 9,
+    "classifier_proj_size": 8,
+    "num_labels": 3,
+}
+# as the large models have it
+_STABLE = {**_SPEECH, "do_stable_layer_norm": True, "feat_extract_norm": "layer", "conv_bias": True}
+_WAVLM = {"num_buckets": 12, "max_bucket_distance": 20}
+_HEADS = ("ForCTC", "Model", "ForSequenceClassification")
+_FRAMES = (*_HEADS, "ForAudioFrameClassification")
+
+FAMILIES = {
+    "wav2vec2": ("Wav2Vec2", _FRAMES, T.Wav2Vec2Config, _SPEECH),
+    "wav2vec2-stable": ("Wav2Vec2", ("ForCTC",), T.Wav2Vec2Config, {**_STABLE, "hidden_act": "relu"}),
+    "hubert": ("Hubert", _HEADS, T.HubertConfig, {**_SPEECH, "feat_proj_layer_norm": False}),
+    "hubert-stable": ("Hubert", ("ForCTC",), T.HubertConfig, {**_STABLE, "mask_time_prob": 0.0}),
+    "wavlm": ("WavLM", _FRAMES, T.WavLMConfig, {**_SPEECH, **_WAVLM}),
+    "wavlm-stable": ("WavLM", ("ForCTC",), T.WavLMConfig, {**_STABLE, **_WAVLM}),
+}
+FLOAT32_PARTS: tuple[str, ...] = ()
+
+_KEYS = {
+    "num_attention_heads": (2, CHANGES),
+    "hidden_act": ("relu", CHANGES),
+    "layer_norm_eps": (0.1, CHANGES),
+    "feat_extract_activation": ("relu", CHANGES),
+    "conv_stride": ([2, 1, 2], CHANGES),
+    "do_stable_layer_norm": (True, CHANGES),
+}
+KEYS = {
+    "wav2vec2/Wav2Vec2ForCTC": {**_KEYS, "add_adapter": (True, UNCOVERED), "adapter_attn_dim": (4, UNCOVERED)},
+    "hubert/HubertForCTC": {**_KEYS, "conv_pos_batch_norm": (True, UNCOVERED)},
+    "wavlm/WavLMForCTC": {**_KEYS, "num_attention_heads": (2, SHAPES), "max_bucket_distance": (8, CHANGES)},
+    "wav2vec2/Wav2Vec2ForSequenceClassification": {"use_weighted_layer_sum": (True, UNCOVERED)},
+}
+TIED: tuple[str, ...] = ()
