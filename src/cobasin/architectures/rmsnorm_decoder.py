@@ -179,6 +179,17 @@ def mistral(request: Request) -> Spec:
     return rmsnorm_decoder(request, basis, projections(), gated(), keys=("sliding_window",))
 
 
+@declares("SmolLM3", "smollm3", *HEADS)
+def smollm3(request: Request) -> Spec:
+    """SmolLM3, where every layer has a rotary embedding: without one the basis of Q-K is of another type."""
+    config = request.config
+    require(all(config.no_rope_layers[: config.num_hidden_layers]), "no_rope_layers with a layer that has no RoPE")
+    biased = config.attention_bias
+    basis, mlp = rotary(head_width(config)), gated(bias=config.mlp_bias)
+    keys = ("sliding_window", "layer_types", "use_sliding_window")
+    return rmsnorm_decoder(request, basis, projections(biased, biased), mlp, keys=keys)
+
+
 @declares("Qwen2", "qwen2", *HEADS)
 def qwen2(request: Request) -> Spec:
     """Qwen2 and 2.5. Without an output bias the value bias is no gauge."""
