@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from cobasin.architectures import Request, declares
+from cobasin.architectures.layernorm_decoder import head_bases
 from cobasin.architectures.parts import (
     LAYER,
     PADDING_READ,
@@ -51,10 +52,19 @@ def rotary(rotated: int) -> dict[str, Space]:
     return {"pair": pair, "freq": Space(rotated // 2)}
 
 
-def projections(bias: bool = False, out_bias: bool = False, key: str = KEY) -> dict[str, str]:
+def partly_rotary(config: PreTrainedConfig, order: str) -> tuple[dict[str, Space], str, str]:
+    """Spaces of a Q-K basis whose first coordinates may alone be rotated, in whole pairs; types of query and key."""
+    width = head_width(config)
+    rotated = rotated_size(config, width)
+    require(rotated > 0, "rope_parameters that rotate nothing")
+    spaces, query, key = head_bases(width, PER_GROUP, rotated + rotated % 2, order)
+    return spaces, f"(kv rep {query})", f"(kv {key})"
+
+
+def projections(bias: bool = False, out_bias: bool = False, key: str = KEY, query: str = QUERY) -> dict[str, str]:
     """Queries, keys, values and output of attention."""
     return (
-        linear(f"{OWN}.q_proj", QUERY, "resid", bias)
+        linear(f"{OWN}.q_proj", query, "resid", bias)
         | linear(f"{OWN}.k_proj", key, "resid", bias)
         | linear(f"{OWN}.v_proj", "(kv vo)", "resid", bias)
         | linear(f"{OWN}.o_proj", "resid", "(kv rep vo')", out_bias)
@@ -68,6 +78,11 @@ def gated(name: str = MLP, neurons: str = "ffn", bias: bool = False) -> dict[str
         | linear(f"{name}.up_proj", neurons, "resid", bias)
         | linear(f"{name}.down_proj", "resid", f"{neurons}'", bias)
     )
+
+
+def fused_gated() -> dict[str, str]:
+    """A gated FFN whose gate and up-projection are one tensor."""
+    return {f"{MLP}.gate_up_proj.weight": "(ffn~ + ffn) resid", f"{MLP}.down_proj.weight": "resid ffn'"}
 
 
 def rmsnorm_decoder(
@@ -200,21 +215,12 @@ def qwen2(request: Request) -> Spec:
 @declares("Phi3", "phi3", *HEADS)
 def phi3(request: Request) -> Spec:
     """Phi-3 and Phi-4: fused projections; of a head, only the first coordinates may be rotated."""
-    config = request.config
-    width = head_width(config)
-    rotated = rotated_size(config, width)
-    require(rotated > 0, "rope_parameters that rotate nothing")
-    spaces = rotary(rotated + rotated % 2)
-    query, key = QUERY, KEY
-    if left := width - 2 * spaces["freq"].size:
-        spaces["nope"] = Space(left, Orthogonal(scaled=True), PER_GROUP, part="attention")
-        query, key = "(kv rep (pair freq + nope))", "(kv (pair' freq + nope'))"
+    spaces, query, key = partly_rotary(request.config, "pair freq")
     attention = {
         f"{OWN}.qkv_proj.weight": f"({query[1:-1]} + {key[1:-1]} + kv vo) resid",
         f"{OWN}.o_proj.weight": "resid (kv rep vo')",
     }
-    mlp = {f"{MLP}.gate_up_proj.weight": "(ffn~ + ffn) resid", f"{MLP}.down_proj.weight": "resid ffn'"}
-    return rmsnorm_decoder(request, spaces, attention, mlp, keys=("sliding_window",))
+    return rmsnorm_decoder(request, spaces, attention, fused_gated(), keys=("sliding_window",))
 
 
 @declares("Gemma", "gemma", *HEADS)
