@@ -194,6 +194,20 @@ def mistral(request: Request) -> Spec:
     return rmsnorm_decoder(request, basis, projections(), gated(), keys=("sliding_window",))
 
 
+@declares("Ministral", "ministral", *HEADS)
+def ministral(request: Request) -> Spec:
+    """Ministral of 2024: a window slides in some layers."""
+    basis = rotary(head_width(request.config))
+    return rmsnorm_decoder(request, basis, projections(), gated(), keys=("sliding_window", "layer_types"))
+
+
+@declares("Ministral3", "ministral3", *HEADS)
+def ministral3(request: Request) -> Spec:
+    """Ministral 3 without its vision tower. Queries grow with their position, by a factor that every basis passes."""
+    basis = rotary(head_width(request.config))
+    return rmsnorm_decoder(request, basis, projections(), gated(), keys=("sliding_window",))
+
+
 @declares("SmolLM3", "smollm3", *HEADS)
 def smollm3(request: Request) -> Spec:
     """SmolLM3, where every layer has a rotary embedding: without one the basis of Q-K is of another type."""
