@@ -1,4 +1,4 @@
-"""Decoders with a mixture of experts: Mixtral, Qwen2-MoE, Qwen3-MoE, OLMoE.
+"""Decoders with a mixture of experts: Mixtral, Qwen2-MoE, Qwen3-MoE, OLMoE, GPT-OSS.
 
 Experts may change order together with their router rows, and neurons inside each expert. A file has the experts one by
 one, or fused as Transformers 5 has them in memory.
@@ -6,15 +6,17 @@ one, or fused as Transformers 5 has them in memory.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cobasin.architectures import Request, declares
-from cobasin.architectures.parts import LAYER, require
+from cobasin.architectures.parts import LAYER, linear, require
 from cobasin.architectures.qk_norm_decoder import normed_basis, normed_projections
 from cobasin.architectures.rmsnorm_decoder import (
     HEADS,
     MLP,
     NEURONS,
+    OWN,
     gated,
     head_width,
     projections,
@@ -122,3 +124,29 @@ def olmoe(request: Request) -> Spec:
     spaces = normed_basis(head_width(config), shared=False) | moe_spaces(config.num_experts, config.intermediate_size)
     attention = normed_projections(config.attention_bias, shared=False)
     return _moe(request, spaces, attention, experts(request), keys=("norm_topk_prob",))
+
+
+@declares("GptOss", "gpt_oss", *HEADS)
+def gpt_oss(request: Request) -> Spec:
+    """GPT-OSS: a sink for every head; experts with biases, stored transposed, gates and up-projections in turn.
+
+    The activation clamps both and adds one to the latter, so that neurons have an order only.
+    """
+    config = request.config
+    experts, router = f"{MLP}.experts", f"{MLP}.router"
+    spaces = rotary(head_width(config)) | moe_spaces(config.num_local_experts, config.intermediate_size)
+    spaces["ffn"] = replace(spaces["ffn"], group=Permutation())
+    spaces["turn"] = Space(2)
+    attention = projections(config.attention_bias, config.attention_bias) | {f"{OWN}.sinks": "(kv rep)"}
+    mlp = linear(router, "expert", "resid") | {
+        f"{experts}.gate_up_proj": "expert resid (ffn turn)",
+        f"{experts}.gate_up_proj_bias": "expert (ffn turn)",
+        f"{experts}.down_proj": "expert ffn resid",
+        f"{experts}.down_proj_bias": "expert resid",
+    }
+    biases = (SoftmaxShift(f"{router}.weight"), SoftmaxShift(f"{router}.bias"))
+    keys = ("num_experts_per_tok", "swiglu_alpha", "swiglu_limit", "sliding_window", "layer_types")
+    spec = rmsnorm_decoder(request, spaces, attention, mlp, biases=biases, keys=keys)
+    reads = (f"{router}.weight", f"{experts}.gate_up_proj")  # the stream is not the last axis of what reads it here
+    gain = "layers.{layer}.post_attention_layernorm.weight"
+    return replace(spec, norms=tuple(replace(n, readers=reads) if n.weight == gain else n for n in spec.norms))

@@ -115,7 +115,8 @@ def rmsnorm_decoder(
     norms = [_norm(gain, branch) for gain, branch in zip(gains, (attention, mlp)[: len(pre_norms)], strict=False)]
     if head and not (post_norms and ties):  # folded, it unties the head, which pays where the stream can then turn
         norms.append(_norm("norm.weight", head))
-    if {f"{OWN}.v_proj.bias", f"{OWN}.o_proj.bias"} <= attention.keys():
+    # a sink takes a share of the softmax that differs from token to token: what all values have in common stays
+    if {f"{OWN}.v_proj.bias", f"{OWN}.o_proj.bias"} <= attention.keys() and f"{OWN}.sinks" not in attention:
         biases += (ValueBias(f"{OWN}.v_proj.bias", f"{OWN}.o_proj.weight", f"{OWN}.o_proj.bias"),)
     templates = {"embed_tokens.weight": "vocab resid", **attention, **mlp, **dict.fromkeys(gains, "resid~"), **head}
     groups, turned = config.num_key_value_heads, None if post_norms else Orthogonal()
