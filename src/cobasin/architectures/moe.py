@@ -67,19 +67,27 @@ def _moe(
     return rmsnorm_decoder(request, spaces, attention, mlp, biases=(SoftmaxShift(router),), absent=absent, keys=keys)
 
 
-def _dense_layers(config: PreTrainedConfig) -> tuple[dict[str, Space], dict[str, str], tuple[str, ...]]:
-    """Spaces, templates and what is absent where some layers of a Qwen model have a plain FFN."""
-    layers = range(config.num_hidden_layers)
-    dense = [i for i in layers if i in config.mlp_only_layers or (i + 1) % config.decoder_sparse_step]
-    require(config.num_experts > 0 and len(dense) < len(layers), "a mixture of experts without experts")
+def dense_layers(
+    config: PreTrainedConfig, dense: list[int], bias: bool = False
+) -> tuple[dict[str, Space], dict[str, str], tuple[str, ...]]:
+    """Spaces, templates and what is absent where the layers ``dense`` have a plain FFN."""
     if not dense:
         return {}, {}, ()
     is_dense = "|".join(map(str, dense))
     absent = (
-        rf"layers\.({is_dense})\.mlp\.(gate|experts|shared_expert|shared_expert_gate)\..*",
+        rf"layers\.({is_dense})\.mlp\.(gate|experts|shared_experts?|shared_expert_gate)\..*",
         rf"layers\.(?!({is_dense})\.)\d+\.mlp\.(gate|up|down)_proj\..*",
     )
-    return {"dense": Space(config.intermediate_size, NEURONS, LAYER, part="ffn")}, gated(neurons="dense"), absent
+    spaces = {"dense": Space(config.intermediate_size, NEURONS, LAYER, part="ffn")}
+    return spaces, gated(neurons="dense", bias=bias), absent
+
+
+def _qwen_layers(config: PreTrainedConfig) -> tuple[dict[str, Space], dict[str, str], tuple[str, ...]]:
+    """The same of a Qwen model."""
+    layers = range(config.num_hidden_layers)
+    dense = [i for i in layers if i in config.mlp_only_layers or (i + 1) % config.decoder_sparse_step]
+    require(config.num_experts > 0 and len(dense) < len(layers), "a mixture of experts without experts")
+    return dense_layers(config, dense)
 
 
 @declares("Mixtral", "mixtral", *HEADS)
@@ -95,7 +103,7 @@ def mixtral(request: Request) -> Spec:
 def qwen2_moe(request: Request) -> Spec:
     """Qwen2-MoE: besides the experts one that all tokens share, behind a gate of its own."""
     config = request.config
-    dense, plain, absent = _dense_layers(config)
+    dense, plain, absent = _qwen_layers(config)
     spaces = rotary(head_width(config)) | moe_spaces(config.num_experts, config.moe_intermediate_size) | dense
     spaces["shared"] = Space(config.shared_expert_intermediate_size, NEURONS, LAYER, part="ffn")
     shared = gated(f"{MLP}.shared_expert", "shared") | {f"{MLP}.shared_expert_gate.weight": "1 resid"}
@@ -108,7 +116,7 @@ def qwen2_moe(request: Request) -> Spec:
 def qwen3_moe(request: Request) -> Spec:
     """Qwen3-MoE: experts, and the norms on queries and keys of Qwen3."""
     config = request.config
-    dense, plain, absent = _dense_layers(config)
+    dense, plain, absent = _qwen_layers(config)
     basis = normed_basis(head_width(config), shared=True)
     spaces = basis | moe_spaces(config.num_experts, config.moe_intermediate_size) | dense
     attention = normed_projections(config.attention_bias, shared=True)
