@@ -18,7 +18,7 @@ from cobasin.architectures.rmsnorm_decoder import (
 from cobasin.symmetry.gauges import KeyBias
 from cobasin.symmetry.spec import Spec
 
-NEIGHBOURS = {"query": "(kv rep freq pair)", "key": "(kv freq pair')"}
+QUERY, KEY = "(kv rep freq pair)", "(kv freq pair')"
 
 
 def _glm(request: Request, post_norms: tuple[str, ...] = ()) -> Spec:
@@ -49,7 +49,7 @@ def glm4(request: Request) -> Spec:
 def ernie4_5(request: Request) -> Spec:
     """ERNIE 4.5 without experts: biases everywhere or nowhere."""
     biased = bool(request.config.use_bias)
-    attention = projections(biased, biased, **NEIGHBOURS)
+    attention = projections(biased, biased, KEY, QUERY)
     return rmsnorm_decoder(request, rotary(head_width(request.config)), attention, gated(bias=biased))
 
 
@@ -57,5 +57,5 @@ def ernie4_5(request: Request) -> Spec:
 def helium(request: Request) -> Spec:
     """Helium. Without an output bias the value bias is no gauge."""
     config = request.config
-    attention = projections(config.attention_bias, **NEIGHBOURS)
+    attention = projections(config.attention_bias, key=KEY, query=QUERY)
     return rmsnorm_decoder(request, rotary(head_width(config)), attention, gated(bias=config.mlp_bias))

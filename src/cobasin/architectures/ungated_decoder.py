@@ -62,7 +62,7 @@ def apertus(request: Request) -> Spec:
 def nemotron(request: Request) -> Spec:
     """Nemotron and Minitron: LayerNorms, whose gains are stored minus one; a part of every head is rotated."""
     config = request.config
-    biased = config.attention_bias
+    biased, heads = config.attention_bias, config.num_attention_heads
     bases, query, key = partly_rotary(config, "pair freq")
     spaces, mlp = ungated(config, config.mlp_bias)
     head, ties = output_head(request, "embed_tokens.weight")
@@ -74,7 +74,7 @@ def nemotron(request: Request) -> Spec:
     spec = layer_norm_decoder(
         request,
         (head, ties),
-        {**bases, **groups(config.num_attention_heads, config.num_key_value_heads), **spaces},
+        {**bases, **groups(heads, config.num_key_value_heads or heads), **spaces},
         {"embed_tokens.weight": "vocab resid", **projections(biased, biased, key, query), **mlp},
         {
             "layers.{layer}.input_layernorm": PROJECTIONS,
