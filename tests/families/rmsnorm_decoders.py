@@ -15,7 +15,7 @@ _MINISTRAL = {**GROUPED, "head_dim": 6, "sliding_window": 5, "layer_types": ["sl
 _GROWING = {"original_max_position_embeddings": 4, "llama_4_scaling_beta": 0.5}
 _MINISTRAL3 = {**GROUPED, "head_dim": 8, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, **_GROWING}}
 _MINISTRAL3["sliding_window"] = 5
-_SMOL = {**GROUPED, "no_rope_layers": [1, 1], "use_sliding_window": True, "sliding_window": 5}
+_SMOL = {**GROUPED, "no_rope_layers": [1, 0], "use_sliding_window": True, "sliding_window": 5}
 _SMOL["layer_types"] = ["sliding_attention", "full_attention"]
 _GRANITE |= {"residual_multiplier": 0.7, "logits_scaling": 2.0}
 
@@ -50,6 +50,7 @@ FAMILIES = {
         T.SmolLM3Config,
         {**_SMOL, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False},
     ),
+    "smollm3-turned": ("SmolLM3", ("ForCausalLM",), T.SmolLM3Config, {**_SMOL, "no_rope_layers": [1, 1]}),
     "qwen2": ("Qwen2", HEADS, T.Qwen2Config, GROUPED),
     "phi3": ("Phi3", HEADS, T.Phi3Config, GROUPED),
     "qwen2-unbiased": (
@@ -131,7 +132,7 @@ KEYS = {
         **WINDOW_KEYS,
         "layer_types": (["full_attention"] * 2, CHANGES),
         "use_sliding_window": (False, KEEPS),  # read where a kernel makes its own mask
-        "no_rope_layers": ([1, 0], UNCOVERED),
+        "no_rope_layers": ([1, 1], CHANGES),
     },
     "smollm3/SmolLM3ForSequenceClassification": PADDING_KEYS,
     "qwen2/Qwen2ForCausalLM": RMS_KEYS | LAYER_KEYS,

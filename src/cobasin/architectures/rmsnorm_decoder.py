@@ -25,7 +25,7 @@ from cobasin.architectures.parts import (
     rotated_size,
     tie_keys,
 )
-from cobasin.symmetry.gauges import FreeGauge, Norm, ValueBias
+from cobasin.symmetry.gauges import FreeGauge, KeyBias, Norm, ValueBias
 from cobasin.symmetry.groups import Orthogonal, Permutation, Rotation2, SignedPermutation
 from cobasin.symmetry.spec import Space, Spec
 
@@ -211,13 +211,22 @@ def ministral3(request: Request) -> Spec:
 
 @declares("SmolLM3", "smollm3", *HEADS)
 def smollm3(request: Request) -> Spec:
-    """SmolLM3, where every layer has a rotary embedding: without one the basis of Q-K is of another type."""
+    """SmolLM3. In layers without a rotary embedding Q-K has a whole basis, and the softmax cancels key biases."""
     config = request.config
-    require(all(config.no_rope_layers[: config.num_hidden_layers]), "no_rope_layers with a layer that has no RoPE")
-    biased = config.attention_bias
-    basis, mlp = rotary(head_width(config)), gated(bias=config.mlp_bias)
-    keys = ("sliding_window", "layer_types", "use_sliding_window")
-    return rmsnorm_decoder(request, basis, projections(biased, biased), mlp, keys=keys)
+    biased, width, layers = config.attention_bias, head_width(config), range(config.num_hidden_layers)
+    spaces = rotary(width) | {"qk": Space(width, Orthogonal(scaled=True), PER_GROUP, part="attention")}
+    attention, biases = projections(biased, biased), ()
+    for kind, query, key in (("turned", QUERY, KEY), ("still", "(kv rep qk)", "(kv qk')")):
+        here = tuple(i for i in layers if bool(config.no_rope_layers[i]) is (kind == "turned"))
+        spaces[f"{kind}_layer"] = Space(len(here), within="layer", values=here)
+        for name, type_ in (("q_proj", query), ("k_proj", key)):
+            own = linear(f"{OWN}.{name}", type_, "resid", biased)
+            attention = {n: t for n, t in attention.items() if n not in own}
+            attention |= {n.replace("{layer}", f"{{{kind}_layer}}"): t for n, t in own.items()}
+    if biased:
+        biases = (KeyBias("layers.{still_layer}.self_attn.k_proj.bias"),)
+    keys = ("sliding_window", "layer_types", "use_sliding_window", "no_rope_layers")
+    return rmsnorm_decoder(request, spaces, attention, gated(bias=config.mlp_bias), biases=biases, keys=keys)
 
 
 @declares("Qwen2", "qwen2", *HEADS)
