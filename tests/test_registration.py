@@ -161,6 +161,10 @@ def test_what_declares_is_a_function(tmp_path):
         (('part="heads"', 'part="ffn"'), "space 'kv' has spaces that vary over it, so it is no FFN's neurons"),
         (("Space(2, Rotation2", "Space(3, Rotation2"), "space 'pair' has size 3, but Rotation2 acts on pairs"),
         (("Permutation(), GROUP", 'Permutation(), ("layer", "group")'), "space 'rep' varies over 'group'"),
+        (
+            ("Space(width // 2)", 'Space(width // 2, within="stack")'),
+            "space 'freq' is within 'stack', which is no space",
+        ),
         (("Space(config.intermediate_size", "Space(config.hidden_size / 2"), "space 'ffn' has size 12.0, expected a"),
         (('{ATTENTION}.o_proj.bias")', '{ATTENTION}.o_proj.bias", block=1)'), "has no block 1, only 1"),
         (('(f"{MLP}.c_fc.weight",)', '(f"{MLP}.c_fc.bias",)'), r"norms: .*c_fc\.bias: 'ffn' has no resid"),

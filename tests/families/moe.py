@@ -2,13 +2,16 @@
 
 import transformers as T
 
-from families import CHANGES, PADDING_KEYS, SHAPES, UNCOVERED
+from families import CHANGES, KEEPS, PADDING_KEYS, SHAPES, UNCOVERED
 from families.rmsnorm_decoders import GROUPED, HEAD_KEY, HEADS, LAYER_KEYS, RMS_KEYS, WINDOW_KEYS
 
 _EXPERTS = {**GROUPED, "intermediate_size": 12, "num_experts_per_tok": 2}
 _QWEN = {**_EXPERTS, "num_experts": 4, "moe_intermediate_size": 8}
 _MIXTRAL = {**_EXPERTS, "num_local_experts": 4}
 _SHARED = {**_QWEN, "shared_expert_intermediate_size": 10}
+_OSS = {**_EXPERTS, "num_local_experts": 4, "head_dim": 8, "sliding_window": 5, "swiglu_limit": 0.7}
+_OSS["layer_types"] = ["sliding_attention", "full_attention"]
+_OSS["rope_parameters"] = {"rope_type": "default", "rope_theta": 10000.0}
 
 FAMILIES = {
     "mixtral": ("Mixtral", HEADS, T.MixtralConfig, _MIXTRAL),
@@ -18,8 +21,21 @@ FAMILIES = {
     "qwen3moe": ("Qwen3Moe", HEADS, T.Qwen3MoeConfig, {**_QWEN, "norm_topk_prob": True}),
     "qwen3moe-dense": ("Qwen3Moe", ("ForCausalLM",), T.Qwen3MoeConfig, {**_QWEN, "decoder_sparse_step": 2}),
     "olmoe": ("Olmoe", ("ForCausalLM", "Model"), T.OlmoeConfig, {**_EXPERTS, "num_experts": 4}),
+    "gptoss": ("GptOss", HEADS, T.GptOssConfig, _OSS),
+    "gptoss-unbiased-tied": (
+        "GptOss",
+        ("ForCausalLM",),
+        T.GptOssConfig,
+        {**_OSS, "attention_bias": False, "tie_word_embeddings": True},
+    ),
 }
-FLOAT32_PARTS: tuple[str, ...] = ("mixtral", "qwen2moe", "qwen3moe", "olmoe")  # RMSNorm, routers and rotary angles
+FLOAT32_PARTS: tuple[str, ...] = (
+    "mixtral",
+    "qwen2moe",
+    "qwen3moe",
+    "olmoe",
+    "gptoss",
+)  # RMSNorm, routers and rotary angles
 
 _KEYS = {**RMS_KEYS, "num_experts_per_tok": (1, CHANGES)}
 KEYS = {
@@ -35,5 +51,15 @@ KEYS = {
     },
     "qwen3moe/Qwen3MoeForSequenceClassification": PADDING_KEYS,
     "olmoe/OlmoeForCausalLM": {**_KEYS, "norm_topk_prob": (True, CHANGES), "clip_qkv": (8.0, UNCOVERED)},
+    "gptoss/GptOssForCausalLM": {
+        **_KEYS,
+        **WINDOW_KEYS,
+        HEAD_KEY: ((2, 1, 16), SHAPES),  # a sink a head
+        "hidden_act": ("gelu", KEEPS),  # the activation has no name
+        "swiglu_alpha": (1.0, CHANGES),
+        "swiglu_limit": (2.0, CHANGES),
+        "layer_types": (["full_attention"] * 2, CHANGES),
+    },
+    "gptoss/GptOssForSequenceClassification": PADDING_KEYS,
 }
-TIED: tuple[str, ...] = ()
+TIED = ("gptoss-unbiased-tied/GptOssForCausalLM",)

@@ -2,7 +2,7 @@
 
 import transformers as T
 
-from families import CHANGES, KEEPS, LINEAR_ROPES, PADDING_KEYS, SHAPES
+from families import CHANGES, KEEPS, LINEAR_ROPES, PADDING_KEYS, SHAPES, UNCOVERED
 from families.rmsnorm_decoders import (
     GEMMA2_KEYS,
     GROUPED,
@@ -15,6 +15,9 @@ from families.rmsnorm_decoders import (
 _GEMMA3 = {**GROUPED, "head_dim": 8, "sliding_window": 12, "query_pre_attn_scalar": 7}
 _GEMMA3["layer_types"] = ["sliding_attention", "full_attention"]
 
+_EXAONE = {**GROUPED, "head_dim": 8, "sliding_window": None, "layer_types": ["full_attention"] * 2}
+_HUNYUAN = {**GROUPED, "head_dim": 8}
+
 FAMILIES = {
     "qwen3": ("Qwen3", HEADS, T.Qwen3Config, {**GROUPED, "head_dim": 8}),
     "gemma3": ("Gemma3", ("ForCausalLM",), T.Gemma3TextConfig, _GEMMA3),
@@ -26,8 +29,34 @@ FAMILIES = {
         T.Olmo3Config,
         {**GROUPED, "sliding_window": 5, "layer_types": ["sliding_attention", "full_attention"]},
     ),
+    "exaone4": ("Exaone4", HEADS, T.Exaone4Config, _EXAONE),
+    "exaone4-sliding-tied": (
+        "Exaone4",
+        ("ForCausalLM",),
+        T.Exaone4Config,
+        {**_EXAONE, "sliding_window": 5, "layer_types": ["sliding_attention"] * 2, "tie_word_embeddings": True},
+    ),
+    "hunyuan": (
+        "HunYuanDenseV1",
+        ("ForCausalLM", "ForSequenceClassification", "Model"),
+        T.HunYuanDenseV1Config,
+        _HUNYUAN,
+    ),
+    "hunyuan-biased-tied": (
+        "HunYuanDenseV1",
+        ("ForCausalLM",),
+        T.HunYuanDenseV1Config,
+        {**_HUNYUAN, "attention_bias": True, "tie_word_embeddings": True},
+    ),
 }
-FLOAT32_PARTS: tuple[str, ...] = ("qwen3/", "gemma3", "olmo2", "olmo3")  # RMSNorm and rotary angles
+FLOAT32_PARTS: tuple[str, ...] = (
+    "qwen3/",
+    "gemma3",
+    "olmo2",
+    "olmo3",
+    "exaone4",
+    "hunyuan",
+)  # RMSNorm and rotary angles
 
 _NORMED = {HEAD_KEY: ((2, 1, 16), SHAPES)}  # a gain a coordinate
 KEYS = {
@@ -50,5 +79,17 @@ KEYS = {
         "layer_types": (["full_attention"] * 2, CHANGES),
     },
     "olmo3/Olmo3ForSequenceClassification": PADDING_KEYS,
+    "exaone4/Exaone4ForCausalLM": {**RMS_KEYS, **_NORMED, "sliding_window": (5, UNCOVERED)},
+    "exaone4-sliding-tied/Exaone4ForCausalLM": {
+        "sliding_window": (9, CHANGES),
+        "layer_types + sliding_window": ((["full_attention"] * 2, None), CHANGES),
+    },
+    "exaone4/Exaone4ForSequenceClassification": PADDING_KEYS,
+    "hunyuan/HunYuanDenseV1ForCausalLM": RMS_KEYS | _NORMED,
+    "hunyuan/HunYuanDenseV1ForSequenceClassification": PADDING_KEYS,
 }
-TIED = ("gemma3/Gemma3ForCausalLM",)
+TIED = (
+    "gemma3/Gemma3ForCausalLM",
+    "exaone4-sliding-tied/Exaone4ForCausalLM",
+    "hunyuan-biased-tied/HunYuanDenseV1ForCausalLM",
+)

@@ -10,6 +10,13 @@ _GEMMA = {**GROUPED, "head_dim": 8}
 
 _SEED = {**GROUPED, "head_dim": 8}
 _GRANITE = {**GROUPED, "embedding_multiplier": 3.0, "attention_multiplier": 0.2}
+_MINISTRAL = {**GROUPED, "head_dim": 6, "sliding_window": 5, "layer_types": ["sliding_attention", "full_attention"]}
+# the factor on the queries grows from the fourth token on
+_GROWING = {"original_max_position_embeddings": 4, "llama_4_scaling_beta": 0.5}
+_MINISTRAL3 = {**GROUPED, "head_dim": 8, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, **_GROWING}}
+_MINISTRAL3["sliding_window"] = 5
+_SMOL = {**GROUPED, "no_rope_layers": [1, 0], "use_sliding_window": True, "sliding_window": 5}
+_SMOL["layer_types"] = ["sliding_attention", "full_attention"]
 _GRANITE |= {"residual_multiplier": 0.7, "logits_scaling": 2.0}
 
 FAMILIES = {
@@ -34,6 +41,16 @@ FAMILIES = {
         {**_SEED, "attention_out_bias": True, "mlp_bias": True},
     ),
     "mistral": ("Mistral", HEADS, T.MistralConfig, {**GROUPED, "sliding_window": 5}),
+    "ministral": ("Ministral", HEADS, T.MinistralConfig, _MINISTRAL),
+    "ministral3": ("Ministral3", HEADS, T.Ministral3Config, _MINISTRAL3),
+    "smollm3": ("SmolLM3", HEADS, T.SmolLM3Config, _SMOL),
+    "smollm3-biased": (
+        "SmolLM3",
+        ("ForCausalLM",),
+        T.SmolLM3Config,
+        {**_SMOL, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False},
+    ),
+    "smollm3-turned": ("SmolLM3", ("ForCausalLM",), T.SmolLM3Config, {**_SMOL, "no_rope_layers": [1, 1]}),
     "qwen2": ("Qwen2", HEADS, T.Qwen2Config, GROUPED),
     "phi3": ("Phi3", HEADS, T.Phi3Config, GROUPED),
     "qwen2-unbiased": (
@@ -55,6 +72,8 @@ FLOAT32_PARTS: tuple[str, ...] = (
     "granite",
     "seed-oss",
     "mistral",
+    "ministral",
+    "smollm3",
     "qwen2/",
     "qwen2-unbiased",
     "phi3",
@@ -99,6 +118,23 @@ KEYS = {
     "seed-oss/SeedOssForSequenceClassification": PADDING_KEYS,
     "mistral/MistralForCausalLM": RMS_KEYS | WINDOW_KEYS,
     "mistral/MistralForSequenceClassification": PADDING_KEYS,
+    "ministral/MinistralForCausalLM": RMS_KEYS | WINDOW_KEYS | {"layer_types": (["full_attention"] * 2, CHANGES)},
+    "ministral/MinistralForSequenceClassification": PADDING_KEYS,
+    "ministral3/Ministral3ForCausalLM": {
+        **RMS_KEYS,
+        **WINDOW_KEYS,
+        HEAD_KEY: ((2, 1, 16), CHANGES),
+        "rope_parameters": (_MINISTRAL3["rope_parameters"] | {"llama_4_scaling_beta": 0.1}, CHANGES),
+    },
+    "ministral3/Ministral3ForSequenceClassification": PADDING_KEYS,
+    "smollm3/SmolLM3ForCausalLM": {
+        **RMS_KEYS,
+        **WINDOW_KEYS,
+        "layer_types": (["full_attention"] * 2, CHANGES),
+        "use_sliding_window": (False, KEEPS),  # read where a kernel makes its own mask
+        "no_rope_layers": ([1, 1], CHANGES),
+    },
+    "smollm3/SmolLM3ForSequenceClassification": PADDING_KEYS,
     "qwen2/Qwen2ForCausalLM": RMS_KEYS | LAYER_KEYS,
     "qwen2/Qwen2ForSequenceClassification": PADDING_KEYS,
     "phi3/Phi3ForCausalLM": {
@@ -118,4 +154,4 @@ KEYS = {
     "gemma2/Gemma2ForCausalLM": GEMMA2_KEYS,
     "gemma2/Gemma2ForSequenceClassification": PADDING_KEYS,
 }
-TIED = ("gemma/GemmaForCausalLM", "gemma2/Gemma2ForCausalLM")
+TIED = ("gemma/GemmaForCausalLM", "gemma2/Gemma2ForCausalLM", "smollm3/SmolLM3ForCausalLM")

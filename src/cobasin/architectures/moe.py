@@ -1,4 +1,4 @@
-"""Decoders with a mixture of experts: Mixtral, Qwen2-MoE, Qwen3-MoE, OLMoE.
+"""Decoders with a mixture of experts: Mixtral, Qwen2-MoE, Qwen3-MoE, OLMoE, GPT-OSS.
 
 Experts may change order together with their router rows, and neurons inside each expert. A file has the experts one by
 one, or fused as Transformers 5 has them in memory.
@@ -6,15 +6,17 @@ one, or fused as Transformers 5 has them in memory.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cobasin.architectures import Request, declares
-from cobasin.architectures.parts import LAYER, require
+from cobasin.architectures.parts import LAYER, linear, require
 from cobasin.architectures.qk_norm_decoder import normed_basis, normed_projections
 from cobasin.architectures.rmsnorm_decoder import (
     HEADS,
     MLP,
     NEURONS,
+    OWN,
     gated,
     head_width,
     projections,
@@ -65,19 +67,27 @@ def _moe(
     return rmsnorm_decoder(request, spaces, attention, mlp, biases=(SoftmaxShift(router),), absent=absent, keys=keys)
 
 
-def _dense_layers(config: PreTrainedConfig) -> tuple[dict[str, Space], dict[str, str], tuple[str, ...]]:
-    """Spaces, templates and what is absent where some layers of a Qwen model have a plain FFN."""
-    layers = range(config.num_hidden_layers)
-    dense = [i for i in layers if i in config.mlp_only_layers or (i + 1) % config.decoder_sparse_step]
-    require(config.num_experts > 0 and len(dense) < len(layers), "a mixture of experts without experts")
+def dense_layers(
+    config: PreTrainedConfig, dense: list[int], bias: bool = False
+) -> tuple[dict[str, Space], dict[str, str], tuple[str, ...]]:
+    """Spaces, templates and what is absent where the layers ``dense`` have a plain FFN."""
     if not dense:
         return {}, {}, ()
     is_dense = "|".join(map(str, dense))
     absent = (
-        rf"layers\.({is_dense})\.mlp\.(gate|experts|shared_expert|shared_expert_gate)\..*",
+        rf"layers\.({is_dense})\.mlp\.(gate|experts|shared_experts?|shared_expert_gate)\..*",
         rf"layers\.(?!({is_dense})\.)\d+\.mlp\.(gate|up|down)_proj\..*",
     )
-    return {"dense": Space(config.intermediate_size, NEURONS, LAYER, part="ffn")}, gated(neurons="dense"), absent
+    spaces = {"dense": Space(config.intermediate_size, NEURONS, LAYER, part="ffn")}
+    return spaces, gated(neurons="dense", bias=bias), absent
+
+
+def _qwen_layers(config: PreTrainedConfig) -> tuple[dict[str, Space], dict[str, str], tuple[str, ...]]:
+    """The same of a Qwen model."""
+    layers = range(config.num_hidden_layers)
+    dense = [i for i in layers if i in config.mlp_only_layers or (i + 1) % config.decoder_sparse_step]
+    require(config.num_experts > 0 and len(dense) < len(layers), "a mixture of experts without experts")
+    return dense_layers(config, dense)
 
 
 @declares("Mixtral", "mixtral", *HEADS)
@@ -93,7 +103,7 @@ def mixtral(request: Request) -> Spec:
 def qwen2_moe(request: Request) -> Spec:
     """Qwen2-MoE: besides the experts one that all tokens share, behind a gate of its own."""
     config = request.config
-    dense, plain, absent = _dense_layers(config)
+    dense, plain, absent = _qwen_layers(config)
     spaces = rotary(head_width(config)) | moe_spaces(config.num_experts, config.moe_intermediate_size) | dense
     spaces["shared"] = Space(config.shared_expert_intermediate_size, NEURONS, LAYER, part="ffn")
     shared = gated(f"{MLP}.shared_expert", "shared") | {f"{MLP}.shared_expert_gate.weight": "1 resid"}
@@ -106,7 +116,7 @@ def qwen2_moe(request: Request) -> Spec:
 def qwen3_moe(request: Request) -> Spec:
     """Qwen3-MoE: experts, and the norms on queries and keys of Qwen3."""
     config = request.config
-    dense, plain, absent = _dense_layers(config)
+    dense, plain, absent = _qwen_layers(config)
     basis = normed_basis(head_width(config), shared=True)
     spaces = basis | moe_spaces(config.num_experts, config.moe_intermediate_size) | dense
     attention = normed_projections(config.attention_bias, shared=True)
@@ -122,3 +132,29 @@ def olmoe(request: Request) -> Spec:
     spaces = normed_basis(head_width(config), shared=False) | moe_spaces(config.num_experts, config.intermediate_size)
     attention = normed_projections(config.attention_bias, shared=False)
     return _moe(request, spaces, attention, experts(request), keys=("norm_topk_prob",))
+
+
+@declares("GptOss", "gpt_oss", *HEADS)
+def gpt_oss(request: Request) -> Spec:
+    """GPT-OSS: a sink for every head; experts with biases, stored transposed, gates and up-projections in turn.
+
+    The activation clamps both and adds one to the latter, so that neurons have an order only.
+    """
+    config = request.config
+    experts, router = f"{MLP}.experts", f"{MLP}.router"
+    spaces = rotary(head_width(config)) | moe_spaces(config.num_local_experts, config.intermediate_size)
+    spaces["ffn"] = replace(spaces["ffn"], group=Permutation())
+    spaces["turn"] = Space(2)
+    attention = projections(config.attention_bias, config.attention_bias) | {f"{OWN}.sinks": "(kv rep)"}
+    mlp = linear(router, "expert", "resid") | {
+        f"{experts}.gate_up_proj": "expert resid (ffn turn)",
+        f"{experts}.gate_up_proj_bias": "expert (ffn turn)",
+        f"{experts}.down_proj": "expert ffn resid",
+        f"{experts}.down_proj_bias": "expert resid",
+    }
+    biases = (SoftmaxShift(f"{router}.weight"), SoftmaxShift(f"{router}.bias"))
+    keys = ("num_experts_per_tok", "swiglu_alpha", "swiglu_limit", "sliding_window", "layer_types")
+    spec = rmsnorm_decoder(request, spaces, attention, mlp, biases=biases, keys=keys)
+    reads = (f"{router}.weight", f"{experts}.gate_up_proj")  # the stream is not the last axis of what reads it here
+    gain = "layers.{layer}.post_attention_layernorm.weight"
+    return replace(spec, norms=tuple(replace(n, readers=reads) if n.weight == gain else n for n in spec.norms))

@@ -1,4 +1,4 @@
-"""Decoders with an RMSNorm on queries and keys: Qwen3, Gemma 3, OLMo 2 and 3.
+"""Decoders with an RMSNorm on queries and keys: Qwen3, Gemma 3, OLMo 2 and 3, EXAONE 4, HunYuan.
 
 The norm stands between the projection and the rotary embedding, its gain differs from entry to entry. What passes
 both is a sign per frequency, common to a KV group, and a scale per frequency on the gains, which queries multiply
@@ -10,7 +10,7 @@ a match that turned one would let a merge average it to zero.
 from __future__ import annotations
 
 from cobasin.architectures import Request, declares
-from cobasin.architectures.parts import LAYER
+from cobasin.architectures.parts import LAYER, require
 from cobasin.architectures.rmsnorm_decoder import (
     HEADS,
     OWN,
@@ -81,3 +81,27 @@ def olmo2(request: Request) -> Spec:
 def olmo3(request: Request) -> Spec:
     """OLMo 3: in most layers a window slides."""
     return _olmo(request, ("sliding_window", "layer_types"))
+
+
+@declares("Exaone4", "exaone4", *HEADS)
+def exaone4(request: Request) -> Spec:
+    """EXAONE 4 where every layer has a rotary embedding: with a window, only the layers in which it slides have one."""
+    config = request.config
+    turned = config.sliding_window is None or set(config.layer_types) == {"sliding_attention"}
+    require(turned, "sliding_window with layers of full attention, which have no rotary embedding,")
+    attention, basis = normed_projections(False, shared=True), normed_basis(head_width(config), shared=True)
+    keys = ("sliding_window", "layer_types")
+    return rmsnorm_decoder(request, basis, attention, gated(), pre_norms=(), post_norms=POST_NORMS, keys=keys)
+
+
+@declares("HunYuanDenseV1", "hunyuan_v1_dense", "Model", "ForCausalLM", "ForSequenceClassification")
+def hunyuan_v1_dense(request: Request) -> Spec:
+    """HunYuan without experts: the norm stands behind the rotary embedding, so that every coordinate has a scale."""
+    config = request.config
+    gain = Space(head_width(config), Diagonal(signed=True, scaled=True), LAYER, part="attention")
+    basis = normed_basis(head_width(config), shared=True) | {"gain": gain}
+    attention = projections(config.attention_bias, config.attention_bias, key="(kv pair freq)") | {
+        f"{OWN}.query_layernorm.weight": "gain",
+        f"{OWN}.key_layernorm.weight": "gain'",
+    }
+    return rmsnorm_decoder(request, basis, attention, gated())

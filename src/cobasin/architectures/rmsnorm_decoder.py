@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from cobasin.architectures import Request, declares
+from cobasin.architectures.layernorm_decoder import head_bases
 from cobasin.architectures.parts import (
     LAYER,
     PADDING_READ,
@@ -24,7 +25,7 @@ from cobasin.architectures.parts import (
     rotated_size,
     tie_keys,
 )
-from cobasin.symmetry.gauges import FreeGauge, Norm, ValueBias
+from cobasin.symmetry.gauges import FreeGauge, KeyBias, Norm, ValueBias
 from cobasin.symmetry.groups import Orthogonal, Permutation, Rotation2, SignedPermutation
 from cobasin.symmetry.spec import Space, Spec
 
@@ -51,10 +52,19 @@ def rotary(rotated: int) -> dict[str, Space]:
     return {"pair": pair, "freq": Space(rotated // 2)}
 
 
-def projections(bias: bool = False, out_bias: bool = False, key: str = KEY) -> dict[str, str]:
+def partly_rotary(config: PreTrainedConfig, order: str) -> tuple[dict[str, Space], str, str]:
+    """Spaces of a Q-K basis whose first coordinates may alone be rotated, in whole pairs; types of query and key."""
+    width = head_width(config)
+    rotated = rotated_size(config, width)
+    require(rotated > 0, "rope_parameters that rotate nothing")
+    spaces, query, key = head_bases(width, PER_GROUP, rotated + rotated % 2, order)
+    return spaces, f"(kv rep {query})", f"(kv {key})"
+
+
+def projections(bias: bool = False, out_bias: bool = False, key: str = KEY, query: str = QUERY) -> dict[str, str]:
     """Queries, keys, values and output of attention."""
     return (
-        linear(f"{OWN}.q_proj", QUERY, "resid", bias)
+        linear(f"{OWN}.q_proj", query, "resid", bias)
         | linear(f"{OWN}.k_proj", key, "resid", bias)
         | linear(f"{OWN}.v_proj", "(kv vo)", "resid", bias)
         | linear(f"{OWN}.o_proj", "resid", "(kv rep vo')", out_bias)
@@ -68,6 +78,11 @@ def gated(name: str = MLP, neurons: str = "ffn", bias: bool = False) -> dict[str
         | linear(f"{name}.up_proj", neurons, "resid", bias)
         | linear(f"{name}.down_proj", "resid", f"{neurons}'", bias)
     )
+
+
+def fused_gated() -> dict[str, str]:
+    """A gated FFN whose gate and up-projection are one tensor."""
+    return {f"{MLP}.gate_up_proj.weight": "(ffn~ + ffn) resid", f"{MLP}.down_proj.weight": "resid ffn'"}
 
 
 def rmsnorm_decoder(
@@ -100,7 +115,8 @@ def rmsnorm_decoder(
     norms = [_norm(gain, branch) for gain, branch in zip(gains, (attention, mlp)[: len(pre_norms)], strict=False)]
     if head and not (post_norms and ties):  # folded, it unties the head, which pays where the stream can then turn
         norms.append(_norm("norm.weight", head))
-    if {f"{OWN}.v_proj.bias", f"{OWN}.o_proj.bias"} <= attention.keys():
+    # a sink takes a share of the softmax that differs from token to token: what all values have in common stays
+    if {f"{OWN}.v_proj.bias", f"{OWN}.o_proj.bias"} <= attention.keys() and f"{OWN}.sinks" not in attention:
         biases += (ValueBias(f"{OWN}.v_proj.bias", f"{OWN}.o_proj.weight", f"{OWN}.o_proj.bias"),)
     templates = {"embed_tokens.weight": "vocab resid", **attention, **mlp, **dict.fromkeys(gains, "resid~"), **head}
     groups, turned = config.num_key_value_heads, None if post_norms else Orthogonal()
@@ -179,6 +195,40 @@ def mistral(request: Request) -> Spec:
     return rmsnorm_decoder(request, basis, projections(), gated(), keys=("sliding_window",))
 
 
+@declares("Ministral", "ministral", *HEADS)
+def ministral(request: Request) -> Spec:
+    """Ministral of 2024: a window slides in some layers."""
+    basis = rotary(head_width(request.config))
+    return rmsnorm_decoder(request, basis, projections(), gated(), keys=("sliding_window", "layer_types"))
+
+
+@declares("Ministral3", "ministral3", *HEADS)
+def ministral3(request: Request) -> Spec:
+    """Ministral 3 without its vision tower. Queries grow with their position, by a factor that every basis passes."""
+    basis = rotary(head_width(request.config))
+    return rmsnorm_decoder(request, basis, projections(), gated(), keys=("sliding_window",))
+
+
+@declares("SmolLM3", "smollm3", *HEADS)
+def smollm3(request: Request) -> Spec:
+    """SmolLM3. In layers without a rotary embedding Q-K has a whole basis, and the softmax cancels key biases."""
+    config = request.config
+    biased, width, layers = config.attention_bias, head_width(config), range(config.num_hidden_layers)
+    spaces = rotary(width) | {"qk": Space(width, Orthogonal(scaled=True), PER_GROUP, part="attention")}
+    attention, biases = projections(biased, biased), ()
+    for kind, query, key in (("turned", QUERY, KEY), ("still", "(kv rep qk)", "(kv qk')")):
+        here = tuple(i for i in layers if bool(config.no_rope_layers[i]) is (kind == "turned"))
+        spaces[f"{kind}_layer"] = Space(len(here), within="layer", values=here)
+        for name, type_ in (("q_proj", query), ("k_proj", key)):
+            own = linear(f"{OWN}.{name}", type_, "resid", biased)
+            attention = {n: t for n, t in attention.items() if n not in own}
+            attention |= {n.replace("{layer}", f"{{{kind}_layer}}"): t for n, t in own.items()}
+    if biased:
+        biases = (KeyBias("layers.{still_layer}.self_attn.k_proj.bias"),)
+    keys = ("sliding_window", "layer_types", "use_sliding_window", "no_rope_layers")
+    return rmsnorm_decoder(request, spaces, attention, gated(bias=config.mlp_bias), biases=biases, keys=keys)
+
+
 @declares("Qwen2", "qwen2", *HEADS)
 def qwen2(request: Request) -> Spec:
     """Qwen2 and 2.5. Without an output bias the value bias is no gauge."""
@@ -189,21 +239,12 @@ def qwen2(request: Request) -> Spec:
 @declares("Phi3", "phi3", *HEADS)
 def phi3(request: Request) -> Spec:
     """Phi-3 and Phi-4: fused projections; of a head, only the first coordinates may be rotated."""
-    config = request.config
-    width = head_width(config)
-    rotated = rotated_size(config, width)
-    require(rotated > 0, "rope_parameters that rotate nothing")
-    spaces = rotary(rotated + rotated % 2)
-    query, key = QUERY, KEY
-    if left := width - 2 * spaces["freq"].size:
-        spaces["nope"] = Space(left, Orthogonal(scaled=True), PER_GROUP, part="attention")
-        query, key = "(kv rep (pair freq + nope))", "(kv (pair' freq + nope'))"
+    spaces, query, key = partly_rotary(request.config, "pair freq")
     attention = {
         f"{OWN}.qkv_proj.weight": f"({query[1:-1]} + {key[1:-1]} + kv vo) resid",
         f"{OWN}.o_proj.weight": "resid (kv rep vo')",
     }
-    mlp = {f"{MLP}.gate_up_proj.weight": "(ffn~ + ffn) resid", f"{MLP}.down_proj.weight": "resid ffn'"}
-    return rmsnorm_decoder(request, spaces, attention, mlp, keys=("sliding_window",))
+    return rmsnorm_decoder(request, spaces, attention, fused_gated(), keys=("sliding_window",))
 
 
 @declares("Gemma", "gemma", *HEADS)

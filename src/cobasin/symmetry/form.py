@@ -218,6 +218,6 @@ def _fill(spec: Spec, declared, index: Mapping[str, int]):
     def fill(value):
         if isinstance(value, tuple):
             return tuple(name for template in value for name, _ in spec.expand(template, index))
-        return value.format(**index) if isinstance(value, str) else value
+        return value.format(**spec.names_of(index)) if isinstance(value, str) else value
 
     return replace(declared, **{name: fill(value) for name, value in vars(declared).items()})

@@ -50,6 +50,8 @@ class Space:
         part: which word of ``--symmetry`` frees it: ffn, experts, heads, attention or residual;
             ``rank`` of an adapter, which no word frees.
         folded: the larger group that acts once the norms are folded into their readers, if there is one.
+        within, values: of an index space in names: it stands for some values of another one, as where not all layers
+            have tensors of the same type. What varies over that one varies over it.
     """
 
     size: int
@@ -57,6 +59,8 @@ class Space:
     over: tuple[str, ...] = ()
     part: str = ""
     folded: Group | None = None
+    within: str = ""
+    values: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -141,21 +145,35 @@ class Spec:
         return found
 
     def expand(self, template: str, index: Mapping[str, int] | None = None) -> Iterable[tuple[str, dict[str, int]]]:
-        """The names of tensors that a template stands for, each with its index values; ``index`` fixes some."""
+        """The names of tensors that a template stands for, each with its index values; ``index`` fixes some.
+
+        Values are those of the whole index space, of a space `within` it, too.
+        """
         stacked = _stacked(template, self.templates.get(template, "1"))
         spaces = [space for space in re.findall(r"\{(\w+)\}", template) if space != stacked]
-        ranges = [(index[s],) if index and s in index else range(self.sizes[s]) for s in spaces]
-        for values in itertools.product(*ranges):
+        for values in itertools.product(*(self._values(space, index or {}) for space in spaces)):
             found = dict(zip(spaces, values, strict=True))
             name = template.format(**found, **({stacked: "*"} if stacked else {}))
             if not any(re.fullmatch(pattern, name) for pattern in self.absent):
-                yield name, found
+                yield name, {self._whole(space): value for space, value in found.items()}
+
+    def _values(self, space: str, index: Mapping[str, int]) -> Iterable[int]:
+        declared, whole = self.spaces[space], self._whole(space)
+        values = declared.values if declared.within else range(declared.size)
+        return [value for value in values if value == index[whole]] if whole in index else values
+
+    def _whole(self, space: str) -> str:
+        return self.spaces[space].within or space
+
+    def names_of(self, index: Mapping[str, int]) -> dict[str, int]:
+        """What templates call these index values: those of an index space, and of the spaces within it."""
+        return dict(index) | {s: index[space.within] for s, space in self.spaces.items() if space.within in index}
 
     @cached_property
     def index_spaces(self) -> frozenset[str]:
         """Spaces that live in tensor names, not in axes."""
         return frozenset(
-            space
+            self._whole(space)
             for template, type_ in self.templates.items()
             for space in re.findall(r"\{(\w+)\}", template)
             if space != _stacked(template, type_)

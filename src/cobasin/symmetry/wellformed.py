@@ -34,6 +34,8 @@ def _of_space(spec: Spec, name: str, space: Space) -> Iterator[str]:
     for over in space.over:
         if over not in spec.spaces:
             yield f"space {name!r} varies over {over!r}, which is no space"
+    if space.within and space.within not in spec.spaces:
+        yield f"space {name!r} is within {space.within!r}, which is no space"
     if space.group is not None and space.part not in PARTS:
         yield f"space {name!r} has a group, but its part is {space.part!r}; expected one of {', '.join(PARTS)}"
     if space.group is not None and space.part == "ffn" and any(name in other.over for other in spec.spaces.values()):

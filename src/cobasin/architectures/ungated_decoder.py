@@ -1,0 +1,88 @@
+"""Decoders like Llama whose FFN has no gate: Arcee, Apertus, Nemotron.
+
+Neurons behind a square of ReLU have scales (up by c, down by its square) for which there is no group here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from cobasin.architectures import Request, declares
+from cobasin.architectures.layernorm_decoder import layer_norm_decoder, layers_of
+from cobasin.architectures.parallel_decoder import PROJECTIONS, groups
+from cobasin.architectures.parts import LAYER, linear, neurons, output_head, rope_keys
+from cobasin.architectures.qk_norm_decoder import normed_basis, normed_projections
+from cobasin.architectures.rmsnorm_decoder import (
+    HEADS,
+    MLP,
+    OWN,
+    head_width,
+    partly_rotary,
+    projections,
+    rmsnorm_decoder,
+    rotary,
+)
+from cobasin.symmetry.gauges import FreeGauge, KeyBias, ValueBias
+from cobasin.symmetry.spec import Space, Spec
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+
+def ungated(config: PreTrainedConfig, bias: bool) -> tuple[dict[str, Space], dict[str, str]]:
+    """Neurons of an FFN without a gate, and its templates."""
+    spaces = {"ffn": Space(config.intermediate_size, neurons(config.hidden_act), LAYER, part="ffn")}
+    return spaces, linear(f"{MLP}.up_proj", "ffn", "resid", bias) | linear(f"{MLP}.down_proj", "resid", "ffn'", bias)
+
+
+@declares("Arcee", "arcee", *HEADS)
+def arcee(request: Request) -> Spec:
+    """Arcee."""
+    config = request.config
+    biased = config.attention_bias
+    spaces, mlp = ungated(config, config.mlp_bias)
+    return rmsnorm_decoder(request, rotary(head_width(config)) | spaces, projections(biased, biased), mlp)
+
+
+@declares("Apertus", "apertus", "Model", "ForCausalLM", "ForTokenClassification")
+def apertus(request: Request) -> Spec:
+    """Apertus: norms on queries and keys; an activation with trained numbers and constants, which no scale passes."""
+    config = request.config
+    spaces, mlp = ungated(config, bias=False)
+    if config.hidden_act == "xielu":
+        mlp |= {f"{MLP}.act_fn.alpha_p": "1", f"{MLP}.act_fn.alpha_n": "1"}
+        mlp |= {f"{MLP}.act_fn.beta": "scalar", f"{MLP}.act_fn.eps": "scalar"}
+    basis = normed_basis(head_width(config), shared=True)
+    attention = normed_projections(config.attention_bias, shared=True)
+    return rmsnorm_decoder(request, basis | spaces, attention, mlp, ("attention_layernorm", "feedforward_layernorm"))
+
+
+@declares("Nemotron", "nemotron", *HEADS)
+def nemotron(request: Request) -> Spec:
+    """Nemotron and Minitron: LayerNorms, whose gains are stored minus one; a part of every head is rotated."""
+    config = request.config
+    biased, heads = config.attention_bias, config.num_attention_heads
+    bases, query, key = partly_rotary(config, "pair freq")
+    spaces, mlp = ungated(config, config.mlp_bias)
+    head, ties = output_head(request, "embed_tokens.weight")
+    biases: tuple[FreeGauge, ...] = ()
+    if biased:
+        biases += (ValueBias(f"{OWN}.v_proj.bias", f"{OWN}.o_proj.weight", f"{OWN}.o_proj.bias"),)
+    if biased and "nope" in bases:
+        biases += (KeyBias(f"{OWN}.k_proj.bias", block=1),)
+    spec = layer_norm_decoder(
+        request,
+        (head, ties),
+        {**bases, **groups(heads, config.num_key_value_heads or heads), **spaces},
+        {"embed_tokens.weight": "vocab resid", **projections(biased, biased, key, query), **mlp},
+        {
+            "layers.{layer}.input_layernorm": PROJECTIONS,
+            "layers.{layer}.post_attention_layernorm": (f"{MLP}.up_proj",),
+            "norm": layers_of(head),
+        },
+        biases,
+        ("num_attention_heads", "num_key_value_heads", "hidden_act", "norm_eps", *rope_keys(config)),
+        "model.",
+    )
+    return replace(spec, plus_one=tuple(name for name in spec.templates if name.endswith("norm.weight")))

@@ -1,0 +1,81 @@
+"""Decoders with multi-head latent attention."""
+
+import transformers as T
+
+from families import CHANGES, PADDING_KEYS, SHAPES, UNCOVERED
+from families.rmsnorm_decoders import GROUPED, HEAD_KEY, HEADS, RMS_KEYS
+
+_LATENT = {
+    **GROUPED,
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 7,
+    "q_lora_rank": 9,
+    "qk_rope_head_dim": 4,
+    "qk_nope_head_dim": 5,
+    "v_head_dim": 3,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "first_k_dense_replace": 1,
+    "moe_intermediate_size": 8,
+    "n_shared_experts": 2,
+}
+_ALL = {**_LATENT, "first_k_dense_replace": 0, "q_lora_rank": None, "attention_bias": True, "tie_word_embeddings": True}
+_GROUPS = {"n_group": 2, "topk_group": 1}
+_ONE = {"n_group": 1, "topk_group": 1}
+_V2_HEADS = ("ForCausalLM", "ForSequenceClassification", "Model")
+
+FAMILIES = {
+    "deepseek2": ("DeepseekV2", _V2_HEADS, T.DeepseekV2Config, _LATENT),
+    "deepseek2-limited": (
+        "DeepseekV2",
+        ("ForCausalLM",),
+        T.DeepseekV2Config,
+        {**_LATENT, **_GROUPS, "topk_method": "group_limited_greedy", "mlp_bias": True},
+    ),
+    # as many groups are chosen as experts, so that no expert is ruled out
+    "deepseek2-direct-tied": (
+        "DeepseekV2",
+        ("ForCausalLM",),
+        T.DeepseekV2Config,
+        {**_ALL, "n_group": 4, "topk_group": 2, "topk_method": "group_limited_greedy"},
+    ),
+    "deepseek3": ("DeepseekV3", HEADS, T.DeepseekV3Config, {**_LATENT, **_GROUPS}),
+    "deepseek3-direct-tied": (
+        "DeepseekV3",
+        ("ForCausalLM",),
+        T.DeepseekV3Config,
+        {**_ALL, **_ONE, "rope_interleave": False},
+    ),
+    "deepseek3-biased-fused": (
+        "DeepseekV3",
+        ("ForCausalLM",),
+        T.DeepseekV3Config,
+        {**_LATENT, **_ONE, "attention_bias": True},
+    ),
+}
+FLOAT32_PARTS: tuple[str, ...] = ("deepseek",)  # RMSNorm, routers and rotary angles
+
+_KEYS = {
+    **{key: row for key, row in RMS_KEYS.items() if key != "num_key_value_heads"},
+    HEAD_KEY: ((2, 2, 4), SHAPES),
+    "num_key_value_heads": (2, UNCOVERED),
+    "num_experts_per_tok": (1, CHANGES),
+    "routed_scaling_factor": (0.5, CHANGES),
+}
+KEYS = {
+    "deepseek2/DeepseekV2ForCausalLM": {
+        **_KEYS,
+        "topk_method + n_group + topk_group": (("group_limited_greedy", 2, 1), CHANGES),
+    },
+    "deepseek2-limited/DeepseekV2ForCausalLM": {"n_group": (4, CHANGES), "topk_group": (2, CHANGES)},
+    "deepseek2/DeepseekV2ForSequenceClassification": PADDING_KEYS,
+    "deepseek3/DeepseekV3ForCausalLM": {
+        **_KEYS,
+        "n_group": (1, CHANGES),
+        "topk_group": (2, CHANGES),
+        "norm_topk_prob": (False, CHANGES),
+        "rope_interleave": (False, CHANGES),
+    },
+    "deepseek3/DeepseekV3ForSequenceClassification": PADDING_KEYS,
+}
+TIED = ("deepseek2-direct-tied/DeepseekV2ForCausalLM", "deepseek3-direct-tied/DeepseekV3ForCausalLM")
