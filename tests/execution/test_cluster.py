@@ -20,10 +20,9 @@ CASE = "bert/BertForMaskedLM"
 @pytest.fixture
 def cluster(monkeypatch):
     """Two nodes, each with a worker process of its own."""
-    from ray.cluster_utils import Cluster
-
+    utils = pytest.importorskip("ray.cluster_utils")
     monkeypatch.setenv("RAY_worker_niceness", "0")
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    made = utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     made.second = made.add_node(num_cpus=1)
     yield made
     made.shutdown()
@@ -87,14 +86,21 @@ def test_the_command_gathers_the_parts_and_bad_input_is_one_line(tmp_path, clust
     assert "is not empty; choose another folder" in refused(tmp_path, *merge, tmp_path / "out", *on)
 
 
-def test_no_cluster(tmp_path, monkeypatch):
+def test_no_cluster(tmp_path):
+    pytest.importorskip("ray")
     source, anchor = pair(tmp_path, CASE)
-    command = ["match", source, anchor, "--out", tmp_path / "out", "--engine", "ray"]
-    line = refused(tmp_path, *command, "--address", "no place")
+    line = refused(
+        tmp_path, "match", source, anchor, "--out", tmp_path / "out", "--engine", "ray", "--address", "no place"
+    )
     assert "--address no place: no Ray cluster there" in line
     assert "ray start --head" in line
+
+
+def test_no_ray(tmp_path, monkeypatch):
+    source, anchor = pair(tmp_path, CASE)
     monkeypatch.setitem(sys.modules, "ray", None)
-    assert "not installed: pip install 'cobasin[ray]'" in refused(tmp_path, *command)
+    line = refused(tmp_path, "match", source, anchor, "--out", tmp_path / "out", "--engine", "ray")
+    assert "not installed: pip install 'cobasin[ray]'" in line
 
 
 def test_a_folder_that_the_nodes_do_not_share():

@@ -85,6 +85,8 @@ _T5_KEYS = {
     **CAUSAL_KEYS,
 }
 _MT5_KEYS = {**_T5_KEYS, "scale_decoder_outputs": (False, KEEPS)}  # of T5; nothing reads it here
+# UMT5 reads it since Transformers 5.24, whose config has it
+_UMT5_KEYS = _T5_KEYS if hasattr(T.UMT5Config(), "scale_decoder_outputs") else _MT5_KEYS
 _TOKEN_KEYS = {
     "eos_token_id": (7, CHANGES),
     "pad_token_id": (7, KEEPS),
@@ -102,7 +104,7 @@ KEYS = {
     "t5/T5ForSequenceClassification": _TOKEN_KEYS,
     "mt5/MT5ForConditionalGeneration": _MT5_KEYS,
     "mt5/MT5ForSequenceClassification": _TOKEN_KEYS,
-    "umt5/UMT5ForConditionalGeneration": _MT5_KEYS,
+    "umt5/UMT5ForConditionalGeneration": _UMT5_KEYS,
     "umt5/UMT5ForSequenceClassification": _TOKEN_KEYS,
     "bart/BartForConditionalGeneration": {**_BART_KEYS, "scale_embedding": (True, CHANGES)},
     "bart/BartForSequenceClassification": _TOKEN_KEYS,

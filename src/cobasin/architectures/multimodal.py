@@ -198,7 +198,7 @@ def _pooled(request: Request, config, root: str, resid: Space, joint: Space) -> 
     The input projections of the pooling attention are one tensor, whose keys and values read the last norm while
     its queries read the probe: the norm cannot fold. That the probe may trade with the query bias is left out.
     """
-    require(config.vision_use_head, "vision_use_head=false")
+    require(getattr(config, "vision_use_head", True), "vision_use_head=false")  # a field since 5.23
     head, heads = f"{root}head", config.num_attention_heads
     own, out = f"{head}.attention.in_proj", f"{head}.attention.out_proj"
     fused = "(pool_head pool_qk + pool_head pool_qk' + pool_head pool_vo)"

@@ -244,6 +244,6 @@ def score(value: Any, where: str) -> float:
         number = math.nan
     if not math.isfinite(number):
         raise InputError(f"{where}: label {shown(value)} is not a finite number")
-    if abs(number) > np.finfo(np.float32).max:
+    if abs(number) > float(np.finfo(np.float32).max):  # compared as float64, without a warning
         raise InputError(f"{where}: label {shown(value)} is beyond float32, in which models compute")
     return number
