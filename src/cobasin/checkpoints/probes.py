@@ -26,7 +26,7 @@ def probe(config: PreTrainedConfig, architecture: str, seed: int = 0) -> dict[st
 
     Token ids [2, length], special tokens among them, the second row a third shorter, with an attention mask and
     segments, length at most 32; one row [1, length] where the class cannot take a padded batch; pixel values
-    [2, channels, height, width] mel features [2, bins, frames], spectrograms [2, frames, bins] or waveforms
+    [2, channels, height, width], mel features [2, bins, frames], spectrograms [2, frames, bins] or waveforms
     [2, samples] from a normal distribution.  The same seed gives the same inputs.
 
     Raises:
