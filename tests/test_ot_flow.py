@@ -11,7 +11,7 @@ from cobasin.errors import InputError
 from cobasin.fusion.flow import flow_of
 from cobasin.fusion.uses import uses_of
 
-NOT_FOLLOWED = {  # what is written there: by experts, by fused attention, behind gains that all heads share
+NOT_FOLLOWED = {  # what is written there: by experts, by fused attention, by tensors without a layer's call, behind gains that all share
     "mixtral": "expert.0",
     "mixtral-fused": "expert.0",
     "qwen2moe": "expert.0",
@@ -21,6 +21,17 @@ NOT_FOLLOWED = {  # what is written there: by experts, by fused attention, behin
     "olmoe": "expert.0",
     "siglip": "vision_pool_head x vision_pool_qk",
     "dinov2-swiglu": "ffn.0",
+    "dinov2-registers-swiglu": "ffn.0",
+    "gptoss": "expert.0",
+    "gptoss-unbiased-tied": "expert.0",
+    "deepseek2": "expert.1",
+    "deepseek2-direct-tied": "expert.0",
+    "deepseek2-limited": "ffn.1",
+    "deepseek3": "ffn.1",
+    "deepseek3-direct-tied": "expert.0",
+    "deepseek3-biased-fused": "expert.1",
+    "wavlm": "qk.0",
+    "wavlm-stable": "qk.0",
     "phi-qk-norm": "nope.0",
     "stablelm-12b": "nope.0",
 }

@@ -78,7 +78,6 @@ LATENT |= {"v_head_dim": 6}
 
 UNKNOWN = {
     "starcoder2": lambda: starcoder2(),
-    "arcee": lambda: T.ArceeForCausalLM(T.ArceeConfig(**TINY, num_key_value_heads=2)),
     "openai-gpt": lambda: T.OpenAIGPTLMHeadModel(
         T.OpenAIGPTConfig(n_embd=24, n_head=4, n_layer=2, n_positions=32, vocab_size=40)
     ),

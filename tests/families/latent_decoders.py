@@ -5,13 +5,14 @@ import transformers as T
 from families import CHANGES, PADDING_KEYS, SHAPES, UNCOVERED
 from families.rmsnorm_decoders import GROUPED, HEAD_KEY, HEADS, RMS_KEYS
 
+# sizes that rope is added to are even: of odd ones Transformers can view no complex numbers in float32
 _LATENT = {
     **GROUPED,
     "num_key_value_heads": 4,
-    "kv_lora_rank": 7,
+    "kv_lora_rank": 10,
     "q_lora_rank": 9,
     "qk_rope_head_dim": 4,
-    "qk_nope_head_dim": 5,
+    "qk_nope_head_dim": 6,
     "v_head_dim": 3,
     "n_routed_experts": 4,
     "num_experts_per_tok": 2,
