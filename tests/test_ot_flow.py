@@ -11,7 +11,8 @@ from cobasin.errors import InputError
 from cobasin.fusion.flow import flow_of
 from cobasin.fusion.uses import uses_of
 
-NOT_FOLLOWED = {  # what is written there: by experts, by fused attention, by tensors without a layer's call, behind gains that all share
+# what is written there: by experts, by fused attention, by weights whose layer is not called, behind gains all share
+NOT_FOLLOWED = {
     "mixtral": "expert.0",
     "mixtral-fused": "expert.0",
     "qwen2moe": "expert.0",
