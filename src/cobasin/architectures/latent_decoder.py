@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from cobasin.architectures import Request, declares
 from cobasin.architectures.moe import dense_layers, experts, moe_spaces
-from cobasin.architectures.parts import LAYER, linear, require
+from cobasin.architectures.parts import LAYER, linear, require, rotary_basis
 from cobasin.architectures.rmsnorm_decoder import MLP, NEURONS, OWN, PER_GROUP, gated, rmsnorm_decoder
 from cobasin.symmetry.gauges import Norm, SoftmaxShift
-from cobasin.symmetry.groups import Orthogonal, Rotation2, SignedPermutation
+from cobasin.symmetry.groups import Orthogonal, SignedPermutation
 from cobasin.symmetry.spec import Space, Spec
 
 if TYPE_CHECKING:
@@ -28,8 +28,7 @@ def latent_attention(config: PreTrainedConfig, order: str) -> tuple[dict[str, Sp
     require(config.qk_rope_head_dim % 2 == 0, "qk_rope_head_dim that is odd")
     basis, biased = Orthogonal(scaled=True), config.attention_bias
     spaces = {
-        "pair": Space(2, Rotation2(scaled=True), ("layer", "freq"), part="attention"),
-        "freq": Space(config.qk_rope_head_dim // 2),
+        **rotary_basis(config.qk_rope_head_dim, LAYER),
         "nope": Space(config.qk_nope_head_dim, basis, PER_GROUP, part="attention"),
         "vo": Space(config.v_head_dim, basis, PER_GROUP, part="attention"),
         "latent": Space(config.kv_lora_rank, SignedPermutation, LAYER, part="residual", folded=Orthogonal()),

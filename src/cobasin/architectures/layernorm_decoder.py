@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 
 from cobasin.architectures import Request, declares
@@ -11,6 +10,7 @@ from cobasin.architectures.parts import (
     PADDING_READ,
     attention,
     decoder_stream,
+    head_bases,
     labels,
     layer_norm,
     linear,
@@ -22,7 +22,7 @@ from cobasin.architectures.parts import (
     tie_keys,
 )
 from cobasin.symmetry.gauges import FreeGauge, KeyBias, Norm, ValueBias
-from cobasin.symmetry.groups import Orthogonal, Permutation, Rotation2
+from cobasin.symmetry.groups import Orthogonal, Permutation
 from cobasin.symmetry.spec import Space, Spec
 
 HEAD = ("layer", "head")
@@ -31,27 +31,6 @@ BUFFERS = (
     r"decoder\.version",
 )
 Templates = dict[str, str]
-
-
-def head_bases(
-    width: int, over: tuple[str, ...], rotated: int = 0, order: str = "pair freq"
-) -> tuple[dict[str, Space], str, str]:
-    """Bases of heads whose first ``rotated`` coordinates carry a rotary embedding: spaces, types of query and key.
-
-    ``order`` is how a rotary pair lies in the head. The other coordinates are ``nope``, or ``qk`` if they are all.
-    """
-    require(rotated % 2 == 0 and rotated <= width, f"a rotary embedding of {rotated} of {width} coordinates")
-    spaces = {"vo": Space(width, Orthogonal(scaled=True), over, part="attention")}
-    terms = []
-    if rotated:
-        spaces["pair"] = Space(2, Rotation2(scaled=True), (*over, "freq"), part="attention")
-        spaces["freq"] = Space(rotated // 2)
-        terms.append(order)
-    if rotated < width:
-        terms.append("nope" if rotated else "qk")
-        spaces[terms[-1]] = Space(width - rotated, Orthogonal(scaled=True), over, part="attention")
-    query = f"({' + '.join(terms)})"
-    return spaces, query, re.sub("pair|nope|qk", r"\g<0>'", query)
 
 
 def layers_of(templates: Mapping[str, str]) -> tuple[str, ...]:

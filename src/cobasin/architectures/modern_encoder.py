@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from cobasin.architectures import Request, declares
 from cobasin.architectures.encoder import HEADS, stream
-from cobasin.architectures.parts import LAYER, labels, linear, rope_keys, tie_keys
+from cobasin.architectures.parts import LAYER, labels, linear, rope_keys, rotary_basis, tie_keys
 from cobasin.symmetry.gauges import Norm, ValueBias
-from cobasin.symmetry.groups import Orthogonal, Permutation, Rotation2
+from cobasin.symmetry.groups import Orthogonal, Permutation
 from cobasin.symmetry.spec import Space, Spec
 
 OWN, MLP = "layers.{layer}.attn", "layers.{layer}.mlp"
@@ -31,8 +31,7 @@ def modernbert(request: Request) -> Spec:
             "layer": Space(config.num_hidden_layers),
             "resid": stream(config.hidden_size, request.head),
             "head": Space(config.num_attention_heads, Permutation(), LAYER, part="heads"),
-            "pair": Space(2, Rotation2(scaled=True), (*PER_HEAD, "freq"), part="attention"),
-            "freq": Space(width // 2),
+            **rotary_basis(width, PER_HEAD),
             "vo": Space(width, Orthogonal(scaled=True), PER_HEAD, part="attention"),
             "ffn": Space(config.intermediate_size, Permutation(signed=True, scaled=True), LAYER, part="ffn"),
             "trans": Space(config.hidden_size, Permutation(), part="ffn"),

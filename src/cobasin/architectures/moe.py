@@ -141,20 +141,20 @@ def gpt_oss(request: Request) -> Spec:
     The activation clamps both and adds one to the latter, so that neurons have an order only.
     """
     config = request.config
-    experts, router = f"{MLP}.experts", f"{MLP}.router"
+    stacked, router = f"{MLP}.experts", f"{MLP}.router"
     spaces = rotary(head_width(config)) | moe_spaces(config.num_local_experts, config.intermediate_size)
     spaces["ffn"] = replace(spaces["ffn"], group=Permutation())
     spaces["turn"] = Space(2)
     attention = projections(config.attention_bias, config.attention_bias) | {f"{OWN}.sinks": "(kv rep)"}
     mlp = linear(router, "expert", "resid") | {
-        f"{experts}.gate_up_proj": "expert resid (ffn turn)",
-        f"{experts}.gate_up_proj_bias": "expert (ffn turn)",
-        f"{experts}.down_proj": "expert ffn resid",
-        f"{experts}.down_proj_bias": "expert resid",
+        f"{stacked}.gate_up_proj": "expert resid (ffn turn)",
+        f"{stacked}.gate_up_proj_bias": "expert (ffn turn)",
+        f"{stacked}.down_proj": "expert ffn resid",
+        f"{stacked}.down_proj_bias": "expert resid",
     }
     biases = (SoftmaxShift(f"{router}.weight"), SoftmaxShift(f"{router}.bias"))
     keys = ("num_experts_per_tok", "swiglu_alpha", "swiglu_limit", "sliding_window", "layer_types")
     spec = rmsnorm_decoder(request, spaces, attention, mlp, biases=biases, keys=keys)
-    reads = (f"{router}.weight", f"{experts}.gate_up_proj")  # the stream is not the last axis of what reads it here
+    reads = (f"{router}.weight", f"{stacked}.gate_up_proj")  # the stream is not the last axis of what reads it here
     gain = "layers.{layer}.post_attention_layernorm.weight"
     return replace(spec, norms=tuple(replace(n, readers=reads) if n.weight == gain else n for n in spec.norms))

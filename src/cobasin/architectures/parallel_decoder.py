@@ -8,13 +8,13 @@ from __future__ import annotations
 from cobasin.architectures import Request, declares
 from cobasin.architectures.layernorm_decoder import (
     Templates,
-    head_bases,
     layer_norm_decoder,
     layers_of,
     megatron_layer,
 )
 from cobasin.architectures.parts import (
     LAYER,
+    head_bases,
     layer_norm,
     linear,
     neurons,

@@ -1,12 +1,13 @@
-"""Pieces that declarations share: linear layers, norms, hidden neurons, task heads."""
+"""Pieces that declarations share: linear layers, norms, hidden neurons, bases of heads, task heads."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from cobasin.errors import InputError
-from cobasin.symmetry.groups import Group, Orthogonal, Permutation, SignedPermutation
+from cobasin.symmetry.groups import Group, Orthogonal, Permutation, Rotation2, SignedPermutation
 from cobasin.symmetry.spec import Space
 
 if TYPE_CHECKING:
@@ -47,6 +48,32 @@ def attention(heads: int, width: int, layers: tuple[str, ...] = LAYER) -> dict[s
         "qk": Space(width, Orthogonal(scaled=True), (*layers, "head"), part="attention"),
         "vo": Space(width, Orthogonal(scaled=True), (*layers, "head"), part="attention"),
     }
+
+
+def rotary_basis(rotated: int, over: tuple[str, ...]) -> dict[str, Space]:
+    """Spaces of a Q-K basis of which ``rotated`` coordinates pass a rotary embedding."""
+    pair = Space(2, Rotation2(scaled=True), (*over, "freq"), part="attention")
+    return {"pair": pair, "freq": Space(rotated // 2)}
+
+
+def head_bases(
+    width: int, over: tuple[str, ...], rotated: int = 0, order: str = "pair freq"
+) -> tuple[dict[str, Space], str, str]:
+    """Bases of heads whose first ``rotated`` coordinates carry a rotary embedding: spaces, types of query and key.
+
+    ``order`` is how a rotary pair lies in the head. The other coordinates are ``nope``, or ``qk`` if they are all.
+    """
+    require(rotated % 2 == 0 and rotated <= width, f"a rotary embedding of {rotated} of {width} coordinates")
+    spaces = {"vo": Space(width, Orthogonal(scaled=True), over, part="attention")}
+    terms = []
+    if rotated:
+        spaces |= rotary_basis(rotated, over)
+        terms.append(order)
+    if rotated < width:
+        terms.append("nope" if rotated else "qk")
+        spaces[terms[-1]] = Space(width - rotated, Orthogonal(scaled=True), over, part="attention")
+    query = f"({' + '.join(terms)})"
+    return spaces, query, re.sub("pair|nope|qk", r"\g<0>'", query)
 
 
 def labels(config: PreTrainedConfig) -> Space:

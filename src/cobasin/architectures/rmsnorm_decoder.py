@@ -12,21 +12,22 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from cobasin.architectures import Request, declares
-from cobasin.architectures.layernorm_decoder import head_bases
 from cobasin.architectures.parts import (
     LAYER,
     PADDING_READ,
     decoder_stream,
+    head_bases,
     labels,
     linear,
     output_head,
     require,
     rope_keys,
+    rotary_basis,
     rotated_size,
     tie_keys,
 )
 from cobasin.symmetry.gauges import FreeGauge, KeyBias, Norm, ValueBias
-from cobasin.symmetry.groups import Orthogonal, Permutation, Rotation2, SignedPermutation
+from cobasin.symmetry.groups import Orthogonal, Permutation, SignedPermutation
 from cobasin.symmetry.spec import Space, Spec
 
 if TYPE_CHECKING:
@@ -47,9 +48,8 @@ def head_width(config: PreTrainedConfig) -> int:
 
 
 def rotary(rotated: int) -> dict[str, Space]:
-    """Spaces of a Q-K basis of which ``rotated`` coordinates pass a rotary embedding."""
-    pair = Space(2, Rotation2(scaled=True), (*PER_GROUP, "freq"), part="attention")
-    return {"pair": pair, "freq": Space(rotated // 2)}
+    """`rotary_basis` of every KV group."""
+    return rotary_basis(rotated, PER_GROUP)
 
 
 def partly_rotary(config: PreTrainedConfig, order: str) -> tuple[dict[str, Space], str, str]:
@@ -189,8 +189,9 @@ def granite(request: Request) -> Spec:
 
 
 @declares("Mistral", "mistral", *HEADS)
+@declares("Ministral3", "ministral3", *HEADS)
 def mistral(request: Request) -> Spec:
-    """Mistral."""
+    """Mistral; Ministral 3 without its vision tower: queries grow with their position, by a factor."""
     basis = rotary(head_width(request.config))
     return rmsnorm_decoder(request, basis, projections(), gated(), keys=("sliding_window",))
 
@@ -200,13 +201,6 @@ def ministral(request: Request) -> Spec:
     """Ministral of 2024: a window slides in some layers."""
     basis = rotary(head_width(request.config))
     return rmsnorm_decoder(request, basis, projections(), gated(), keys=("sliding_window", "layer_types"))
-
-
-@declares("Ministral3", "ministral3", *HEADS)
-def ministral3(request: Request) -> Spec:
-    """Ministral 3 without its vision tower. Queries grow with their position, by a factor that every basis passes."""
-    basis = rotary(head_width(request.config))
-    return rmsnorm_decoder(request, basis, projections(), gated(), keys=("sliding_window",))
 
 
 @declares("SmolLM3", "smollm3", *HEADS)

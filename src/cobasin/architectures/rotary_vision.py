@@ -8,9 +8,9 @@ registers are not turned, as if they stood in the middle.
 from __future__ import annotations
 
 from cobasin.architectures import Request, declares
-from cobasin.architectures.parts import LAYER, layer_norm, linear, neurons, sides
+from cobasin.architectures.parts import LAYER, layer_norm, linear, neurons, rotary_basis, sides
 from cobasin.symmetry.gauges import ValueBias
-from cobasin.symmetry.groups import Orthogonal, Permutation, Rotation2
+from cobasin.symmetry.groups import Orthogonal, Permutation
 from cobasin.symmetry.spec import Space, Spec
 
 OWN, MLP = "layer.{layer}.attention", "layer.{layer}.mlp"
@@ -30,8 +30,7 @@ def dinov3(request: Request) -> Spec:
             "layer": Space(config.num_hidden_layers),
             "resid": Space(config.hidden_size, part="residual"),
             "head": Space(config.num_attention_heads, Permutation(), LAYER, part="heads"),
-            "pair": Space(2, Rotation2(scaled=True), (*PER_HEAD, "freq"), part="attention"),
-            "freq": Space(width // 2),
+            **rotary_basis(width, PER_HEAD),
             "vo": Space(width, Orthogonal(scaled=True), PER_HEAD, part="attention"),
             "ffn": Space(config.intermediate_size, group, LAYER, part="ffn"),
             "channel": Space(config.num_channels),

@@ -147,9 +147,13 @@ def _vision(
     norm: str = "layernorm",
     spaces: dict[str, Space] | None = None,
     positions: bool = True,
+    prefix: str = "",
     **options,
 ) -> Spec:
-    """A vision transformer with ``tokens`` before its patches and ``norm`` behind the last layer."""
+    """A vision transformer with ``tokens`` before its patches and ``norm`` behind the last layer.
+
+    ``prefix`` is that of a bare model's tensors in one with a head, where it is not the model's type.
+    """
     config, bare = request.config, request.head == "Model"
     size = config.hidden_size
     return pre_norm(
@@ -164,7 +168,7 @@ def _vision(
         | linear("embeddings.patch_embeddings.projection", "resid", "channel down right"),
         norm,
         head,
-        prefix=f"{config.model_type.removesuffix('_msn').removesuffix('_mae')}.",
+        prefix=prefix or f"{config.model_type}.",
         width=getattr(config, "head_dim", None),
         **options,
     )
@@ -187,6 +191,7 @@ def vit(request: Request) -> Spec:
         {"cls_token": "1 1 resid"},
         _pooler(request) if request.head == "Model" else linear("classifier", "label", "resid"),
         spaces={"pool": Space(getattr(config, "pooler_output_size", 0))},
+        prefix="vit.",
         biased=(config.qkv_bias,) * 3,
         function_keys=(*FUNCTION_KEYS, *PICTURE_KEYS, *keys),
     )

@@ -27,7 +27,7 @@ def probe(config: PreTrainedConfig, architecture: str, seed: int = 0) -> dict[st
     Token ids [2, length], special tokens among them, the second row a third shorter, with an attention mask and
     segments, length at most 32; one row [1, length] where the class cannot take a padded batch; pixel values
     [2, channels, height, width], mel features [2, bins, frames], spectrograms [2, frames, bins] or waveforms
-    [2, samples] from a normal distribution.  The same seed gives the same inputs.
+    [2, samples] from a normal distribution. The same seed gives the same inputs.
 
     Raises:
         InputError: the class is unknown, or takes inputs of another kind.
@@ -40,12 +40,11 @@ def probe(config: PreTrainedConfig, architecture: str, seed: int = 0) -> dict[st
     if pixels := sizes.get("pixel_values"):
         height, width = pixels["image_size"]
         inputs["pixel_values"] = torch.randn(2, pixels["num_channels"], height, width, generator=generator)
-        if getattr(config, "use_mask_token", False):
-            down, right = sides(config.patch_size)
-            masked = torch.arange((height // down) * (width // right)) % 3 == 1
-            inputs["bool_masked_pos"] = masked.expand(2, -1)
         down, right = sides(getattr(config, "patch_size", None) or (height, width))
-        inputs["noise"] = torch.rand(2, (height // down) * (width // right), generator=generator)  # that hides patches
+        patches = (height // down) * (width // right)
+        if getattr(config, "use_mask_token", False):
+            inputs["bool_masked_pos"] = (torch.arange(patches) % 3 == 1).expand(2, -1)
+        inputs["noise"] = torch.rand(2, patches, generator=generator)  # that hides patches
     if mel := sizes.get("input_features"):
         frames = 2 * mel["max_source_positions"]  # the second convolution has stride two
         inputs["input_features"] = torch.randn(2, mel["num_mel_bins"], frames, generator=generator)
