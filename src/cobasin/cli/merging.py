@@ -122,6 +122,7 @@ def merge(
     Example: cobasin merge recipe.yaml --out ./merged
     """
     from cobasin.presenting import tables
+    from cobasin.recipe.options import recipe_of
     from cobasin.workflows import merge as merging
 
     options = {
@@ -139,7 +140,7 @@ def merge(
         "data": data,
     }
     given = {name: value for name, value in options.items() if value not in (None, []) and value is not False}
-    recipe, read = merging.recipe_of(models, given), [*models, *([] if data is None else [data])]
+    recipe, read = recipe_of(models, given), [*models, *([] if data is None else [data])]
     if dry_run:
         declare(spec)
         one, on_ray = one_part(part, engine, address, resume), engine == "ray"

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import shutil
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -31,6 +30,7 @@ from cobasin.merging.results import merged_state, owners, result
 from cobasin.merging.statistics import Statistics, batches_of, in_turn, statistics_of
 from cobasin.progress import Progress
 from cobasin.recipe import Recipe
+from cobasin.recipe.given import of_models, shares
 from cobasin.statistics.grams import InputGram
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.state import State
@@ -144,28 +144,22 @@ def merge(
     for name in own:
         if len(parameters[name]) != len(models):
             raise InputError(f"{name}: {len(parameters[name])} values for {len(models)} models; give one a model")
-    content: dict[str, Any] = {
-        "merge_method": method,
-        "models": [
-            {"model": name, "parameters": {key: parameters[key][i] for key in own}} for i, name in enumerate(names)
-        ],
-        "parameters": {
-            name: list(value) if _several(value) else value for name, value in parameters.items() if name not in own
-        },
+    blocks: dict[str, Any] = {
         "match": {"symmetry": symmetry, "anchor": _named(names, anchor, "anchor")},
+        "head": None if head is None else _named(names, head, "head"),
     }
     if base is not None:
         same = next((name for name, model in loaded.items() if model is base), _unlike("base", taken))
-        content["base_model"] = str(base) if isinstance(base, (str, Path)) else same
-        loaded[content["base_model"]] = base
-    if head is not None:
-        content["head"] = _named(names, head, "head")
+        blocks["base_model"] = str(base) if isinstance(base, (str, Path)) else same
+        loaded[blocks["base_model"]] = base
     if statistics is not None:
         if not isinstance(statistics, Mapping):
             raise InputError(f"statistics {shown(statistics)}: expected keys and values, like {{'data': 'FILE.jsonl'}}")
-        content["statistics"] = dict(statistics)
-    content |= {key: block for key, block in (("repair", repair), ("heal", heal)) if block not in (False, 0)}
-    return merge_recipe(Recipe.of(_plain(content), "merge"), loaded, progress)
+        blocks["statistics"] = dict(statistics)
+    blocks |= {key: block for key, block in (("repair", repair), ("heal", heal)) if block not in (False, 0)}
+    common = {key: list(value) if _several(value) else value for key, value in parameters.items() if key not in own}
+    recipe = of_models(names, method, common, {key: parameters[key] for key in own}, blocks)
+    return merge_recipe(recipe, loaded, progress)
 
 
 def merge_recipe(
@@ -265,15 +259,6 @@ def _coupled(recipe: Recipe, matched: Matched, statistics: Statistics, report: P
     return states
 
 
-def _plain(content: Any) -> Any:
-    """The same with Python's numbers in place of NumPy's, which a recipe does not know."""
-    if isinstance(content, np.generic):
-        return content.item()
-    if isinstance(content, list):
-        return [_plain(one) for one in content]
-    return {key: _plain(one) for key, one in content.items()} if isinstance(content, dict) else content
-
-
 def _several(value: Any) -> bool:
     return isinstance(value, (list, tuple))
 
@@ -292,18 +277,3 @@ def _named(names: Sequence[str], model: str | int, what: str) -> str:
     if not 0 <= model < len(names):
         raise InputError(f"{what} {model} does not exist: there are models 0 to {len(names) - 1}")
     return names[model]
-
-
-def shares(weights: Iterable[float], count: int) -> list[float]:
-    """Weights, one a model."""
-    given: Any = weights
-    try:
-        given = list(weights)
-        numbers = [float(weight) for weight in given]
-    except (TypeError, ValueError):
-        numbers = [math.nan]
-    if isinstance(weights, str | Set | Mapping) or not all(map(math.isfinite, numbers)):
-        raise InputError(f"weights {shown(given)}: expected finite numbers, in the order of the models")
-    if len(numbers) != count:
-        raise InputError(f"{len(numbers)} weights for {count} models; give one a model")
-    return numbers

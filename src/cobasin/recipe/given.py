@@ -1,0 +1,71 @@
+"""The recipe that models and settings amount to, for a merge that is asked for without one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence, Set
+from typing import Any
+
+import numpy as np
+
+from cobasin.errors import InputError, shown
+from cobasin.recipe.recipe import Recipe
+
+
+def of_models(
+    models: Sequence[str],
+    method: str,
+    parameters: Mapping[str, Any],
+    own: Mapping[str, Sequence[Any]],
+    blocks: Mapping[str, Any],
+) -> Recipe:
+    """The recipe.
+
+    Args:
+        models: their names.
+        method: how to merge them.
+        parameters: of the method, for all models.
+        own: parameters of which every model has one of its own, in the order of the models.
+        blocks: all else that it says; None is left out.
+
+    Raises:
+        InputError: as `Recipe.of`.
+    """
+    each = [{key: values[i] for key, values in own.items()} for i in range(len(models))]
+    content = {
+        "merge_method": method,
+        "models": [
+            {"model": model} | ({"parameters": one} if one else {}) for model, one in zip(models, each, strict=True)
+        ],
+        "parameters": dict(parameters) or None,
+        **blocks,
+    }
+    return Recipe.of(_plain({key: value for key, value in content.items() if value is not None}), "merge")
+
+
+def shares(weights: Iterable[float], count: int) -> list[float]:
+    """Weights, one a model.
+
+    Raises:
+        InputError: for another number of them, and for what are no numbers.
+    """
+    given: Any = weights
+    try:
+        given = list(weights)
+        numbers = [float(weight) for weight in given]
+    except (TypeError, ValueError):
+        numbers = [math.nan]
+    if isinstance(weights, str | Set | Mapping) or not all(map(math.isfinite, numbers)):
+        raise InputError(f"weights {shown(given)}: expected finite numbers, in the order of the models")
+    if len(numbers) != count:
+        raise InputError(f"{len(numbers)} weights for {count} models; give one a model")
+    return numbers
+
+
+def _plain(content: Any) -> Any:
+    """The same with Python's numbers in place of NumPy's, which a recipe does not know."""
+    if isinstance(content, np.generic):
+        return content.item()
+    if isinstance(content, list):
+        return [_plain(one) for one in content]
+    return {key: _plain(one) for key, one in content.items()} if isinstance(content, dict) else content
