@@ -19,6 +19,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 import equal_cost
+import federated
 import full_size
 import identical
 import ladder
@@ -35,7 +36,7 @@ from common.measured import Measured, Models, cells
 from common.showing import Table
 
 ROOT = Path(__file__).parents[1]
-NAMES = ("docs/one-basin", "docs/adapters", "docs/fusion", "docs/scale", "docs/results", "README")
+NAMES = ("docs/one-basin", "docs/adapters", "docs/federated", "docs/fusion", "docs/scale", "docs/results", "README")
 PAGES = [ROOT / f"{name}.md" for name in NAMES]
 MEASURED = ROOT / "benchmarks" / "measured"
 SMALL = ROOT / "benchmarks" / "training" / "small"
@@ -48,6 +49,7 @@ DIGEST = "measured"  # the key of a picture's digest among its texts
 COMMANDS = {
     "full-size": "full_size",
     "identical": "identical",
+    "measured-federated": "federated",
     "measured-no_harm": "no_harm",
     "measured": "one_basin; of some also ladder, three, equal_cost",
     "mergekit": "mergekit",
@@ -185,6 +187,7 @@ TABLES: Mapping[str, Callable[..., Table]] = {
     "transport": carried,
     "scale": scaled,
     "plan": planned,
+    "federated": lambda: federated.table(_read("measured-federated")),
     "full-size": at_full_size,
     "identical": lambda: identical.table(_read("identical")),
     "mergekit": lambda: mergekit.table(_read("mergekit")["rows"]),

@@ -330,3 +330,44 @@ def test_identical(shared, tmp_path, monkeypatch):
     for row in found["merged"].values():
         assert row["full"]["change"] < 1e-4 < row["none"]["change"]
         assert row["full"]["loss"] == pytest.approx(found["model"], rel=1e-5)
+
+
+def test_shares_of_images_are_all_images():
+    federated = import_module("federated")
+    labels = np.arange(600) % 10
+    found = federated.shares(labels, 0)
+    assert np.array_equal(np.sort(np.concatenate(found)), np.arange(600))
+    assert all(map(np.array_equal, found, federated.shares(labels, 0)))
+    assert not all(map(np.array_equal, found, federated.shares(labels, 1)))
+    counts = np.stack([np.bincount(labels[rows], minlength=10) for rows in found])
+    assert counts.std(0).mean() > 5  # of 20 images a class and client, if all had the same share
+
+
+def test_federated(shared, tmp_path, capsys, monkeypatch):
+    """The first average is that of the clients' models by their images; later rounds start from it."""
+    federated = import_module("federated")
+    ways = {name: federated.WAYS[name] for name in ("average", "matched by weights")}
+    for name, value in (("WAYS", ways), ("ALONE", 2), ("STEPS", 1), ("ROUNDS", 2), ("DEV_IMAGES", 8)):
+        monkeypatch.setattr(federated, name, value)
+    run("federated", shared, tmp_path)
+    rows = written(tmp_path / "measured-federated.json")
+    found = {(row["of"]["start"], row["of"]["way"]): row["scores"] for row in rows}
+    assert len(found) == 1 + 2 * (2 + len(ways))
+    (family,) = families.Family.all(shared, tmp_path / "models", [VIT])
+    task, images = family.task(1, False), rows[0]["of"]["images"]
+    assert sum(images) == 72
+    for start in federated.STARTS:
+        folders = [tmp_path / "models" / f"federated-0-{start.split()[0]}-{client}" for client in range(3)]
+        clients = [transformers.ViTForImageClassification.from_pretrained(folder) for folder in folders]
+        mean = {
+            name: sum(count / 72 * client.state_dict()[name] for client, count in zip(clients, images, strict=True))
+            for name in clients[0].state_dict()
+        }
+        each = [task.score(client)["loss"] for client in clients]
+        assert found[start, federated.APART][0]["loss"] == pytest.approx(sum(each) / 3)
+        assert found[start, federated.LARGEST][0]["loss"] == pytest.approx(each[images.index(max(images))])
+        clients[0].load_state_dict(mean)
+        assert found[start, "average"][0]["loss"] == pytest.approx(task.score(clients[0])["loss"], rel=1e-5)
+        assert found[start, "average"][1] != found[start, "average"][0]
+        assert found[start, "matched by weights"][0] != found[start, "average"][0]
+    assert "starts of their own: matched by weights" in capsys.readouterr().out
