@@ -27,8 +27,7 @@ FAMILIES = {
     "vit-msn": ("ViTMSN", ("ForImageClassification", "Model"), T.ViTMSNConfig, {**_VIT, "hidden_act": "relu"}),
     "vit-mae": ("ViTMAE", ("Model",), T.ViTMAEConfig, {**_VIT, "mask_ratio": 0.5}),
     "deit": ("DeiT", ("ForImageClassification", _TEACHER, "Model"), T.DeiTConfig, _VIT),
-    # only bare models read the mask token
-    "dinov2": ("Dinov2", ("ForImageClassification",), T.Dinov2Config, {**_DINO, "use_mask_token": False}),
+    "dinov2": ("Dinov2", ("ForImageClassification",), T.Dinov2Config, _DINO),
     "dinov2-masked": ("Dinov2", ("Model",), T.Dinov2Config, _DINO),
     "dinov2-swiglu": (
         "Dinov2",
