@@ -12,6 +12,7 @@ from transformers import BertConfig, MixtralConfig, MixtralForCausalLM
 from cobasin.checkpoints.checkpoint import Checkpoint, Header, load
 from cobasin.checkpoints.pairs import check_pair
 from cobasin.checkpoints.typed import Typed
+from cobasin.checkpoints.writer import save
 from cobasin.errors import InputError
 from cobasin.verification import verify
 from model_folders import as_bins, assert_bitwise, load_refusal
@@ -197,6 +198,32 @@ def test_config_that_transformers_refuses(folder):
 def test_no_architecture(folder, architectures):
     edit_json(folder / "config.json", architectures=architectures)
     assert '"architectures": ["BertModel"], or the one with' in load_refusal(folder)
+
+
+@pytest.mark.parametrize(
+    ("case", "spelled"),
+    [
+        ("ernie4_5/Ernie4_5ForCausalLM", "Ernie4_5_ForCausalLM"),  # of the code beside the published ERNIE 4.5
+        ("llama-mqa-tied/LlamaForCausalLM", "LLaMAForCausalLM"),
+    ],
+)
+def test_a_class_that_transformers_spells_otherwise(tmp_path, case, spelled):
+    made = model(case).float()
+    made.save_pretrained(tmp_path / "published")
+    edit_json(tmp_path / "published" / "config.json", architectures=[spelled])
+    save(tmp_path / "published", tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["architectures"] == [type(made).__name__]
+    assert verify(tmp_path / "out", made).same
+
+
+def test_layers_under_the_names_of_transformers_5(tmp_path):
+    made = model("dinov3/DINOv3ViTModel")
+    state = {("model." if name.startswith("layer.") else "") + name: tensor for name, tensor in load(made).items()}
+    config = made.config.to_dict() | {"architectures": [type(made).__name__]}
+    given = load(state, config)
+    assert "model.layer.1.norm1.weight" in given
+    assert Typed.of(given).keys() == Typed.of(load(made)).keys()
+    assert verify(given, made).same
 
 
 def test_the_home_of_nobody():
