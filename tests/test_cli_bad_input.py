@@ -184,7 +184,10 @@ def test_a_folder_without_config(folders):
         ({"architectures": []}, ["the config does not name the model's class"]),
         (
             {"architectures": ["BertForFun"]},
-            ["'BertForFun' is not declared; of this family are: BertModel, BertForMaskedLM, "],
+            [
+                "'BertForFun' is not declared; of this family are: BertModel, BertForMaskedLM, ",
+                "name it in config.json",
+            ],
         ),
         ({"model_type": "nosuch"}, ["model_type 'nosuch' is not known"]),
         ({"model_type": "gpt2"}, ["of model_type 'gpt2', but BertForMaskedLM is of 'bert'"]),
