@@ -1,4 +1,4 @@
-"""ViT-MAE with its decoder, as it is published: a second stack, whose stream an affine map of the first one's begins."""
+"""ViT-MAE with its decoder, as it is published: a second stack, whose stream begins with a map of the first one's."""
 
 from __future__ import annotations
 
