@@ -15,7 +15,7 @@ from cobasin.proposal import checking
 from cobasin.proposal.checking import check_declaration
 from command_line import refused, run
 from own_architectures import EXAMPLE, changed, starcoder2
-from tiny_models import checkpoint
+from tiny_models import checkpoint, model
 
 
 @pytest.fixture(autouse=True)
@@ -145,3 +145,14 @@ def test_a_model_without_outputs_that_could_be_compared(monkeypatch):
 
 def test_a_tensor_without_axes_is_checked_too():
     assert check_declaration(checkpoint("clip/CLIPModel")).sound  # its logit_scale
+
+
+def test_a_file_with_all_copies_of_a_tied_tensor():
+    """Transformers may read any of them."""
+    made = model("pegasus/PegasusForConditionalGeneration")
+    config = made.config.to_dict() | {"architectures": [type(made).__name__]}
+    assert check_declaration(load(dict(made.state_dict()), config)).sound
+
+
+def test_gains_that_a_bare_model_leaves_alone_and_stores_minus_one():
+    assert check_declaration(checkpoint("gemma3/Gemma3TextModel")).sound

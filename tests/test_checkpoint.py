@@ -1,6 +1,7 @@
 """Opening models from every place they come from, and refusing what is no model."""
 
 import json
+import re
 import shutil
 from fnmatch import fnmatch
 
@@ -12,6 +13,7 @@ from transformers import BertConfig, MixtralConfig, MixtralForCausalLM
 from cobasin.checkpoints.checkpoint import Checkpoint, Header, load
 from cobasin.checkpoints.pairs import check_pair
 from cobasin.checkpoints.typed import Typed
+from cobasin.checkpoints.writer import save
 from cobasin.errors import InputError
 from cobasin.verification import verify
 from model_folders import as_bins, assert_bitwise, load_refusal
@@ -197,6 +199,38 @@ def test_config_that_transformers_refuses(folder):
 def test_no_architecture(folder, architectures):
     edit_json(folder / "config.json", architectures=architectures)
     assert '"architectures": ["BertModel"], or the one with' in load_refusal(folder)
+
+
+@pytest.mark.parametrize(
+    ("case", "spelled"),
+    [
+        ("ernie4_5/Ernie4_5ForCausalLM", "Ernie4_5_ForCausalLM"),  # of the code beside the published ERNIE 4.5
+        ("llama-mqa-tied/LlamaForCausalLM", "LLaMAForCausalLM"),
+    ],
+)
+def test_a_class_that_transformers_spells_otherwise(tmp_path, case, spelled):
+    made = model(case).float()
+    made.save_pretrained(tmp_path / "published")
+    edit_json(tmp_path / "published" / "config.json", architectures=[spelled])
+    save(tmp_path / "published", tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["architectures"] == [type(made).__name__]
+    assert verify(tmp_path / "out", made).same
+
+
+@pytest.mark.parametrize(
+    ("case", "written", "other"),
+    [
+        ("dinov3/DINOv3ViTModel", r"^layer\.", "model.layer."),  # what Transformers 5 has in memory
+        ("vit-mae/ViTMAEForPreTraining", r"decoder_encoder\.layer\.", "decoder_layers."),  # what published files have
+    ],
+)
+def test_layers_under_other_names(tmp_path, case, written, other):
+    made = model(case)
+    state = {re.sub(written, other, name): tensor for name, tensor in load(made).items()}
+    given = load(state, made.config.to_dict() | {"architectures": [type(made).__name__]})
+    assert any(other in name for name in given)
+    assert len(Typed.of(given)) == len(Typed.of(load(made)))
+    assert verify(given, made).same
 
 
 def test_the_home_of_nobody():

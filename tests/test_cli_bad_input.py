@@ -11,6 +11,7 @@ import torch
 from command_line import (
     WEIGHTS,
     duplicate,
+    edit_json,
     edit_tensors,
     pair,
     refused,
@@ -21,6 +22,7 @@ from model_folders import Exploit, as_bins
 from tiny_models import model
 
 CASE = "bert/BertForMaskedLM"
+DEEPSEEK = "deepseek3/DeepseekV3ForCausalLM"
 QUERY = "bert.encoder.layer.1.attention.self.query.weight"
 
 
@@ -65,6 +67,29 @@ def test_a_pooler_that_only_one_has(tmp_path):
 def test_a_tensor_that_is_not_float(folders, dtype, broken):
     edit_tensors(folders[broken], lambda tensors: tensors.update({QUERY: tensors[QUERY].to(dtype)}))
     refused_by_both(*folders, f"{folders[broken]} does not fit", f"{QUERY} has dtype {dtype}, expected float64")
+
+
+@pytest.mark.parametrize("method", ["mxfp4", "fp8"])
+def test_quantized_weights(tmp_path, method):
+    """As GPT-OSS and DeepSeek-V3 are published."""
+    source, anchor = pair(tmp_path, "gptoss/GptOssForCausalLM" if method == "mxfp4" else DEEPSEEK)
+    named = "experts.down_proj_blocks has dtype torch.uint8" if method == "mxfp4" else "o_proj.weight has dtype torch.f"
+
+    def pack(tensors):
+        for name in [name for name in tensors if name.endswith("experts.down_proj")]:
+            tensors |= {f"{name}_blocks": torch.ones(2, 3, dtype=torch.uint8), f"{name}_scales": tensors.pop(name)}
+        for name in [name for name in tensors if name.endswith("o_proj.weight") and method == "fp8"]:
+            tensors |= {name: tensors[name].to(torch.float8_e4m3fn), f"{name}_scale_inv": torch.ones(1, 1)}
+
+    edit_tensors(source, pack)
+    edit_json(source / "config.json", lambda config: config.update(quantization_config={"quant_method": method}))
+    refused_by_both(source, anchor, f"{source}: is quantized ({method}): model.layers.", named, "save it dequantized")
+
+
+def test_a_layer_that_predicts_further_tokens(tmp_path):
+    source, anchor = pair(tmp_path, DEEPSEEK)
+    edit_tensors(source, lambda tensors: tensors.update({"model.layers.2.eh_proj.weight": torch.ones(24, 48)}))
+    refused_by_both(source, anchor, f"{source}: a layer that predicts further tokens (remove model.layers.2.*, which")
 
 
 @pytest.mark.parametrize("broken", [0, 1], ids=["source", "anchor"])
@@ -159,7 +184,10 @@ def test_a_folder_without_config(folders):
         ({"architectures": []}, ["the config does not name the model's class"]),
         (
             {"architectures": ["BertForFun"]},
-            ["'BertForFun' is not declared; of this family are: BertModel, BertForMaskedLM, "],
+            [
+                "'BertForFun' is not declared; of this family are: BertModel, BertForMaskedLM, ",
+                "name it in config.json",
+            ],
         ),
         ({"model_type": "nosuch"}, ["model_type 'nosuch' is not known"]),
         ({"model_type": "gpt2"}, ["of model_type 'gpt2', but BertForMaskedLM is of 'bert'"]),

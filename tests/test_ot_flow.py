@@ -31,8 +31,10 @@ NOT_FOLLOWED = {
     "deepseek3": "ffn.1",
     "deepseek3-direct-tied": "expert.0",
     "deepseek3-biased-fused": "expert.1",
+    "wav2vec2-pre-training": "piece",
     "wavlm": "qk.0",
     "wavlm-stable": "qk.0",
+    "wavlm-weighted": "qk.0",
     "phi-qk-norm": "nope.0",
     "stablelm-12b": "nope.0",
 }

@@ -1,11 +1,13 @@
 """Files of pre-training: tensors that their class does not read stay right for the classes that do."""
 
+import re
+
 import pytest
 import torch
 import transformers
 
 from cobasin.proposal.checking import check_declaration
-from command_line import edit_tensors, refused_by_both, run
+from command_line import edit_json, edit_tensors, refused_by_both, run, tensors_of
 from tiny_models import model
 
 POOLER = {"pooler.dense.weight": (24, 24), "pooler.dense.bias": (24,)}
@@ -30,6 +32,9 @@ FILES = {
         {"AlbertModel": "pooler_output", "AlbertForPreTraining": "sop_logits"},
     ),
 }
+
+# of bare models, whose outputs are all that they read: they stay as they are
+PRE_TRAINING = {"wav2vec2-pre-training": "Wav2Vec2", "vit-mae": "ViTMAE"}
 
 
 def folders(folder, case):
@@ -67,3 +72,24 @@ def test_one_file_has_them(tmp_path):
     source, anchor = folders(tmp_path, "roberta/RobertaForMaskedLM")
     edit_tensors(anchor, lambda tensors: [tensors.pop(f"roberta.{name}") for name in POOLER])
     refused_by_both(source, anchor, f"pooler.dense.weight is only in {source}, where the class does not read it")
+
+
+@pytest.mark.parametrize("family", PRE_TRAINING)
+def test_pre_training_beside_a_bare_model(tmp_path, family):
+    for seed, name in enumerate(("source", "anchor"), start=1):
+        bare = model(f"{family}/{PRE_TRAINING[family]}Model", seed).float()
+        torch.manual_seed(seed)
+        whole = getattr(transformers, f"{PRE_TRAINING[family]}ForPreTraining")(bare.config)
+        getattr(whole, whole.base_model_prefix).load_state_dict(bare.state_dict())
+        whole.save_pretrained(tmp_path / name)
+        named = {"architectures": [type(bare).__name__]}
+        edit_json(tmp_path / name / "config.json", lambda config, named=named: config.update(named))
+    source, out = tmp_path / "source", tmp_path / "out"
+    assert run("match", source, tmp_path / "anchor", "--out", out).code == 0
+    assert run("verify", source, out).code == 0
+    before, after = tensors_of(source), tensors_of(out)
+    kept = [name for name in before if re.match("decoder|quantizer|project_", name)]
+    assert kept
+    assert all(torch.equal(before[name], after[name]) for name in kept)
+    assert not all(torch.equal(before[name], after[name]) for name in before)
+    assert run("merge", source, tmp_path / "anchor", "--out", tmp_path / "merged").code == 0

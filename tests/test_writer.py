@@ -142,6 +142,8 @@ def test_other_files_are_carried_along(folder, tmp_path):
         "onnx/model.onnx",
         "tf_model.h5",
         "flax_model.msgpack",
+        "coreml/model.mlmodel",
+        "nemo/model.nemo",
         "optimizer.pt",
         "pytorch_model.bin.index.json.bin",
         "tf_model.h5.index.json",

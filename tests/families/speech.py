@@ -18,6 +18,12 @@ _SPEECH = {
     "classifier_proj_size": 8,
     "num_labels": 3,
 }
+_QUANTIZER = {
+    "num_codevector_groups": 2,
+    "num_codevectors_per_group": 5,
+    "codevector_dim": 12,
+    "proj_codevector_dim": 9,
+}
 # as the large models have it
 _STABLE = {**_SPEECH, "do_stable_layer_norm": True, "feat_extract_norm": "layer", "conv_bias": True}
 _WAVLM = {"num_buckets": 12, "max_bucket_distance": 20}
@@ -26,13 +32,17 @@ _FRAMES = (*_HEADS, "ForAudioFrameClassification")
 
 FAMILIES = {
     "wav2vec2": ("Wav2Vec2", _FRAMES, T.Wav2Vec2Config, _SPEECH),
+    "wav2vec2-pre-training": ("Wav2Vec2", ("ForPreTraining", "Model"), T.Wav2Vec2Config, {**_SPEECH, **_QUANTIZER}),
+    "wav2vec2-weighted": ("Wav2Vec2", _FRAMES[2:], T.Wav2Vec2Config, {**_SPEECH, "use_weighted_layer_sum": True}),
     "wav2vec2-stable": ("Wav2Vec2", ("ForCTC",), T.Wav2Vec2Config, {**_STABLE, "hidden_act": "relu"}),
     "hubert": ("Hubert", _HEADS, T.HubertConfig, {**_SPEECH, "feat_proj_layer_norm": False}),
     "hubert-stable": ("Hubert", ("ForCTC",), T.HubertConfig, {**_STABLE, "mask_time_prob": 0.0}),
     "wavlm": ("WavLM", _FRAMES, T.WavLMConfig, {**_SPEECH, **_WAVLM}),
+    "hubert-weighted": ("Hubert", _HEADS[2:], T.HubertConfig, {**_STABLE, "use_weighted_layer_sum": True}),
+    "wavlm-weighted": ("WavLM", _FRAMES[2:], T.WavLMConfig, {**_SPEECH, **_WAVLM, "use_weighted_layer_sum": True}),
     "wavlm-stable": ("WavLM", ("ForCTC",), T.WavLMConfig, {**_STABLE, **_WAVLM}),
 }
-FLOAT32_PARTS: tuple[str, ...] = ()
+FLOAT32_PARTS: tuple[str, ...] = ("wav2vec2-pre-training",)  # its code book
 
 _KEYS = {
     "num_attention_heads": (2, CHANGES),
@@ -46,6 +56,6 @@ KEYS = {
     "wav2vec2/Wav2Vec2ForCTC": {**_KEYS, "add_adapter": (True, UNCOVERED), "adapter_attn_dim": (4, UNCOVERED)},
     "hubert/HubertForCTC": {**_KEYS, "conv_pos_batch_norm": (True, UNCOVERED)},
     "wavlm/WavLMForCTC": {**_KEYS, "num_attention_heads": (2, SHAPES), "max_bucket_distance": (8, CHANGES)},
-    "wav2vec2/Wav2Vec2ForSequenceClassification": {"use_weighted_layer_sum": (True, UNCOVERED)},
+    "wav2vec2/Wav2Vec2ForSequenceClassification": {"use_weighted_layer_sum": (True, SHAPES)},
 }
 TIED: tuple[str, ...] = ()

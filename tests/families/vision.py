@@ -13,6 +13,12 @@ _PICTURE = {
     "num_labels": 3,
 }
 _VIT = {**_PICTURE, "intermediate_size": 20}
+_DECODER = {
+    "decoder_hidden_size": 12,
+    "decoder_num_attention_heads": 3,
+    "decoder_num_hidden_layers": 3,
+    "decoder_intermediate_size": 16,
+}
 _DINO = {**_PICTURE, "mlp_ratio": 1}
 _DINO3 = {**_VIT, "num_attention_heads": 3}  # heads of a size that four divides
 _DINO3_BIASES = {"query_bias": False, "key_bias": True, "proj_bias": False, "mlp_bias": False}
@@ -25,10 +31,9 @@ FAMILIES = {
     "vit": ("ViT", ("ForImageClassification", "Model"), T.ViTConfig, _VIT),
     "vit-wide-heads": ("ViT", ("ForImageClassification",), T.ViTConfig, {**_VIT, "head_dim": 8}),
     "vit-msn": ("ViTMSN", ("ForImageClassification", "Model"), T.ViTMSNConfig, {**_VIT, "hidden_act": "relu"}),
-    "vit-mae": ("ViTMAE", ("Model",), T.ViTMAEConfig, {**_VIT, "mask_ratio": 0.5}),
+    "vit-mae": ("ViTMAE", ("ForPreTraining", "Model"), T.ViTMAEConfig, {**_VIT, **_DECODER, "mask_ratio": 0.5}),
     "deit": ("DeiT", ("ForImageClassification", _TEACHER, "Model"), T.DeiTConfig, _VIT),
-    # only bare models read the mask token
-    "dinov2": ("Dinov2", ("ForImageClassification",), T.Dinov2Config, {**_DINO, "use_mask_token": False}),
+    "dinov2": ("Dinov2", ("ForImageClassification",), T.Dinov2Config, _DINO),
     "dinov2-masked": ("Dinov2", ("Model",), T.Dinov2Config, _DINO),
     "dinov2-swiglu": (
         "Dinov2",
@@ -75,6 +80,11 @@ KEYS = {
     "vit/ViTModel": {"pooler_act": ("relu", CHANGES)},
     "vit-msn/ViTMSNForImageClassification": {**_KEYS, "hidden_act": ("gelu", CHANGES)},
     "vit-mae/ViTMAEModel": {**_KEYS, "mask_ratio": (0.25, CHANGES)},
+    "vit-mae/ViTMAEForPreTraining": {
+        **_KEYS,
+        "mask_ratio": (0.25, CHANGES),
+        "decoder_num_attention_heads": (2, CHANGES),
+    },
     "dinov2-registers/Dinov2WithRegistersForImageClassification": _KEYS,
     "dinov3/DINOv3ViTModel": {
         **LAYER_KEYS,

@@ -150,7 +150,8 @@ def _unknown(architecture: str) -> str:
     declared = registered().values()
     siblings = [one.family + one.head for one in declared if architecture.startswith(one.family)]
     families = ", ".join(sorted({one.family for one in declared}))
-    known = f"of this family are: {', '.join(siblings)}" if siblings else f"known are classes of: {families}"
+    own = f"of this family are: {', '.join(siblings)} (to read the file as one of these, name it in config.json)"
+    known = own if siblings else f"known are classes of: {families}"
     return (
         f"architecture {architecture!r} is not declared; {known}. An unknown architecture is never guessed; "
         "cobasin inspect MODEL --propose drafts a declaration, which --spec FILE.py uses"

@@ -60,6 +60,9 @@ def _deepseek(request: Request, order: str, limited: bool, shifted: str, bias: b
     dense = list(range(config.num_hidden_layers))[: config.first_k_dense_replace]
     require(len(dense) < config.num_hidden_layers, "first_k_dense_replace that leaves no layer with experts")
     require(bool(config.n_shared_experts), "n_shared_experts = 0")
+    for name in (name for name in request.names if name.endswith(".eh_proj.weight")):
+        layer = name.removesuffix("eh_proj.weight")
+        require(False, f"a layer that predicts further tokens (remove {layer}*, which the class does not read)")
     plain, ffn, absent = dense_layers(config, dense, bias)
     basis, attention, norms = latent_attention(config, order)
     spaces = basis | moe_spaces(config.n_routed_experts, config.moe_intermediate_size) | plain

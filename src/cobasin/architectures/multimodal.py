@@ -106,11 +106,11 @@ def _siglip_vision(
     return _tower(request, config, root, spaces, embeddings, "post_layernorm", head, PICTURE_KEYS, **options)
 
 
-def _joined(text: Spec, vision: Spec, templates: dict[str, str]) -> Spec:
-    """A model of two towers. The spaces of the vision tower are called ``vision_...``, apart from the joint one."""
+def joined(text: Spec, vision: Spec, templates: dict[str, str], apart: str = "vision_") -> Spec:
+    """A model of two towers. The spaces of the second are called ``apart`` and their name, but for the joint one."""
 
     def space(name: str) -> str:
-        return name if name == "joint" else f"vision_{name}"
+        return name if name == "joint" else f"{apart}{name}"
 
     def name(template: str) -> str:
         return re.sub(r"(?<=\{)\w+", lambda found: space(found[0]), template)
@@ -155,7 +155,7 @@ def clip(request: Request) -> Spec:
     text, vision = request.config.text_config, request.config.vision_config
     joint = Space(request.config.projection_dim, Orthogonal(), part="residual")
     spaces = {"resid": free_stream(text.hidden_size), "joint": joint}
-    return _joined(
+    return joined(
         _text(request, text, TEXT, spaces, TEXT_PROJECTION, *_clip_text_keys(text)),
         _clip_vision(request, vision, VISION, {"resid": _permuted(vision.hidden_size)}, VISION_PROJECTION),
         {"logit_scale": "scalar"},
@@ -238,7 +238,7 @@ def siglip(request: Request) -> Spec:
     require(text.projection_size == vision.hidden_size, "projection_size other than the vision tower's hidden_size")
     joint = free_stream(vision.hidden_size)
     head = linear(f"{TEXT}head", "joint", "resid")
-    return _joined(
+    return joined(
         _text(request, text, TEXT, {"resid": free_stream(text.hidden_size), "joint": joint}, head),
         _pooled(request, vision, VISION, _permuted(vision.hidden_size), joint),
         {"logit_scale": "1", "logit_bias": "1"},

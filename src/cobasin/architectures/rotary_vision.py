@@ -39,6 +39,7 @@ def dinov3(request: Request) -> Spec:
             "register": Space(config.num_register_tokens),
         },
         _templates(config),
+        prefix="model.",  # of the layers alone, in files that have the names of Transformers 5
         biases=(value,) if config.value_bias and config.proj_bias else (),
         function_keys=("num_attention_heads", "hidden_act", "layer_norm_eps", "rope_theta", "patch_size"),
     )

@@ -25,6 +25,8 @@ WEIGHT_NORM = (
     ("weight_g", "weight_v"),
 )
 BIAS = "encoder.layers.0.attention.rel_attn_embed.weight"
+# of pre-training, in files of bare models, which show all that it reads, so that all of it stays
+PRE_TRAINING = (r"(quantizer|project_hid|project_q)\..*",)
 FUNCTION_KEYS = (
     "num_attention_heads",
     "hidden_act",
@@ -54,15 +56,35 @@ def _waveform(config, bare: bool) -> tuple[dict[str, Space], dict[str, str]]:
     return spaces, templates | linear("feature_projection.projection", "resid", f"conv{last}")
 
 
+def _books(config) -> dict[str, Space]:
+    """Spaces of the quantizer of pre-training, which takes an entry out of each of its books and puts them in a row."""
+    count, book = config.num_codevector_groups, ("book",)
+    return {
+        "book": Space(count, Permutation(), part="heads"),
+        "entry": Space(config.num_codevectors_per_group, Permutation(), book, part="ffn"),
+        "piece": Space(config.codevector_dim // count, Orthogonal(scaled=True), book, part="attention"),
+        "joint": Space(config.proj_codevector_dim),
+    }
+
+
 def _head(request: Request) -> dict[str, str]:
+    config = request.config
+    # the only heads that read it, and the streams of all layers with it
+    weighted = {"layer_weights": "depth"} if config.use_weighted_layer_sum else {}
     return {
         "ForCTC": linear("lm_head", "vocab", "resid"),
-        "ForSequenceClassification": linear("projector", "proj", "resid") | linear("classifier", "label", "proj'"),
-        "ForAudioFrameClassification": linear("classifier", "label", "resid"),
+        "ForSequenceClassification": linear("projector", "proj", "resid")
+        | linear("classifier", "label", "proj'")
+        | weighted,
+        "ForAudioFrameClassification": linear("classifier", "label", "resid") | weighted,
+        "ForPreTraining": linear("quantizer.weight_proj", "(book entry)", f"conv{len(config.conv_dim) - 1}")
+        | {"quantizer.codevectors": "1 (book entry) piece"}
+        | linear("project_q", "joint", "(book piece')")
+        | linear("project_hid", "joint", "resid"),
     }.get(request.head, {})
 
 
-@declares("Wav2Vec2", "wav2vec2", *HEADS, "ForAudioFrameClassification")
+@declares("Wav2Vec2", "wav2vec2", *HEADS, "ForAudioFrameClassification", "ForPreTraining")
 @declares("Hubert", "hubert", *HEADS)
 def wav2vec2(request: Request) -> Spec:
     """wav2vec 2.0, XLS-R, HuBERT. Only training reads the vector that hides frames.
@@ -72,7 +94,7 @@ def wav2vec2(request: Request) -> Spec:
     """
     config = request.config
     require(not (config.conv_bias and config.feat_extract_norm == "group"), "conv_bias with feat_extract_norm = group")
-    for key in ("add_adapter", "adapter_attn_dim", "conv_pos_batch_norm", "use_weighted_layer_sum"):
+    for key in ("add_adapter", "adapter_attn_dim", "conv_pos_batch_norm"):
         require(not getattr(config, key, False), key)
     spaces, waveform = _waveform(config, request.head == "Model")
     size, direction = next((names for names in WEIGHT_NORM if request.has(names[0])), WEIGHT_NORM[0])
@@ -104,10 +126,13 @@ def wav2vec2(request: Request) -> Spec:
             "proj": Space(config.classifier_proj_size, Orthogonal(scaled=True), part="ffn"),
             "vocab": Space(config.vocab_size or 0),
             "label": labels(config),
+            "depth": Space(config.num_hidden_layers + 1),
+            **(_books(config) if request.head == "ForPreTraining" else {}),
         },
         templates,
         prefix=f"{config.model_type}.",
         biases=free_biases(templates),
+        buffers=PRE_TRAINING if request.head == "Model" else (),
         unread=tuple(masked),
         function_keys=FUNCTION_KEYS,
     )

@@ -185,6 +185,8 @@ def vit(request: Request) -> Spec:
     """ViT, ViT-MSN, and the encoder of ViT-MAE, which sees a part of the patches."""
     config = request.config
     keys = {"vit": ("pooler_act",), "vit_mae": ("mask_ratio",)}.get(config.model_type, ())
+    # of pre-training: it reads the encoder's output, which a bare model shows, so that all of it stays
+    decoder = (r"decoder\..*",) if config.model_type == "vit_mae" else ()
     return _vision(
         request,
         VIT,
@@ -193,6 +195,7 @@ def vit(request: Request) -> Spec:
         spaces={"pool": Space(getattr(config, "pooler_output_size", 0))},
         prefix="vit.",
         biased=(config.qkv_bias,) * 3,
+        buffers=decoder,
         function_keys=(*FUNCTION_KEYS, *PICTURE_KEYS, *keys),
     )
 
@@ -223,8 +226,8 @@ def deit(request: Request) -> Spec:
 def dinov2(request: Request) -> Spec:
     """DINOv2: layer scales, and a head that reads the stream twice, at the class token and as mean of the patches.
 
-    Only a bare model reads the mask token, which files of models with registers always have. Registers have no
-    positions.
+    Only a bare model reads the mask token, which files have as a rule, those of models with registers always.
+    Registers have no positions.
     """
     config, gated, bare = request.config, request.config.use_swiglu_ffn, request.head == "Model"
     hidden = int(config.hidden_size * config.mlp_ratio)
@@ -248,7 +251,7 @@ def dinov2(request: Request) -> Spec:
         up="(ffn~ + ffn)" if gated else "ffn",
         biased=(config.qkv_bias,) * 3,
         scales=("layer_scale1.lambda1", "layer_scale2.lambda1"),
-        unread=() if registers is None or bare else ("embeddings.mask_token",),
+        unread=("embeddings.mask_token",) if "mask_token" in tokens and not bare else (),
         function_keys=(*FUNCTION_KEYS, *PICTURE_KEYS),
     )
 

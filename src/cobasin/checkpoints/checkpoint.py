@@ -274,4 +274,18 @@ def _architecture(config: PreTrainedConfig, label: str) -> str:
             f"{label}: the config does not name the model's class; add it to config.json, "
             f'for example "architectures": ["{_bare(config, "BertModel")}"], or the one with the file\'s head'
         )
-    return names[0]
+    return _spelled(names[0])  # the Auto classes do not read it
+
+
+def _spelled(name: str) -> str:
+    """A class as Transformers spells it: code beside a model may have other capitals or underscores."""
+    import transformers
+
+    known = dir(transformers)
+    if name in known:
+        return name
+    return next((one for one in known if _plain(one) == _plain(name)), name)
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "").lower()

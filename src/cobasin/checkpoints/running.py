@@ -30,6 +30,8 @@ OUTPUT_NAMES = (
         "start_logits",
         "end_logits",
         "logits_per_image",
+        "projected_states",
+        "projected_quantized_states",
     ),
     ("text_embeds", "image_embeds", "last_hidden_state", "pooler_output"),
 )

@@ -42,6 +42,8 @@ class Typed(Mapping[str, Tensor]):
             raise InputError(
                 f"{label}: the config is of model_type {config.model_type!r}, but {architecture} is of {expected!r}"
             )
+        if architecture in known():
+            _check_unpacked(checkpoint)
         if config.is_heterogeneous:
             raise InputError(f"{label}: per_layer_config: no declaration has layers with settings of their own")
         try:
@@ -185,6 +187,20 @@ class Typed(Mapping[str, Tensor]):
         moved = Checkpoint(source.label, config, source.architecture, headers, read, source.folder)
         moved.beside = source.beside
         return moved
+
+
+def _check_unpacked(checkpoint: Checkpoint) -> None:
+    """Refuse quantized weights by what they are: the names and shapes of their parts would be dozens of misfits."""
+    settings = getattr(checkpoint.config, "quantization_config", None) or {}
+    for name, header in checkpoint.headers.items() if isinstance(settings, Mapping) else ():
+        dtype = header.dtype
+        if settings and dtype.itemsize < 8 and not (dtype.is_floating_point and dtype.itemsize > 1):
+            method = settings.get("quant_method", "the quantization_config in config.json")
+            raise InputError(
+                f"{checkpoint.label}: is quantized ({method}): {name} has dtype {dtype}, expected float64, float32, "
+                "float16 or bfloat16; save it dequantized, which Transformers can for most methods (dequantize=True in "
+                "the quantization config that from_pretrained takes, or model.dequantize())"
+            )
 
 
 def equally_tied(models: list[Typed]) -> list[Typed]:

@@ -34,7 +34,7 @@ _OF_THE_SOURCE = {
 }
 _WEIGHT_SUFFIXES = {
     *(".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".onnx_data"),
-    *(".gguf", ".tflite", ".ot"),
+    *(".gguf", ".tflite", ".ot", ".mlmodel", ".nemo"),
 }
 GENERATION_FILE = "generation_config.json"
 _BEHIND = 1 << 20  # bytes: what is smaller is not worth handing to another thread
