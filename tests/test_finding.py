@@ -2,6 +2,7 @@
 
 from functools import cache
 
+import numpy as np
 import pytest
 import torch
 
@@ -206,6 +207,20 @@ def test_synthetic_inputs_are_the_same_for_the_same_seed():
         made(**one)
 
 
+@pytest.mark.parametrize("data", [None, "files"])
+def test_a_vit_mae_hides_the_same_patches_of_all_models(data, tmp_path):
+    """Left alone it draws them anew in every run, so that two models would see different ones."""
+    ends = [checkpoint("vit-mae/ViTMAEModel", seed, torch.float32) for seed in (0, 1)]
+    if data:
+        np.savez(tmp_path / "x.npz", image=np.random.default_rng(0).random((4, 8, 8, 3), np.float32))
+        data = {"path": tmp_path / "x.npz", "mean": [0], "std": [1]}
+    found = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        found.append(api.match(*ends, method="activations", samples=4, data=data).report["objective"])
+    assert found[0] == found[1]
+
+
 def test_dead_leaves_have_edges_and_large_shapes():
     images = dead_leaves(20, 3, 32, 32, torch.Generator().manual_seed(0))
     steps = images.diff(dim=-1)
@@ -281,6 +296,7 @@ def test_many_models():
         (VIT, {"method": "learned", "samples": 1}, "1 is too few"),
         (GPT2, {"method": "learned", "data": rows(text=True)}, "tokenizer"),
         ("t5/T5ForConditionalGeneration", {"method": "activations"}, "no inputs can be made up for a T5"),
+        ("wav2vec2/Wav2Vec2ForCTC", {"method": "activations"}, "for a Wav2Vec2ForCTC; match by weights"),
         (GPT2, {"method": "activations", "device": "cuda:99"}, "device 'cuda:99' cannot be used here"),
     ],
 )

@@ -15,6 +15,7 @@ from cobasin.errors import InputError
 from tiny_models import checkpoint, model
 
 CASE = "llama-gqa/LlamaForCausalLM"
+RECIPE = {"merge_method": "linear", "models": [{"model": "model-a"}]}
 ROWS = [{"input_ids": [1, 2, 3]}]
 
 
@@ -53,6 +54,23 @@ def sparse():
         (lambda a, _: batches(a, ROWS, samples=None, batch_size=1.5, seed=0), "batch_size 1.5, samples None, seed"),
         (lambda *models: cobasin.merge(models, "fisher", statistics="a.jsonl"), "statistics 'a.jsonl': expected keys"),
         (lambda a, b: cobasin.loss_path(a, b, None, points="5"), "'5' points on the path: expected an odd number"),
+        (lambda a, b: cobasin.match(a, b, device=1.5), "device 1.5 cannot be used here"),
+        (lambda a, b: cobasin.loss_path(a, b, None, 3, device=[]), r"device \[\] cannot be used here"),
+        (lambda a, b: cobasin.loss_path(a, b, None, 3), "evaluate None: expected a function that returns loss and"),
+        (lambda a, b: cobasin.loss_path(a, b, lambda _: 1.5, 3), "evaluate returned 1.5; expected two numbers, loss"),
+        (
+            lambda a, b: cobasin.loss_plane([a, b, checkpoint(CASE, 2)], lambda _: None),
+            "evaluate returned None; expect",
+        ),
+        (lambda *_: cobasin.evaluate("model-a", [], "causal_lm"), "'model-a': expected a model of Transformers, as"),
+        (lambda *_: cobasin.evaluate(model(CASE), [{}], "causal_lm"), "a batch is .*; expected one of those that cob"),
+        (lambda *_: cobasin.match_all(None), "models: None: expected a list of two or more"),
+        (lambda *_: cobasin.match_all("model-a"), "models: 'model-a': expected a list of two or more"),
+        (lambda *_: cobasin.merge_recipe(RECIPE, models=5), "models: 5: expected names of the recipe, and the model"),
+        (
+            lambda a, _: cobasin.save(a, "nowhere", files=["x"]),
+            r"files \['x'\]: expected the name of each, and its text",
+        ),
         (lambda a, b: cobasin.loss_path(a, b, None, 3, device="nowhere"), "device 'nowhere' cannot be used here"),
         (lambda a, b: cobasin.loss_plane([a, b, a], None, grid=3.5), "3.5 points a side of the plane: expected 3"),
         (lambda _, b: cobasin.merge("model-a"), "models: .model-a.: expected a list"),

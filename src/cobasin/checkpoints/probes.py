@@ -40,11 +40,9 @@ def probe(config: PreTrainedConfig, architecture: str, seed: int = 0) -> dict[st
     if pixels := sizes.get("pixel_values"):
         height, width = pixels["image_size"]
         inputs["pixel_values"] = torch.randn(2, pixels["num_channels"], height, width, generator=generator)
-        down, right = sides(getattr(config, "patch_size", None) or (height, width))
-        patches = (height // down) * (width // right)
+        inputs["noise"] = patch_noise(2, config, height, width, generator)
         if getattr(config, "use_mask_token", False):
-            inputs["bool_masked_pos"] = (torch.arange(patches) % 3 == 1).expand(2, -1)
-        inputs["noise"] = torch.rand(2, patches, generator=generator)  # that hides patches
+            inputs["bool_masked_pos"] = (torch.arange(inputs["noise"].shape[1]) % 3 == 1).expand(2, -1)
     if mel := sizes.get("input_features"):
         frames = 2 * mel["max_source_positions"]  # the second convolution has stride two
         inputs["input_features"] = torch.randn(2, mel["num_mel_bins"], frames, generator=generator)
@@ -54,6 +52,12 @@ def probe(config: PreTrainedConfig, architecture: str, seed: int = 0) -> dict[st
         inputs["input_values"] = torch.randn(2, *shape, generator=generator)
     accepted = inspect.signature(model_class(architecture).forward).parameters
     return {name: value for name, value in inputs.items() if name in accepted}
+
+
+def patch_noise(rows: int, config: PreTrainedConfig, height: int, width: int, generator: torch.Generator) -> Tensor:
+    """What says, [rows, patches], which patches a ViT-MAE hides; without it every run would hide others."""
+    down, right = sides(getattr(config, "patch_size", None) or (height, width))
+    return torch.rand(rows, (height // down) * (width // right), generator=generator)
 
 
 def _samples(conv_kernel: Sequence[int], conv_stride: Sequence[int]) -> int:

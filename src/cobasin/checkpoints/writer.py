@@ -23,7 +23,7 @@ from cobasin.checkpoints.weight_files import (
     module_weights,
     read_json,
 )
-from cobasin.errors import InputError
+from cobasin.errors import InputError, shown
 from cobasin.execution.parts import Part
 from cobasin.whole_files import unfinished
 
@@ -67,6 +67,8 @@ def save(
     Raises InputError where `out` is refused (see `check_output`) or cannot be written, RuntimeError where a
     tensor is not of the dtype and shape that its header says.
     """
+    if not isinstance(files, Mapping | None):
+        raise InputError(f"files {shown(files)}: expected the name of each, and its text")
     checkpoint = load(checkpoint)
     with publishing(out, overwrite, checkpoint.folder) as partial:
         write(checkpoint, partial, files=files, progress=progress)

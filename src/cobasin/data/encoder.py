@@ -13,6 +13,7 @@ from torch import Tensor
 
 from cobasin.architectures.parts import sides
 from cobasin.checkpoints.checkpoint import Checkpoint
+from cobasin.checkpoints.probes import patch_noise
 from cobasin.checkpoints.running import input_sizes, model_class, part_of
 from cobasin.data.config import DataConfig
 from cobasin.data.examples import Example
@@ -71,7 +72,8 @@ class Encoder:
     Args:
         reads: as `inputs_of` tells.
         length: tokens that a text is cut to.
-        seed: of the masks of a masked language model, which are those of the batch's number.
+        seed: of the masks of a masked language model, and of the patches that a ViT-MAE hides, which are those of the
+            batch's number.
     """
 
     def __init__(
@@ -92,6 +94,7 @@ class Encoder:
         self.start = _start(checkpoint) if self.decodes else None
         ends = checkpoint.config.is_encoder_decoder and checkpoint.architecture.endswith("ForSequenceClassification")
         self.end = checkpoint.config.eos_token_id if ends else None  # what such a classifier looks for in its text
+        self.config = checkpoint.config
         self.accepted = inspect.signature(model_class(checkpoint.architecture).forward).parameters
         self.settings = {
             "architecture": checkpoint.architecture,
@@ -119,7 +122,10 @@ class Encoder:
             if self.end is not None:
                 _check_ends((inputs["input_ids"] == self.end).sum(1).tolist(), self.end, examples)
         if self.images:
-            inputs["pixel_values"] = self.images(examples)
+            inputs["pixel_values"] = pixels = self.images(examples)
+            if "noise" in self.accepted:
+                height, width = pixels.shape[-2:]
+                inputs["noise"] = patch_noise(len(pixels), self.config, height, width, self._generator(number))
         if self.task == "causal_lm":
             ids = [example.get("target", example["input_ids"]) for example in examples]
             labels = padded(ids, IGNORED, inputs["input_ids"].shape[1])
@@ -159,9 +165,12 @@ class Encoder:
         ids = inputs["input_ids"]
         special = torch.isin(ids, torch.tensor(self.tokenizer.all_special_ids)) | (inputs["attention_mask"] == 0)
         assert self.masks is not None
-        mixed = np.random.SeedSequence([self.seed, number]).generate_state(1).item()
-        self.masks.generator = torch.Generator().manual_seed(mixed)
+        self.masks.generator = self._generator(number)
         return self.masks.torch_mask_tokens(ids.clone(), special_tokens_mask=special)
+
+    def _generator(self, number: int) -> torch.Generator:
+        """Of what is random in the batch of that number."""
+        return torch.Generator().manual_seed(np.random.SeedSequence([self.seed, number]).generate_state(1).item())
 
 
 def _check_ends(counts: list[int], end: int, examples: Sequence[Example]) -> None:

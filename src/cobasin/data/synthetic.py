@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint
+from cobasin.checkpoints.probes import patch_noise
 from cobasin.checkpoints.running import input_sizes, part_of, positions
 from cobasin.data.tasks import task_of
 from cobasin.data.tokens import has_masks, text_length, tokenizer_of
@@ -47,10 +49,10 @@ def check_synthetic(checkpoint: Checkpoint) -> None:
         reads = [*input_sizes(config, architecture)]
     except InputError:
         reads = []
+    if {"input_values", "input_features"} & {*reads} or architecture.endswith("ForMultipleChoice"):  # no data is read
+        raise InputError(f"{checkpoint.label}: no inputs can be made up for a {architecture}; match by weights")
     if reads not in (["pixel_values"], ["input_ids"]):
         raise InputError(f"{checkpoint.label}: no inputs can be made up for a {architecture}; give it data")
-    if architecture.endswith("ForMultipleChoice"):
-        raise InputError(f"{checkpoint.label}: no inputs can be made up for a {architecture}; match by weights")
     if architecture.endswith("ForSequenceClassification") and getattr(config, "pad_token_id", None) is None:
         raise InputError(
             f"{checkpoint.label}: the config has no pad_token_id, by which padding is told from text; add it"
@@ -106,7 +108,10 @@ def synthetic_inputs(
     generator = torch.Generator().manual_seed(seed)
     if pixels := sizes.get("pixel_values"):
         height, width = pixels["image_size"]
-        return {"pixel_values": dead_leaves(count, pixels["num_channels"], height, width, generator)}
+        inputs = {"pixel_values": dead_leaves(count, pixels["num_channels"], height, width, generator)}
+        if "noise" in inspect.signature(models[0].forward).parameters:
+            inputs["noise"] = patch_noise(count, config, height, width, generator)
+        return inputs
     text = part_of(config, "text_config")
     length = max(2, min(LONGEST, positions(text)))
     if blank is not None or models[0].can_generate():

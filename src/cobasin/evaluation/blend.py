@@ -30,7 +30,7 @@ class Blend:
                 different tensors; as `cobasin.checkpoints.running.build`.
         """
         first = models[0]
-        device = device_of(device) if isinstance(device, str) else device
+        device = device_of(device)
         for other in models[1:]:
             _check_alike(first, other)
         states = [_built(first, model, device).state_dict() for model in models]

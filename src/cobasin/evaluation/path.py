@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from cobasin.checkpoints.checkpoint import load
-from cobasin.errors import InputError, whole
+from cobasin.errors import InputError, shown, whole
 from cobasin.evaluation.blend import Blend
 
 if TYPE_CHECKING:
@@ -75,8 +75,24 @@ def loss_path(
     check_points(points)
     blend = Blend([load(a), load(b)], device)
     alphas = [i / (points - 1) for i in range(points)]
-    results = [evaluate(blend.at([1 - alpha, alpha])) for alpha in alphas]
-    return LossPath(alphas, [float(loss) for loss, _ in results], [float(metric) for _, metric in results])
+    results = [scored(evaluate, blend.at([1 - alpha, alpha])) for alpha in alphas]
+    return LossPath(alphas, [loss for loss, _ in results], [metric for _, metric in results])
+
+
+def scored(evaluate: Callable[[PreTrainedModel], tuple[float, float]], model: PreTrainedModel) -> tuple[float, float]:
+    """Loss and metric of a model.
+
+    Raises:
+        InputError: `evaluate` is no function, or returns anything else.
+    """
+    if not callable(evaluate):
+        raise InputError(f"evaluate {shown(evaluate)}: expected a function that returns loss and metric of a model")
+    given = evaluate(model)
+    try:
+        loss, metric = given
+        return float(loss), float(metric)
+    except (TypeError, ValueError):
+        raise InputError(f"evaluate returned {shown(given)}; expected two numbers, loss and metric") from None
 
 
 def check_points(points: int) -> None:

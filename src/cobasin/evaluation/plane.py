@@ -12,7 +12,7 @@ import torch
 from cobasin.checkpoints.checkpoint import load
 from cobasin.errors import InputError, shown, whole
 from cobasin.evaluation.blend import Blend
-from cobasin.evaluation.path import finite
+from cobasin.evaluation.path import finite, scored
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -95,8 +95,7 @@ def loss_plane(
     def at(x: float, y: float) -> tuple[float, float]:
         third = y / height
         second = x / base - share * third
-        loss, metric = evaluate(blend.at([1 - second - third, second, third]))
-        return float(loss), float(metric)
+        return scored(evaluate, blend.at([1 - second - third, second, third]))
 
     ends = [at(*corner) for corner in corners]
     results = [[at(x, y) for x in xs] for y in ys]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cobasin.data import Batch
 from cobasin.data.tasks import IGNORED
-from cobasin.errors import InputError
+from cobasin.errors import InputError, shown
 from cobasin.statistics.likelihood import loss_of
 
 if TYPE_CHECKING:
@@ -78,6 +78,8 @@ def evaluate(model: PreTrainedModel, batches: Iterable[Batch], task: str, metric
         InputError: the model is in training mode, the task has no loss or another metric, the rows have no labels, or
             none that counts, or seqeval or scikit-learn is missing.
     """
+    if not callable(model):
+        raise InputError(f"{shown(model)}: expected a model of Transformers, as its from_pretrained returns it")
     check_metric(model.config, task, metric)
     if model.training:
         raise InputError("the model is in training mode, with dropout; call its eval() first")
@@ -85,6 +87,8 @@ def evaluate(model: PreTrainedModel, batches: Iterable[Batch], task: str, metric
     predictions: list[Tensor] = []
     labels: list[Tensor] = []
     for batch in batches:
+        if not isinstance(batch, Batch):
+            raise InputError(f"a batch is {shown(batch)}; expected one of those that cobasin.data.batches makes")
         batch = batch.to(model.device, model.dtype)
         inputs, expected = batch.inputs, labels_of(batch)
         logits = model(**inputs).logits

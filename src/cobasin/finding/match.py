@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations
@@ -17,7 +17,7 @@ import torch
 from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.fingerprint import fingerprint
 from cobasin.checkpoints.typed import Typed, equally_tied
-from cobasin.errors import InputError
+from cobasin.errors import InputError, shown
 from cobasin.execution.outcomes import Outcome
 from cobasin.finding.common_form import CommonForm
 from cobasin.finding.kept import Kept
@@ -168,6 +168,8 @@ def match_all(
     started = time.perf_counter()
     place = None if state is None else expanded(state)
     search = Search(method, data, samples, seed, steps, loss, move, device, place, orders)
+    if not isinstance(models, Iterable) or isinstance(models, str):
+        raise InputError(f"models: {shown(models)}: expected a list of two or more")
     models = list(models)
     if len(models) < 2:
         raise InputError(f"matching needs two models or more, got {len(models)}")

@@ -11,7 +11,7 @@ import torch
 
 from cobasin.checkpoints.fingerprint import fingerprint
 from cobasin.checkpoints.typed import Typed
-from cobasin.errors import InputError, one_line
+from cobasin.errors import InputError, one_line, shown
 from cobasin.execution.outcomes import Keep
 from cobasin.statistics.activations import SAMPLED, Activations
 from cobasin.statistics.fishers import Fishers
@@ -102,8 +102,8 @@ def collector(kind: str, typed: Typed, device: torch.device, *, seed: int = 0, s
     return Fishers(model, typed, task_of(typed.checkpoint), sampled=kind == "fisher", seed=seed)
 
 
-def device_of(name: str) -> torch.device:
-    """The device of that name; of ``auto``, the one that accelerate chooses.
+def device_of(name: torch.device | str) -> torch.device:
+    """The device of that name, if it can be used; of ``auto``, the one that accelerate chooses.
 
     Raises:
         InputError: there is none.
@@ -116,8 +116,8 @@ def device_of(name: str) -> torch.device:
         device = torch.empty(0, device=name).device
         torch.ones(1, device=device).item()  # there are devices of nothing but shapes
         return device
-    except (RuntimeError, AssertionError) as error:
-        raise InputError(f"device {name!r} cannot be used here ({one_line(error)}); take cpu, or auto") from error
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise InputError(f"device {shown(name)} cannot be used here ({one_line(error)}); take cpu, or auto") from error
 
 
 @dataclass
