@@ -209,7 +209,7 @@ def test_a_recipe_takes_no_options(tmp_path, berts, rows):
 
 def test_inputs_that_cannot_be_made_up(tmp_path):
     line = refused(tmp_path, "merge", *saved(tmp_path, T5, 2), "--repair", "--out", tmp_path / "out")
-    assert "no inputs can be made up for a T5ForConditionalGeneration; give it data" in line
+    assert "no inputs can be made up for T5ForConditionalGeneration; give it data" in line
 
 
 def test_the_data_is_not_overwritten(tmp_path, berts, rows):

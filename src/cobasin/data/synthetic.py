@@ -50,9 +50,9 @@ def check_synthetic(checkpoint: Checkpoint) -> None:
     except InputError:
         reads = []
     if {"input_values", "input_features"} & {*reads} or architecture.endswith("ForMultipleChoice"):  # no data is read
-        raise InputError(f"{checkpoint.label}: no inputs can be made up for a {architecture}; match by weights")
+        raise InputError(f"{checkpoint.label}: no inputs can be made up for {architecture}; match by weights")
     if reads not in (["pixel_values"], ["input_ids"]):
-        raise InputError(f"{checkpoint.label}: no inputs can be made up for a {architecture}; give it data")
+        raise InputError(f"{checkpoint.label}: no inputs can be made up for {architecture}; give it data")
     if architecture.endswith("ForSequenceClassification") and getattr(config, "pad_token_id", None) is None:
         raise InputError(
             f"{checkpoint.label}: the config has no pad_token_id, by which padding is told from text; add it"
