@@ -4,7 +4,7 @@
 
 Three clients share CIFAR-10's training images, the classes by a Dirichlet distribution (Hsu, Qi and Brown, 2019). Each
 trains alone at first; then in every round the server averages their models, weighted by their images (McMahan et al.,
-AISTATS 2017), and each trains what it gets for a few steps. The ways differ in the first round only: from then on all
+AISTATS 2017), and each trains what it gets for a few steps. Most ways differ in the first round only: from then on all
 come from one model. Trained models are kept in ``--out``/models. Scores are of what the server sends.
 """
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -35,12 +36,17 @@ FAMILY = "cifar10-vit"
 CLIENTS, SKEW = 3, 0.5  # and the concentration of the Dirichlet distribution
 ALONE, ROUNDS, STEPS, RATE = 600, 4, 60, 1e-3  # steps before the first round, and in each; RATE is of the latter
 STARTS = ("one start", "starts of their own")
-WAYS: Mapping[str, Mapping[str, Any]] = {
-    "average": {"symmetry": "none"},
-    "matched by weights": {"symmetry": "full"},
-    "matched by learned, made up": {"symmetry": "gl", "method": "learned", "steps": 500},
-}
+AS_THEY_ARE: Mapping[str, Any] = {"symmetry": "none"}
+LEARNED: Mapping[str, Any] = {"symmetry": "gl", "method": "learned", "steps": 500}
 LARGEST, APART, POOLED = "the largest client's model", "clients alone, their mean", "all images in one place"
+# how the server matches in the first round (None: it takes one model as it is), and in those that follow
+WAYS: Mapping[str, tuple[Mapping[str, Any] | None, Mapping[str, Any]]] = {
+    LARGEST: (None, AS_THEY_ARE),
+    "average": (AS_THEY_ARE, AS_THEY_ARE),
+    "matched by weights": ({"symmetry": "full"}, AS_THEY_ARE),
+    "matched by learned, made up": (LEARNED, AS_THEY_ARE),
+    "matched by learned, made up, in every round": (LEARNED, LEARNED),
+}
 MINUTES = 35.0  # a seed
 
 
@@ -107,11 +113,13 @@ class Federation:
         merge = merge_recipe(recipe, dict(zip(names, models, strict=True)))
         return instantiate(merge.checkpoint, torch.float32)
 
-    def run(self, start: str, first: Callable[[Sequence[Any]], Any], task: Task) -> dict[str, Any]:
-        """Rounds, whose first model of the server is made by ``first``; scores of what it sends."""
+    def run(self, start: str, way: str, task: Task) -> dict[str, Any]:
+        """Rounds; scores of what the server sends."""
         models, scores = [self.alone(start, client) for client in range(CLIENTS)], []
+        largest = max(range(CLIENTS), key=lambda client: len(self.rows[client]))
         for number in range(1, ROUNDS + 1):
-            server = first(models) if number == 1 else self.merged(models, {"symmetry": "none"})
+            match = WAYS[way][number > 1]
+            server = models[largest] if match is None else self.merged(models, match)
             scores.append(task.score(server))
             if number < ROUNDS:
                 models = [self.round(copy.deepcopy(server), client, number) for client in range(CLIENTS)]
@@ -141,19 +149,11 @@ def run(family: Family, seeds: int, dev: bool, out: Path) -> list[dict[str, Any]
         def add(start: str, way: str, measure: Callable[[], dict[str, Any]], of: dict[str, Any] = of) -> None:
             rows.append(results.get({**of, "start": start, "way": way}, measure))
 
-        largest = max(range(CLIENTS), key=lambda client, made=made: len(made.rows[client]))
-        add("", POOLED, lambda made=made: made.apart(STARTS[0], [None], task))
+        add("", POOLED, partial(made.apart, STARTS[0], [None], task))
         for start in STARTS:
-            add(start, APART, lambda made=made, start=start: made.apart(start, range(CLIENTS), task))
-            firsts: dict[str, Callable[[Sequence[Any]], Any]] = {
-                LARGEST: lambda models, largest=largest: models[largest],
-                **{
-                    way: lambda models, made=made, match=match: made.merged(models, match)
-                    for way, match in WAYS.items()
-                },
-            }
-            for way, first in firsts.items():
-                add(start, way, lambda made=made, start=start, first=first: made.run(start, first, task))
+            add(start, APART, partial(made.apart, start, range(CLIENTS), task))
+            for way in WAYS:
+                add(start, way, partial(made.run, start, way, task))
     return rows
 
 
