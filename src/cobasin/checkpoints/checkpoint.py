@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from cobasin.architectures import known
 from cobasin.checkpoints.weight_files import (
     ADAPTER_FILE,
     INDEX_FILE,
@@ -278,13 +279,9 @@ def _architecture(config: PreTrainedConfig, label: str) -> str:
 
 
 def _spelled(name: str) -> str:
-    """A class as Transformers spells it: code beside a model may have other capitals or underscores."""
-    import transformers
-
-    known = dir(transformers)
-    if name in known:
-        return name
-    return next((one for one in known if _plain(one) == _plain(name)), name)
+    """A class as it is declared: code beside a model may spell it with other capitals or underscores."""
+    declared = known()
+    return name if name in declared else next((one for one in declared if _plain(one) == _plain(name)), name)
 
 
 def _plain(name: str) -> str:
