@@ -155,10 +155,14 @@ def _weight_map(index: Path, suffix: str) -> dict[str, str]:
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise InputError(f'{index}: has no "weight_map" from tensor names to files')
+    sound = set[str]()
     for name, shard in weight_map.items():
+        if isinstance(shard, str) and shard in sound:
+            continue
         # A name with a folder in it would be read, and later written, outside the model's folder.
         if not isinstance(shard, str) or Path(shard).name != shard or not shard.endswith(suffix):
             raise InputError(f"{index}: {name} is in {shard!r}; expected the name of a {suffix} file")
+        sound.add(shard)
     return weight_map
 
 
