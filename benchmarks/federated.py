@@ -4,8 +4,9 @@
 
 Three clients share CIFAR-10's training images, the classes by a Dirichlet distribution (Hsu, Qi and Brown, 2019). Each
 trains alone at first; then in every round the server averages their models, weighted by their images (McMahan et al.,
-AISTATS 2017), and each trains what it gets for a few steps. Most ways differ in the first round only: from then on all
-come from one model. Trained models are kept in ``--out``/models. Scores are of what the server sends.
+AISTATS 2017), and each trains what it gets for a few steps. Matching is learned, and an average is healed (trained to
+answer as the clients do on average; Lin et al., NeurIPS 2020), on images that are made up. Trained models are kept in
+``--out``/models. Scores are of what the server sends.
 """
 
 from __future__ import annotations
@@ -36,16 +37,17 @@ FAMILY = "cifar10-vit"
 CLIENTS, SKEW = 3, 0.5  # and the concentration of the Dirichlet distribution
 ALONE, ROUNDS, STEPS, RATE = 600, 4, 60, 1e-3  # steps before the first round, and in each; RATE is of the latter
 STARTS = ("one start", "starts of their own")
-AS_THEY_ARE: Mapping[str, Any] = {"symmetry": "none"}
-LEARNED: Mapping[str, Any] = {"symmetry": "gl", "method": "learned", "steps": 500}
+LEARNED: Mapping[str, Any] = {"match": {"symmetry": "gl", "method": "learned", "steps": 500}}
+HEALED: Mapping[str, Any] = {"heal": {"steps": 500}}
 LARGEST, APART, POOLED = "the largest client's model", "clients alone, their mean", "all images in one place"
-# how the server matches in the first round (None: it takes one model as it is), and in those that follow
+# what the server's recipe says beside the average in the first round (None: it takes one model), and in the others
 WAYS: Mapping[str, tuple[Mapping[str, Any] | None, Mapping[str, Any]]] = {
-    LARGEST: (None, AS_THEY_ARE),
-    "average": (AS_THEY_ARE, AS_THEY_ARE),
-    "matched by weights": ({"symmetry": "full"}, AS_THEY_ARE),
-    "matched by learned, made up": (LEARNED, AS_THEY_ARE),
-    "matched by learned, made up, in every round": (LEARNED, LEARNED),
+    LARGEST: (None, {}),
+    "average": ({}, {}),
+    "average, healed in every round": (HEALED, HEALED),
+    "matched by weights": ({"match": "full"}, {}),
+    "matched by learned": (LEARNED, {}),
+    "matched by learned in every round": (LEARNED, LEARNED),
 }
 MINUTES = 35.0  # a seed
 
@@ -104,13 +106,14 @@ class Federation:
         how |= {"max_steps": steps, "per_device_train_batch_size": size, "remove_unused_columns": False}
         fine_tune(model, rows, folder, seed, lambda batch: batch, **how)  # type: ignore[arg-type] - any sequence
 
-    def merged(self, models: Sequence[Any], match: Mapping[str, Any]) -> Any:
-        """What the server makes of the clients' models."""
+    def merged(self, models: Sequence[Any], blocks: Mapping[str, Any]) -> Any:
+        """What the server makes of the clients' models, by a recipe with these blocks."""
         names = [f"client {client}" for client in range(CLIENTS)]
         weights = [len(rows) for rows in self.rows]
         listed = [{"model": n, "parameters": {"weight": w}} for n, w in zip(names, weights, strict=True)]
-        recipe = {"merge_method": "linear", "models": listed, "match": dict(match)}
-        merge = merge_recipe(recipe, dict(zip(names, models, strict=True)))
+        merge = merge_recipe(
+            {"merge_method": "linear", "models": listed, **blocks}, dict(zip(names, models, strict=True))
+        )
         return instantiate(merge.checkpoint, torch.float32)
 
     def run(self, start: str, way: str, task: Task) -> dict[str, Any]:
@@ -118,8 +121,8 @@ class Federation:
         models, scores = [self.alone(start, client) for client in range(CLIENTS)], []
         largest = max(range(CLIENTS), key=lambda client: len(self.rows[client]))
         for number in range(1, ROUNDS + 1):
-            match = WAYS[way][number > 1]
-            server = models[largest] if match is None else self.merged(models, match)
+            blocks = WAYS[way][number > 1]
+            server = models[largest] if blocks is None else self.merged(models, blocks)
             scores.append(task.score(server))
             if number < ROUNDS:
                 models = [self.round(copy.deepcopy(server), client, number) for client in range(CLIENTS)]
