@@ -296,7 +296,7 @@ def test_many_models():
         (VIT, {"method": "learned", "samples": 1}, "1 is too few"),
         (GPT2, {"method": "learned", "data": rows(text=True)}, "tokenizer"),
         ("t5/T5ForConditionalGeneration", {"method": "activations"}, "no inputs can be made up for T5"),
-        ("wav2vec2/Wav2Vec2ForCTC", {"method": "activations"}, "for Wav2Vec2ForCTC; match by weights"),
+        ("wav2vec2/Wav2Vec2ForCTC", {"method": "activations"}, "for Wav2Vec2ForCTC, nor read; match by weights"),
         (GPT2, {"method": "activations", "device": "cuda:99"}, "device 'cuda:99' cannot be used here"),
     ],
 )

@@ -50,7 +50,10 @@ def check_synthetic(checkpoint: Checkpoint) -> None:
     except InputError:
         reads = []
     if {"input_values", "input_features"} & {*reads} or architecture.endswith("ForMultipleChoice"):  # no data is read
-        raise InputError(f"{checkpoint.label}: no inputs can be made up for {architecture}; match by weights")
+        raise InputError(
+            f"{checkpoint.label}: no inputs can be made up for {architecture}, nor read; "
+            "match by weights, without repair and heal"
+        )
     if reads not in (["pixel_values"], ["input_ids"]):
         raise InputError(f"{checkpoint.label}: no inputs can be made up for {architecture}; give it data")
     if architecture.endswith("ForSequenceClassification") and getattr(config, "pad_token_id", None) is None:
