@@ -215,7 +215,7 @@ def test_inputs_that_cannot_be_made_up(tmp_path):
 def test_a_model_that_no_inputs_are_read_for_is_told_to_leave_them_out(tmp_path):
     speech = saved(tmp_path, "wav2vec2/Wav2Vec2ForCTC", 2)
     line = refused(tmp_path, "merge", *speech, "--repair", "--out", tmp_path / "out")
-    assert "for a Wav2Vec2ForCTC, nor read; match by weights, without repair and heal" in line
+    assert "for Wav2Vec2ForCTC, nor read; match by weights, without repair and heal" in line
 
 
 def test_the_data_is_not_overwritten(tmp_path, berts, rows):
