@@ -47,6 +47,7 @@ WAYS: Mapping[str, tuple[Mapping[str, Any] | None, Mapping[str, Any]]] = {
     "average": ({}, {}),
     "average, healed in every round": (HEALED, HEALED),
     "matched by weights": ({"match": "full"}, {}),
+    "matched by weights, healed in every round": ({"match": "full", **HEALED}, HEALED),
     "matched by learned": (LEARNED, {}),
     "matched by learned in every round": (LEARNED, LEARNED),
 }

@@ -1,5 +1,6 @@
 """A run on a Ray cluster of two nodes, also where one of them is killed in the middle."""
 
+import signal
 import sys
 import threading
 import time
@@ -19,13 +20,15 @@ CASE = "bert/BertForMaskedLM"
 
 @pytest.fixture
 def cluster(monkeypatch):
-    """Two nodes, each with a worker process of its own."""
+    """Two nodes, each with a worker process of its own; what Ray does at SIGTERM must not stay for other tests."""
+    before = signal.getsignal(signal.SIGTERM)
     utils = pytest.importorskip("ray.cluster_utils")
     monkeypatch.setenv("RAY_worker_niceness", "0")
     made = utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     made.second = made.add_node(num_cpus=1)
     yield made
     made.shutdown()
+    signal.signal(signal.SIGTERM, before)
 
 
 def slowly(folder, source, anchor, out, part):
