@@ -91,8 +91,8 @@ class Federation:
         if not folder.exists():
             model = self.training.model(self.seed * CLIENTS + own, self.config)
             arguments = {key: self.training.training[key] for key in ("learning_rate", "weight_decay")}
-            with publishing(folder, False, None) as partial:
-                self._train(model, client, 0, ALONE, partial, warmup_steps=ALONE // 10, **arguments)
+            with publishing(folder, False, None) as unfinished:
+                self._train(model, client, 0, ALONE, unfinished, warmup_steps=ALONE // 10, **arguments)
         return instantiate(load(folder), torch.float32)
 
     def round(self, model: Any, client: int | None, number: int) -> Any:

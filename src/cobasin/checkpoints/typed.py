@@ -37,12 +37,13 @@ class Typed(Mapping[str, Tensor]):
                 tensors that do not fit, in one message.
         """
         config, architecture, label = checkpoint.config, checkpoint.architecture, checkpoint.label
-        expected = known().get(architecture, config.model_type)
+        declared = known()
+        expected = declared.get(architecture, config.model_type)
         if config.model_type != expected:
             raise InputError(
                 f"{label}: the config is of model_type {config.model_type!r}, but {architecture} is of {expected!r}"
             )
-        if architecture in known():
+        if architecture in declared:
             _check_unpacked(checkpoint)
         if config.is_heterogeneous:
             raise InputError(f"{label}: per_layer_config: no declaration has layers with settings of their own")
@@ -191,10 +192,12 @@ class Typed(Mapping[str, Tensor]):
 
 def _check_unpacked(checkpoint: Checkpoint) -> None:
     """Refuse quantized weights by what they are: the names and shapes of their parts would be dozens of misfits."""
-    settings = getattr(checkpoint.config, "quantization_config", None) or {}
-    for name, header in checkpoint.headers.items() if isinstance(settings, Mapping) else ():
+    settings = getattr(checkpoint.config, "quantization_config", None)
+    if not settings or not isinstance(settings, Mapping):
+        return
+    for name, header in checkpoint.headers.items():
         dtype = header.dtype
-        if settings and dtype.itemsize < 8 and not (dtype.is_floating_point and dtype.itemsize > 1):
+        if dtype.itemsize < 8 and not (dtype.is_floating_point and dtype.itemsize > 1):
             method = settings.get("quant_method", "the quantization_config in config.json")
             raise InputError(
                 f"{checkpoint.label}: is quantized ({method}): {name} has dtype {dtype}, expected float64, float32, "
