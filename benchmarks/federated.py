@@ -27,6 +27,7 @@ from torch.utils.data import Subset
 from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.output import publishing
 from cobasin.checkpoints.running import instantiate
+from cobasin.learning.inputs import SAMPLES
 from cobasin.merging.merge import merge_recipe
 from common.families import Family, Task
 from common.results import Results
@@ -38,7 +39,7 @@ FAMILY = "cifar10-vit"
 CLIENTS, SKEW = 3, 0.5  # and the concentration of the Dirichlet distribution
 ALONE, ROUNDS, STEPS, RATE = 600, 4, 60, 1e-3  # steps before the first round, and in each; RATE is of the latter
 STARTS = ("one start", "starts of their own")
-LEARNED: Mapping[str, Any] = {"match": {"symmetry": "gl", "method": "learned", "steps": 500}}
+LEARNED: Mapping[str, Any] = {"match": {"symmetry": "gl", "method": "learned", "steps": 500, "samples": SAMPLES}}
 HEALED: Mapping[str, Any] = {"heal": {"steps": 500}}
 LARGEST, APART, POOLED = "the largest client's model", "clients alone, their mean", "all images in one place"
 # what the server's recipe says beside the average in the first round (None: it takes one model), and in the others

@@ -27,7 +27,9 @@ WAYS: Mapping[str, dict[str, Any]] = {
     "weights": {},
     "activations, made up": {"method": "activations"},
     "activations, training data": {"method": "activations", "data": True},
-    "learned, made up": {"method": "learned", "symmetry": "gl", "steps": 500},  # few inputs, soon learned
+    # 1,024 images, 128 texts: soon learned
+    "learned, few made up": {"method": "learned", "symmetry": "gl", "samples": "few", "steps": 500},
+    "learned, made up": {"method": "learned", "symmetry": "gl"},
     "learned, training data": LEARNED,
 }
 Pair = tuple[int, int]

@@ -41,7 +41,7 @@ WAYS: Mapping[str, Mapping[str, Any] | None] = {
     "paper": {"symmetry": "paper"},
     "weights": {},
     "activations, made up": {"method": "activations"},
-    "learned, made up": {"method": "learned", "symmetry": "gl", "steps": 500},
+    "learned, made up": {"method": "learned", "symmetry": "gl", "steps": 500, "samples": 128},
 }
 NEW, OLD, OWN = "the new base", "the fine-tune of the old base", "the fine-tune of the new base"
 MINUTES = {"pair": 8.0, "seed": 6.0}  # all matching; two fine-tunes and what is carried

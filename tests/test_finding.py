@@ -43,7 +43,8 @@ def short(monkeypatch):
     """Texts that are quickly made up, and matches of unrelated models that end before they have settled."""
     monkeypatch.setattr("cobasin.matching.weights.MAX_ROUNDS", 15)
     monkeypatch.setattr("cobasin.data.synthetic.LONGEST", 12)
-    monkeypatch.setattr("cobasin.learning.inputs.TEXTS", 24)
+    monkeypatch.setattr("cobasin.finding.search.TEXTS", 24)
+    monkeypatch.setattr("cobasin.finding.search.WRITTEN", 24)
 
 
 @cache
@@ -130,7 +131,7 @@ def test_layers_that_say_less_than_others_of_their_kind():
     ("case", "method", "data", "count"),
     [
         (VIT, "activations", None, 256),
-        (VIT, "learned", None, 1024),
+        (VIT, "learned", None, 8192),
         (GPT2, "activations", None, 24),  # TEXTS, above
         (GPT2, "learned", None, 24),
         (GPT2, "activations", 300, 256),

@@ -22,6 +22,7 @@ from cobasin.evaluation.blend import Blend
 from cobasin.evaluation.path import loss_path
 from cobasin.finding.applying import transform
 from cobasin.finding.match import Matched, match_all
+from cobasin.learning.inputs import SAMPLES, TEXTS
 from cobasin.statistics.collect import device_of
 from cobasin.verification import verify
 from common.families import Family, parents
@@ -87,6 +88,8 @@ class Bench:
     def match(self, seeds: Sequence[int], options: dict[str, Any], seed: int = 0) -> Matched:
         """Bring the models together."""
         options = {"anchor": 0, "seed": seed, "device": str(self.device)} | options
+        if options.get("samples") == "few":
+            options["samples"] = SAMPLES if self.task.kind == "image" else TEXTS
         if options.pop("data", False):
             options["data"] = self.task.train
             if options["method"] == "learned":  # activations are compared on as many as they are by default

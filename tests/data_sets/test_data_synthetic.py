@@ -9,8 +9,9 @@ from data_models import bert
 
 import tiny_models
 from cobasin.checkpoints.running import instantiate
-from cobasin.data.synthetic import Blank, blank_of, filled, synthetic_inputs
+from cobasin.data.synthetic import Blank, blank_of, filled, synthetic_inputs, written
 from cobasin.errors import InputError
+from cobasin.learning.descent import hold_out
 from cobasin.learning.inputs import Inputs
 from real_models import minilm
 
@@ -102,3 +103,41 @@ def test_a_model_without_numbers_writes_nothing():
     torch.nn.init.constant_(model.bert.embeddings.LayerNorm.weight, float("nan"))
     with pytest.raises(InputError, match="what it writes is not finite"):
         synthetic_inputs([model], 2, 0, blank_of(bert("ForMaskedLM")))
+
+
+@pytest.mark.parametrize("case", [case for case in tiny_models.ONE_A_FAMILY if case.endswith("ForCausalLM")])
+def test_every_token_is_drawn_from_what_the_model_says_of_all_before_it(case):
+    """What a decoder keeps of a text in memory, it need not read again."""
+    model = tiny_models.model(case, dtype=torch.float32)
+    ids = written(model, 2, 12, torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(0)
+    text = torch.randint(model.config.vocab_size, (2, 1), generator=generator)
+    with torch.no_grad():
+        while text.shape[1] < 12:
+            chances = model(input_ids=text).logits[:, -1].double().softmax(-1)
+            text = torch.cat([text, torch.multinomial(chances, 1, generator=generator)], 1)
+    assert ids.equal(text)
+
+
+def test_images_are_made_up_when_they_are_asked_for():
+    checkpoint = tiny_models.checkpoint("vit/ViTForImageClassification")
+    models = [instantiate(checkpoint, torch.float32)]
+    found = Inputs.of(checkpoint, None, 36, 0).batches(models)
+    sizes = [len(batch.inputs["pixel_values"]) for batch in found]
+    assert sizes == [4] * 9
+    first, rest = hold_out(found)
+    assert [len(first), len(rest)] == [1, 8]
+    assert rest[0].inputs["pixel_values"].equal(found[1].inputs["pixel_values"])
+    assert not found[0].inputs["pixel_values"].equal(found[1].inputs["pixel_values"])
+    other = Inputs.of(checkpoint, None, 36, 1).batches(models)
+    assert not found[0].inputs["pixel_values"].equal(other[0].inputs["pixel_values"])
+    last = Inputs.of(checkpoint, None, 34, 0).batches(models)[-1]
+    assert len(last.inputs["pixel_values"]) == 2
+
+
+def test_how_many_texts_are_written_is_said():
+    checkpoint = tiny_models.checkpoint("gpt2/GPT2LMHeadModel")
+    models = [instantiate(checkpoint, torch.float32) for _ in range(2)]
+    said = []
+    Inputs.of(checkpoint, None, 140, 0).batches(models, lambda *one: said.append(one))
+    assert said == [("writing texts", done, 140) for done in (64, 70, 134, 140)]

@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -33,6 +33,7 @@ LONGEST = 128  # tokens
 DRAWN = 4  # times that a masked language model draws every token
 _PARTS = 7  # of a text, of which one is masked at a time: about the 0.15 that such models are trained on
 _ROWS = 16  # of a masked language model that runs at once
+_AT_ONCE = 64  # texts that a model writes: what a decoder keeps of them in memory grows with their number
 SHAPES = 60  # an image
 _CONTRAST = 2.0  # the brightest and the darkest, in standard deviations
 _GREY = 0.85  # how far the channels of a colour agree
@@ -93,7 +94,11 @@ def blank_of(checkpoint: Checkpoint) -> Blank | None:
 
 
 def synthetic_inputs(
-    models: Sequence[PreTrainedModel], count: int, seed: int = 0, blank: Blank | None = None
+    models: Sequence[PreTrainedModel],
+    count: int,
+    seed: int = 0,
+    blank: Blank | None = None,
+    report: Callable[[int, int], None] | None = None,
 ) -> dict[str, Tensor]:
     """``count`` inputs for models of one architecture, as keyword arguments with a row an input.
 
@@ -105,6 +110,7 @@ def synthetic_inputs(
         count: how many.
         seed: not negative.
         blank: of masked language models, what they fill.
+        report: called with how many texts are written, and how many will be.
     """
     config = models[0].config
     sizes = input_sizes(config, type(models[0]).__name__)
@@ -119,12 +125,14 @@ def synthetic_inputs(
     length = max(2, min(LONGEST, positions(text)))
     if blank is not None or models[0].can_generate():
         shares = [len(range(i, count, len(models))) for i in range(len(models))]
-        rows = [
-            written(model, n, length, generator) if blank is None else filled(model, n, blank, generator)
-            for model, n in zip(models, shares, strict=True)
-            if n
-        ]
-        return {"input_ids": torch.cat(rows)[torch.randperm(count, generator=generator)]}
+        rows: list[Tensor] = []
+        for model, share in zip(models, shares, strict=True):
+            for start in range(0, share, _AT_ONCE):
+                n = min(_AT_ONCE, share - start)
+                rows += written(model, n, length, generator) if blank is None else filled(model, n, blank, generator)
+                if report:
+                    report(len(rows), count)
+        return {"input_ids": torch.stack(rows)[torch.randperm(count, generator=generator)]}
     length -= min(length - 2, 4)  # RoBERTa's position table has rows that are no positions
     return {"input_ids": _tokens(text, (count, length), generator)}
 
@@ -154,10 +162,11 @@ def dead_leaves(count: int, channels: int, height: int, width: int, generator: t
 @torch.no_grad()
 def written(model: PreTrainedModel, count: int, length: int, generator: torch.Generator) -> Tensor:
     """Token ids ``[count, length]`` that a model writes from a random first token on, at temperature one."""
-    ids = _tokens(part_of(model.config, "text_config"), (count, 1), generator).to(model.device)
-    # every next token from the whole sequence: what a cache looks like differs between architectures
+    ids, cache = _tokens(part_of(model.config, "text_config"), (count, 1), generator).to(model.device), None
     while ids.shape[1] < length:
-        ids = torch.cat([ids, _drawn(model, model(input_ids=ids).logits[:, -1], generator)[:, None].to(ids)], 1)
+        found = model(input_ids=ids[:, -1:], past_key_values=cache, use_cache=True)
+        cache = found.past_key_values
+        ids = torch.cat([ids, _drawn(model, found.logits[:, -1], generator)[:, None].to(ids)], 1)
     return ids.cpu()
 
 

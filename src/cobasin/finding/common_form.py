@@ -133,7 +133,7 @@ class CommonForm:
         if agree(match):
             return {"method": "activations", "notes": ["the weights agree: nothing was left for method activations"]}
         ends = [self.runnable(i) for i in pair]
-        batches = search.inputs.batches([end.model for end in ends])
+        batches = search.inputs.batches([end.model for end in ends], progress)
         match.set(by_activations(match, ends, search.compared(batches), rounds(progress, "matching activations")))
         note = f"matched by weights and by activations on {search.inputs.count} {search.inputs.kind}"
         return search.report | {"notes": [note]}

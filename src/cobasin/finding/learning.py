@@ -116,7 +116,7 @@ def _learn(
 ) -> tuple[dict[int, Values], Descent, int]:
     """The learned elements, how that went, and how many inputs were held out."""
     run = {i: common.runnable(i) for i in order}
-    batches = search.inputs.batches([run[i].model for i in order])
+    batches = search.inputs.batches([run[i].model for i in order], progress)
     held, seen = hold_out(batches)
     starts = [values, _with_activations(common, search, run, reference, values, seen, progress)]
     del run  # what learns runs a model of its own

@@ -25,7 +25,7 @@ from cobasin.data.tokens import tokenizer_files
 from cobasin.errors import InputError, shown, whole
 from cobasin.execution.jobs import CPU
 from cobasin.learning.descent import Data
-from cobasin.learning.inputs import SAMPLES, Inputs
+from cobasin.learning.inputs import TEXTS, Inputs
 from cobasin.matching.learned import Loss
 from cobasin.statistics.collect import device_of
 from cobasin.statistics.rows import home
@@ -35,6 +35,8 @@ Move = Literal["source", "all"]
 
 STEPS = 1000
 COMPARED = 256  # inputs whose activations are compared, where no other number is asked for
+IMAGES = 8192  # to learn from, where they are made up
+WRITTEN = 1024  # texts, likewise
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,8 @@ class Search:
         method: ``weights``, ``activations`` or ``learned``.
         data: the inputs, as `cobasin.data.batches` takes them; made up where None. Text is read by the tokenizer of the
             first model that has one.
-        samples: how many inputs; by default 256 to compare activations, all data there is to learn from, or 1,024 that
-            are made up; of texts that are made up 128.
+        samples: how many inputs; by default to compare activations 256, of texts that are made up 128; to learn from
+            all data there is, or 8,192 that are made up, of texts 1,024.
         seed: of the inputs, and of what is random in learning.
         steps: of learning, at most.
         loss: what a model between the models learns: ``parents``, to answer as they do on average, which needs no
@@ -125,8 +127,8 @@ class Search:
             raise InputError(
                 "the task heads have different labels: no common answers to learn; take method activations"
             )
-        usual = COMPARED if not learns else SAMPLES if self.data is None else sys.maxsize
-        inputs = Inputs.of(_reader(typed), self.data, self.samples, self.seed, usual)
+        usual = (sys.maxsize if self.data is not None else IMAGES, WRITTEN) if learns else (COMPARED, TEXTS)
+        inputs = Inputs.of(_reader(typed), self.data, self.samples, self.seed, *usual)
         if learns and inputs.count < 2:
             raise InputError("learning holds some inputs out: 1 is too few; give more, or take method activations")
         if self.loss == "labels" and not inputs.labelled:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, overload
 
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.running import input_sizes
@@ -12,6 +13,8 @@ from cobasin.data import Batch, Batches, DataSet, batches, task_of
 from cobasin.data.synthetic import Blank, blank_of, check_synthetic, synthetic_inputs
 from cobasin.errors import InputError
 from cobasin.learning.descent import HELD_OUT, Data
+from cobasin.progress import Progress
+from cobasin.statistics.rows import generator_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -52,6 +55,7 @@ class Inputs:
         samples: int | None,
         seed: int,
         usual: int = SAMPLES,
+        texts: int = TEXTS,
     ) -> Inputs:
         """Inputs of a model; what has to be read is read, no model is run.
 
@@ -60,7 +64,8 @@ class Inputs:
             data: as `batches` takes it; None to make inputs up.
             samples: how many, at most.
             seed: of which rows are taken, or of what is made up.
-            usual: how many where ``samples`` does not say; of texts that are made up no more than `TEXTS`.
+            usual: how many where ``samples`` does not say.
+            texts: the same of texts that are made up.
 
         Raises:
             InputError: data that does not fit, inputs that cannot be made up.
@@ -69,10 +74,9 @@ class Inputs:
         most = BATCH.get(task, 32)
         if data is None:
             check_synthetic(checkpoint)
-            texts = "input_ids" in input_sizes(checkpoint.config, checkpoint.architecture)
-            count = samples or (min(TEXTS, usual) if texts else usual)
+            count = samples or (texts if _reads_text(checkpoint) else usual)
             if count > MOST:
-                raise InputError(f"samples {count}: at most {MOST:,} inputs are made up, which are held in memory")
+                raise InputError(f"samples {count}: at most {MOST:,} inputs are made up")
             return cls(checkpoint, blank_of(checkpoint), task, count, _batch_size(count, most), None, seed)
         count = samples or usual
         size = _batch_size(count, most)
@@ -110,16 +114,52 @@ class Inputs:
         digest = None if self.data is None else self.data.digest
         return {"kind": self.kind, "count": self.count, "digest": digest, "seed": self.seed}
 
-    def batches(self, models: Sequence[PreTrainedModel]) -> Data:
+    def batches(self, models: Sequence[PreTrainedModel], progress: Progress | None = None) -> Data:
         """They themselves; texts that are made up are written by these models, in their order."""
         if self.data is not None:
             return self.data
-        inputs = synthetic_inputs(models, self.count, self.seed, self.blank)
+        if not _reads_text(self.checkpoint):
+            sizes = [min(self.size, self.count - start) for start in range(0, self.count, self.size)]
+            return _Images(models, sizes, [generator_of(self.seed, i).initial_seed() for i in range(len(sizes))])
+        report = None if progress is None else partial(progress, "writing texts")
+        ids = synthetic_inputs(models, self.count, self.seed, self.blank, report)["input_ids"]
         if self.blank is not None:  # masked as data are
-            rows = [{"input_ids": row} for row in inputs["input_ids"].tolist()]
+            rows = [{"input_ids": row} for row in ids.tolist()]
             return batches(self.checkpoint, rows, samples=None, batch_size=self.size, seed=self.seed)
-        parts = (x.split(self.size) for x in inputs.values())
-        return [Batch(dict(zip(inputs, batch, strict=True)), None) for batch in zip(*parts, strict=True)]
+        return [Batch({"input_ids": some}, None) for some in ids.split(self.size)]
+
+
+@dataclass(frozen=True)
+class _Images(Sequence[Batch]):
+    """Batches of images that are made up whenever they are asked for, every time the same: thousands take gigabytes.
+
+    Attributes:
+        models: that read them.
+        sizes: images of every batch.
+        seeds: of every batch.
+    """
+
+    models: Sequence[PreTrainedModel]
+    sizes: Sequence[int]
+    seeds: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    @overload
+    def __getitem__(self, at: int) -> Batch: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> _Images: ...
+
+    def __getitem__(self, at: int | slice) -> Batch | _Images:
+        if isinstance(at, slice):
+            return _Images(self.models, self.sizes[at], self.seeds[at])
+        return Batch(synthetic_inputs(self.models, self.sizes[at], self.seeds[at]), None)
+
+
+def _reads_text(checkpoint: Checkpoint) -> bool:
+    return "input_ids" in input_sizes(checkpoint.config, checkpoint.architecture)
 
 
 def _batch_size(count: int, most: int) -> int:

@@ -110,7 +110,7 @@ class Afterwards:
         merged = _Running(typed, state, self.device)
         # one may be given twice
         parents = {i: _Running(matched.typed[i], matched.states[i], self.device) for i in self.parents}
-        held, seen = hold_out(self.inputs.batches([parents[i].model for i in self.parents]))
+        held, seen = hold_out(self.inputs.batches([parents[i].model for i in self.parents], progress))
         judge = Judge([parents[i].model for i in self.teachers], self.inputs.task)
         against = [*(["parents"] if self.teachers else []), *(["labels"] if self.inputs.labelled else [])]
         report: dict[str, Any] = {
