@@ -106,7 +106,7 @@ def _stacked(form: Form, key: Key, state: State, charge: int) -> Tensor:
     """Everything that a key multiplies on one side, ``[*batch, rows, d]``."""
     sides = []
     for site in form.spec.sites[key]:
-        block = form.spec.entries[site.tensor].layout.blocks[site.block]
+        block = form.spec.block_at(site)
         if block.axes[site.axis].charge == charge and site.tensor not in form.spec.tied:
             view = block.view(state[site.tensor]).double()
             sides.append(rows(view, batch_positions(form.spec, block.axes, key[0]), site.axis))
