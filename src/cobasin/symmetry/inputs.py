@@ -24,7 +24,7 @@ from cobasin.symmetry.form import Form
 from cobasin.symmetry.gauges import Norm, ValueBias
 from cobasin.symmetry.spec import Entry, Key
 from cobasin.symmetry.state import Lazy, State
-from cobasin.symmetry.types import Axis, Layout, Node, layout, unparse
+from cobasin.symmetry.types import Axis, Layout, Node, axes_of, layout, unparse
 
 _ROW = "_row"
 
@@ -73,8 +73,8 @@ class MovedInputs:
         form, spec = self.form, self.form.spec
         entry = spec.entries[name]
         node = entry.layout.nodes[axis]
-        spaces = {axis.space for block in layout(unparse((node,)), spec.sizes).blocks for axis in block.axes}
-        over = {index for space in spaces & spec.spaces.keys() for index in spec.spaces[space].over}
+        spaces = {axis.space for axis in axes_of(node)} & spec.spaces.keys()
+        over = {index for space in spaces for index in spec.spaces[space].over}
         index = tuple(item for item in entry.index.items() if item[0] in over)
         values = tuple(gauge for gauge in form.value_biases.values() if gauge.weight == name)
         return Input(node, index, form.readers.get(name), values)
