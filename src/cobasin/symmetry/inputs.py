@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from cobasin.symmetry.action import Action, action_of, move_entry
-from cobasin.symmetry.balance import GENERAL, balancing_frames, frame_action
+from cobasin.symmetry.balance import balancing_frames, frame_action, inverses
 from cobasin.symmetry.canonical import Folded, Gauge, frames_of, gains_of, gauge_of, zero_gain
 from cobasin.symmetry.dual import dual
 from cobasin.symmetry.element import Element
@@ -62,9 +62,7 @@ class MovedInputs:
         gauge = gauge_of(form, state) if element.target is None else element.target
         self.states = state, element.apply(state)
         self.gains: tuple[Gauge, Gauge] = gains_of(form, state), gauge
-        own = balancing_frames(form, Folded(form, state)) if form.balanced else {}
-        others = {key: GENERAL.inverse(frame) for key, frame in frames_of(form, gauge).items()}
-
+        own, others = balancing_frames(form, Folded(form, state)), inverses(frames_of(form, gauge))
         moves = action_of(form.group, element.values)
         self.actions: tuple[Callable[[Key], Action | None], ...] = frame_action(own), moves, frame_action(others)
 
