@@ -26,7 +26,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError, fie
 from cobasin.checkpoints.output import publishing
 from cobasin.checkpoints.refusals import check_output
 from cobasin.checkpoints.weight_files import read_json
-from cobasin.errors import InputError
+from cobasin.errors import InputError, explain
 from cobasin.recipe.document import read_yaml
 from common.results import made
 from common.tuning import training_arguments
@@ -84,8 +84,7 @@ class Family(BaseModel):
         try:
             return cls.model_validate(read_yaml(path))
         except ValidationError as error:
-            first = error.errors()[0]
-            raise InputError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+            raise InputError(f"{path}: {explain(error)}") from None
 
     def made_config(self) -> Any:
         """Its config, as Transformers makes it."""

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint, load
-from cobasin.checkpoints.writer import publishing
+from cobasin.checkpoints.output import publishing
 from cobasin.data import Batch, DataConfig, batches, rows_of
 from cobasin.errors import InputError
 from cobasin.learning.answers import against_labels

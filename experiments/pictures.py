@@ -10,15 +10,15 @@ from typing import Any
 
 from cobasin.evaluation.path import LossPath
 from cobasin.evaluation.plots import COLOURS, plot_paths
-from tables import Rows, by_seed, varied
+from means import Rows, by_seed, different, varied, where
 
 
 def draw(found: Mapping[str, Any], out: Path) -> list[Path]:
     """The pictures of an item, one for every setting (of paths, for every first line); none of seconds."""
     rows, measure = found["rows"], found["settings"].get("measure", "scores")
     made = []
-    for setting in dict.fromkeys(row["models"] for row in rows):
-        own = [row for row in rows if row["models"] == setting]
+    for setting in different(rows, "models"):
+        own = where(rows, models=setting)
         path = out / f"{found['item']}-{re.sub(r'[^a-z0-9]+', '-', setting.lower())}.png"
         title = f"{found['title']}: {setting}"
         if measure == "paths":
@@ -35,16 +35,16 @@ def draw(found: Mapping[str, Any], out: Path) -> list[Path]:
 def _paths(rows: Rows, path: Path, title: str) -> None:
     """The lines between the first two models, on the first test."""
     first = rows[0]
-    same = [row for row in rows if all(row[key] == first[key] for key in ("group", "seed", "test"))]
+    same = where(rows, **{key: first[key] for key in ("group", "seed", "test")})
     lines = {row["matching"]: LossPath(row["alphas"], row["loss"], row["metric"]) for row in same}
     plot_paths(lines, path, f"{title}, {first['test']}", "metric")
 
 
 def _distances(rows: Rows, path: Path, title: str) -> None:
     figure, (axes,) = _axes(title, (8, 4.2))
-    names = list(dict.fromkeys(row["matching"] for row in rows))
+    names = different(rows, "matching")
     for i, name in enumerate(names):
-        own = [row for row in rows if row["matching"] == name]
+        own = where(rows, matching=name)
         kept = all(row["kept"] for row in own)
         bar = axes.barh(i, mean(row["distance_canonical"] for row in own), color=COLOURS[1 if kept else 0], height=0.6)
         axes.bar_label(bar, ["" if kept else "another function"], padding=4, fontsize=11)
@@ -60,21 +60,21 @@ def _scores(rows: Rows, path: Path, title: str) -> None:
     most = max(len(row["group"]) for row in rows)
     rows = [row for row in rows if len(row["group"]) == most and row.get("split") != "dev"]
     merged = [row for row in rows if "matching" in row]
-    names, ways = (list(dict.fromkeys(row[key] for row in merged)) for key in ("matching", "way"))
+    names, ways = (different(merged, key) for key in ("matching", "way"))
     if any(varied(merged, name) for name in names):
         return _layers(merged, path, title)
     figure, (axes,) = _axes(title, (9, 1.8 + 0.5 * len(ways)))
     for i, name in enumerate(names):
-        points = [[row for row in merged if (row["matching"], row["way"]) == (name, way)] for way in ways]
+        points = [where(merged, matching=name, way=way) for way in ways]
         values = [mean(by_seed(own, lambda row: 100 * row["metric"])) for own in points]
         again, colour = divmod(i, len(COLOURS))  # where there are more than colours, in other shapes
         look: dict[str, Any] = {"marker": "oDs^"[again % 4], "color": COLOURS[colour], "markersize": 9, "alpha": 0.85}
         axes.plot(values, range(len(ways)), linestyle="", label=name, **look)
-    parents = [row for row in rows if row["way"] == "parents"]
+    parents = where(rows, way="parents")
     axes.axvline(mean(by_seed(parents, lambda row: 100 * row["metric"])), color="black", linestyle=":", label="parents")
     axes.set_yticks(range(len(ways)), ways, fontsize=12)
     axes.set_ylim(len(ways) - 0.5, -0.5)
-    axes.set_xlabel(f"{', '.join(dict.fromkeys(row['metric_name'] for row in rows))}, %", fontsize=12)
+    axes.set_xlabel(f"{', '.join(different(rows, 'metric_name'))}, %", fontsize=12)
     axes.legend(fontsize=11, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
     figure.savefig(path, dpi=150)
     return None
@@ -82,13 +82,13 @@ def _scores(rows: Rows, path: Path, title: str) -> None:
 
 def _layers(rows: Rows, path: Path, title: str) -> None:
     """A panel for every test."""
-    tests = list(dict.fromkeys(row["test"] for row in rows))
+    tests = different(rows, "test")
     figure, panels = _axes(title, (1 + 5.5 * len(tests), 4.6), len(tests))
     for axes, test in zip(panels, tests, strict=True):
-        for i, name in enumerate(dict.fromkeys(row["matching"] for row in rows)):
-            own = [row for row in rows if (row["matching"], row["test"]) == (name, test)]
+        for i, name in enumerate(different(rows, "matching")):
+            own = where(rows, matching=name, test=test)
             layers = list(dict.fromkeys(row.get("layers") for row in own))
-            at = [[row for row in own if row.get("layers") == place] for place in layers]
+            at = [where(own, layers=place) for place in layers]
             values = [mean(by_seed(part, lambda row: row["loss"])) for part in at]
             colour = COLOURS[i % len(COLOURS)]
             if layers == [None]:

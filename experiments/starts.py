@@ -12,9 +12,9 @@ from typing import Any
 
 from cobasin.checkpoints.checkpoint import Checkpoint, download, read_config
 from cobasin.checkpoints.fingerprint import fingerprint
+from cobasin.checkpoints.output import publishing
+from cobasin.checkpoints.pairs import PREPROCESSOR
 from cobasin.checkpoints.weight_files import open_weights
-from cobasin.checkpoints.writer import publishing
-from cobasin.data.images import PREPROCESSOR
 from cobasin.data.tokens import tokenizer_files, tokenizer_of
 from cobasin.errors import InputError
 from cobasin.paths import expanded

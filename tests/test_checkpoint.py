@@ -10,9 +10,10 @@ import torch
 from safetensors.torch import load_file
 from transformers import BertConfig, MixtralConfig, MixtralForCausalLM
 
-from cobasin.checkpoints.checkpoint import Checkpoint, Header, load
+from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.pairs import check_pair
 from cobasin.checkpoints.typed import Typed
+from cobasin.checkpoints.weight_files import Header
 from cobasin.checkpoints.writer import save
 from cobasin.errors import InputError
 from cobasin.verification import verify

@@ -65,8 +65,7 @@ def test_an_interrupt_of_which_a_library_makes_an_error_of_its_own(tmp_path, mon
     def verify(*_):
         try:
             os.kill(os.getpid(), number)
-            while True:  # the signal may reach another thread, where it would not end a pause of this one
-                time.sleep(0.01)
+            time.sleep(10)  # cut short; under another's handler, such as Ray's, the test fails and does not wait on
         except KeyboardInterrupt:
             raise error("something went wrong") from None
 

@@ -232,8 +232,8 @@ def test_what_cannot_be_trained_is_refused_in_one_line(world, capsys):
     assert "away.yaml: cannot be read" in refused(world, capsys, world / "away.yaml")
     assert "--seed -1" in refused(world, capsys, world / "causal.yaml", -1)
     for name, changes, text in (
-        ("key", {"colour": "red"}, "colour: Extra inputs"),
-        ("data", {"data": "mnist"}, "data: Input should be 'cifar10', 'tinyshakespeare' or 'texts'"),
+        ("key", {"colour": "red"}, "colour: 'red': Extra inputs"),
+        ("data", {"data": "mnist"}, "data: 'mnist': Input should be 'cifar10', 'tinyshakespeare' or 'texts'"),
         ("steps", {"training": {}}, "max_steps is missing"),
         ("argument", {"training": {"max_steps": 2, "rate": 1}}, "training: "),
         ("class", {"architecture": "GPT5LMHeadModel"}, "GPT5LMHeadModel: cannot be made"),

@@ -12,7 +12,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from cobasin.checkpoints import weight_files
-from cobasin.checkpoints.checkpoint import Header, load
+from cobasin.checkpoints.checkpoint import load
+from cobasin.checkpoints.weight_files import Header
 from model_folders import Exploit, as_bins, assert_bitwise, load_refusal
 
 

@@ -8,8 +8,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import BertForMaskedLM, BertModel, GenerationConfig
 
-from cobasin.checkpoints.checkpoint import Checkpoint, Header, load
+from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.typed import Typed
+from cobasin.checkpoints.weight_files import Header
 from cobasin.checkpoints.writer import save
 from model_folders import as_bins, assert_bitwise, changed, names
 from tiny_models import checkpoint

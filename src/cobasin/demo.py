@@ -256,7 +256,7 @@ def show(result: dict[str, Any]) -> None:
             f"{outcome['distance']:.2f}",
             _sentence(outcome["verify"]),
         )
-    output.print(table, soft_wrap=False)
+    output.table(table)
 
 
 def _sentence(verdict: dict[str, Any] | None) -> str:

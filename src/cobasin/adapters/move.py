@@ -25,7 +25,7 @@ from cobasin.checkpoints.typed import Typed
 from cobasin.checkpoints.weight_files import Header
 from cobasin.errors import InputError
 from cobasin.symmetry.action import act
-from cobasin.symmetry.balance import GENERAL, in_frames
+from cobasin.symmetry.balance import in_frames, inverses
 from cobasin.symmetry.canonical import Folded, Gauge, Unfolded, carries, frames_of, gauge_of
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import Form
@@ -146,9 +146,7 @@ class _Move:
         spec, names = self.typed.spec, self.typed.spec.entries
         there = in_frames(form, Folded(form, state), frames_of(form, self.source))
         acted = Lazy(names, lambda name: act(spec, self.element.values, self.element.form.group, name, there[name]))
-        back = in_frames(
-            form, acted, {key: GENERAL.inverse(frame) for key, frame in frames_of(form, self.target).items()}
-        )
+        back = in_frames(form, acted, inverses(frames_of(form, self.target)))
         # means are gauge: what an adapter adds to them is nothing
         own = {f"{name}:mean": torch.zeros(()) for name in spec.added}
         return Unfolded(form, back, self.target | own)

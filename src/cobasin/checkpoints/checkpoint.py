@@ -28,8 +28,6 @@ from cobasin.paths import expanded
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
-__all__ = ["Checkpoint", "Header", "load"]
-
 _HUB_ID = re.compile(r"\w[\w.-]*/[\w.-]+")
 
 

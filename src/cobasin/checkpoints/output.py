@@ -128,14 +128,8 @@ def stamp(path: Path) -> list[list[Any]]:
     return [[name, found.st_size, found.st_mtime_ns] for name, found in stats]
 
 
-def refuse_other(
-    path: Path,
-    found: Mapping[str, Any],
-    wanted: Mapping[str, Any],
-    what: str = "run",
-    anew: str = "leave --resume out to start anew",
-) -> None:
-    """Refuse to go on from the state of another run, or of ``what`` else it is; ``anew`` is the way out.
+def refuse_other(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any], what: str, anew: str) -> None:
+    """Refuse to go on from the state of another ``what`` (run, search); ``anew`` is the way out.
 
     Raises:
         InputError: says in what they differ.
@@ -206,7 +200,7 @@ def check_run(left: Path, run: Mapping[str, Any] | None, anew: str) -> None:
         raise InputError(f"{left}: does not say what run it is of; {anew}") from error
     wanted = run or {}
     # what parts have done is gathered without knowing how many they were
-    refuse_other(left, {key: found[key] for key in found if key != PARTS or key in wanted}, wanted, anew=anew)
+    refuse_other(left, {key: found[key] for key in found if key != PARTS or key in wanted}, wanted, "run", anew)
 
 
 def _is_running(pid: int) -> bool:

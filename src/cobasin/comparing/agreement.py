@@ -119,7 +119,7 @@ def cosines(match: Match, key: Key) -> Tensor:
 def _sides(match: Match, key: Key) -> Iterator[tuple[Tensor, Tensor]]:
     """The moved source and the anchor wherever a key acts: [*batch, rest, n]."""
     for site in match.sites(key):
-        block = match.spec.entries[site.tensor].layout.blocks[site.block]
+        block = match.spec.block_at(site)
         batch = batch_positions(match.spec, block.axes, key[0])
         source, anchor = (
             rows(block.view(tensor), batch, site.axis).double()

@@ -87,7 +87,7 @@ def length_limit(checkpoint: Checkpoint) -> int | None:
     return rows if rows and rows > 0 else None
 
 
-def text_length(checkpoint: Checkpoint, tokenizer: Any, asked: int | None, usual: int | None = None) -> int:
+def text_length(checkpoint: Checkpoint, tokenizer: Any, asked: int | None, usual: int | None) -> int:
     """The tokens of a text: as many as asked for; or as the model and its tokenizer take, `usual` at most.
 
     Raises:
@@ -123,7 +123,7 @@ class TextInputs:
             be told from tokens inside the model.
     """
 
-    def __init__(self, checkpoint: Checkpoint, tokenizer: Any, length: int, taken: Collection[int] = ()):
+    def __init__(self, checkpoint: Checkpoint, tokenizer: Any, length: int, taken: Collection[int]):
         self.tokenizer, self.taken, self.most = tokenizer, taken, length
         self.length = next((one for one in range(length, 0, -1) if one not in taken), length)
         self.padding = padding_id(checkpoint, tokenizer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -35,7 +35,10 @@ class Runnable:
 
 
 def by_activations(
-    match: Match, pair: Sequence[Runnable], batches: Iterable[Mapping[str, Tensor]], report=None
+    match: Match,
+    pair: Sequence[Runnable],
+    batches: Iterable[Mapping[str, Tensor]],
+    report: Callable[[int, float], None] | None,
 ) -> Values:
     """The element that brings weights and activations of the source closest to those of the anchor.
 

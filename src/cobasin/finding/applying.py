@@ -122,7 +122,7 @@ def _lacking(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]
     return {name: size for name, size in one.items() if other.get(name) != size}
 
 
-def found_between(element: Element, source: Typed, target: Typed, symmetry: str = "full") -> tuple[Typed, Typed]:
+def found_between(element: Element, source: Typed, target: Typed, symmetry: str) -> tuple[Typed, Typed]:
     """The two models that an element was found between, as it acts on them.
 
     Args:

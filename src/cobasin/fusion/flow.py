@@ -24,7 +24,7 @@ from cobasin.checkpoints.running import cast_floats, instantiate
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
 from cobasin.fusion.uses import Basis, Use, uses_of
-from cobasin.statistics.modules import names_by_place, place_of
+from cobasin.statistics.modules import input_axis, is_linear, names_by_place, place_of
 from cobasin.symmetry.spec import Spec, key_text
 
 if TYPE_CHECKING:
@@ -103,9 +103,11 @@ def _typed_modules(model: PreTrainedModel, spec: Spec) -> Iterator[tuple[nn.Modu
 
 def _written_axis(module: nn.Module) -> int | None:
     """The axis of a module's weight that runs over its outputs; None for what is no linear map and no table."""
-    if isinstance(module, (nn.Linear, nn.modules.conv._ConvNd)):
+    if is_linear(module):
+        return 1 - input_axis(module)
+    if isinstance(module, nn.modules.conv._ConvNd):
         return 0
-    return 1 if isinstance(module, nn.Embedding) or type(module).__name__ == "Conv1D" else None
+    return 1 if isinstance(module, nn.Embedding) else None
 
 
 class _Tracer:

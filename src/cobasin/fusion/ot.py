@@ -49,7 +49,7 @@ def couple(
     activations: Sequence[Activations] | None,
     solver: Solver,
     residual: Policy,
-    progress: Progress | None = None,
+    progress: Progress | None,
 ) -> list[State]:
     """Couple every model to the one at ``position``.
 

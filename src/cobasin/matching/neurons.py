@@ -75,7 +75,7 @@ def terms(compared: Compared) -> list[Term]:
     spec, found = compared.spec, list[Term]()
     over = spec.batch_axes(compared.key[0])
     for site, *tensors in compared.tensors():
-        block = spec.entries[site.tensor].layout.blocks[site.block]
+        block = spec.block_at(site)
         spaces = [axis.space for axis in block.axes]
         front = [*(spaces.index(space) for space in over), site.axis]
         views = (block.view(tensor).movedim(front, list(range(len(front)))) for tensor in tensors)

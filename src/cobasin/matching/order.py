@@ -206,5 +206,5 @@ def _matched_heads(within: Tensor | None):
 
 def _carries(match: Match, site: Site, keys: list[Key]) -> bool:
     """Whether the block at ``site`` has a basis that one of ``keys`` moves."""
-    block = match.spec.entries[site.tensor].layout.blocks[site.block]
+    block = match.spec.block_at(site)
     return any(axis.space == key[0] for axis in block.axes for key in keys)

@@ -170,7 +170,7 @@ class Match:
         moved = self.moved(site.tensor, {key, *without})
         if key in without:
             return moved
-        block = self.spec.entries[site.tensor].layout.blocks[site.block]
+        block = self.spec.block_at(site)
         for i, axis in enumerate(block.axes):
             if i != site.axis and axis.space == key[0]:
                 act_once = partial(self.groups[key].act, self.values[key], charge=axis.charge)
@@ -179,7 +179,7 @@ class Match:
 
     def movers(self, site: Site, key: Key) -> list[Key]:
         """The keys that move what ``key`` meets at ``site``; itself, where it acts on another axis there as well."""
-        axes = self.spec.entries[site.tensor].layout.blocks[site.block].axes
+        axes = self.spec.block_at(site).axes
         twice = any(i != site.axis and axis.space == key[0] for i, axis in enumerate(axes))
         return [other for other in self._keys_of[site.tensor] if other != key or twice]
 

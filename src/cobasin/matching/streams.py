@@ -103,7 +103,7 @@ class Streams:
         spec, match = self.match.spec, self.match
         shapes = {site: spec.entries[site.tensor].layout.shape for site in match.sites(key)}
         for site in sorted(shapes, key=lambda site: -math.prod(shapes[site])):
-            block = spec.entries[site.tensor].layout.blocks[site.block]
+            block = spec.block_at(site)
             ends = match.moved(site.tensor), match.anchor[site.tensor]
             charge = match.groups[key].charge(block.axes[site.axis].charge)
             for source, target in _matrices(*(block.view(end).movedim(site.axis, 0) for end in ends)):
@@ -113,7 +113,7 @@ class Streams:
         """Where a stream meets only what is fixed or is among ``ends``."""
         sites = []
         for site in self.match.sites(key):
-            block = self.match.spec.entries[site.tensor].layout.blocks[site.block]
+            block = self.match.spec.block_at(site)
             others = [axis.space for i, axis in enumerate(block.axes) if i != site.axis and axis.space != "1"]
             if others and all(space in ends or self.match.spec.spaces[space].group is None for space in others):
                 sites.append(site)

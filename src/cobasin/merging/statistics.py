@@ -50,7 +50,7 @@ def statistics_of(
     read: Sequence[Batches],
     matched: Matched,
     progress: Progress,
-    keep: Kept | None = None,
+    keep: Kept | None,
 ) -> Statistics:
     """Collect what the recipe's method needs on the data of `batches_of`; nothing for a method that needs none.
 

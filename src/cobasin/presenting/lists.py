@@ -23,7 +23,7 @@ def architectures(report: dict) -> None:
     for (family, model_type), rows in sorted(families.items()):
         heads = ", ".join(row["head"] for row in rows)
         table.add_row(family, model_type, heads, _groups(rows))
-    output.print(table, soft_wrap=False)
+    output.table(table)
 
 
 def methods(report: dict) -> None:
@@ -34,7 +34,7 @@ def methods(report: dict) -> None:
         given = ", ".join(f"{name}={_default(value)}" for name, value in row["parameters"].items())
         needs = [word for word, needed in (("a base", row["base"]), ("data", row["statistics"])) if needed]
         table.add_row(row["method"], row["does"].replace("``", ""), given, ", ".join(needs), row["reference"])
-    output.print(table, soft_wrap=False)
+    output.table(table)
 
 
 def _default(value: object) -> str:

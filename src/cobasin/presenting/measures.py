@@ -20,13 +20,12 @@ def path_report(report: dict) -> None:
     for path in report["paths"].values():
         middle = path["midpoint"]
         table.add_row(path["label"], *map(_number, (path["barrier"], middle["loss"], middle["metric"])))
-    output.print(table, soft_wrap=False)
+    output.table(table)
     if plane := report["plane"]:
         lowest = min((loss for row in plane["loss"] for loss in row if loss is not None), default=None)
         output.print(f"the plane through both and {report['c']}: lowest loss {_number(lowest)}")
     for match in report["matches"]:
-        for note in match["notes"]:
-            output.print(f"note: {note}")
+        output.notes(match)
     output.print(f"written to {report['out']}")
 
 
@@ -50,7 +49,7 @@ def compare_report(report: dict) -> None:
         distances = [_number(value) for value in report["layers"][place].values() if value is not None]
         cosines = [_number(median(own[place]["agreement"])) if place in own else "" for own in spaces.values()]
         table.add_row(place, *distances, *cosines)
-    output.print(table, soft_wrap=False)
+    output.table(table)
     if (more := len(report["layers"]) - SHOWN) > 0:
         output.print(f"and {more} more layers (--json has them all)")
     headings = [*stages[:3], "stay in place", "median cosine when matched", *["by chance"] * chance]
@@ -59,9 +58,8 @@ def compare_report(report: dict) -> None:
         medians = [_number(median(row[key])) for key in ("agreement", "chance") if row[key] is not None]
         distances = [f"{row[stage]:.6g}" for stage in ("files", "before", "after")]
         table.add_row(space, *distances, _share(row["kept"]), *medians)
-    output.print(table, soft_wrap=False)
-    for note in report["notes"]:
-        output.print(f"note: {note}")
+    output.table(table)
+    output.notes(report)
     if "out" in report:
         output.print(f"written to {report['out']}")
 

@@ -12,13 +12,22 @@ from cobasin.checkpoints.card import NOT_VERIFIED
 class Output(Console):
     """A console that does not end the program where its reader has left."""
 
+    def table(self, table: Table) -> None:
+        """Print a table, whose cells rich may break at its width."""
+        self.print(table, soft_wrap=False)
+
+    def notes(self, report: dict) -> None:
+        """Print what a reader of a report should know."""
+        for note in report["notes"]:
+            self.print(f"note: {note}")
+
     def on_broken_pipe(self) -> None:
         """Leave it to the caller."""
         raise BrokenPipeError
 
 
 # Paths may hold what rich takes for markup or emoji. Neither they nor tables are to be broken in a pipe, where rich
-# knows no width.
+# knows no width: lines are never, and tables find 200 columns there.
 output = Output(
     markup=False, emoji=False, highlight=False, soft_wrap=True, width=None if Console().is_terminal else 200
 )
@@ -52,8 +61,7 @@ def match_report(report: dict) -> None:
 def apply_report(report: dict) -> None:
     """The lines of `cobasin apply`."""
     output.print(f"moved {report['model']} by {report['element']}")
-    for note in report["notes"]:
-        output.print(f"note: {note}")
+    output.notes(report)
     _function(report)
     output.print(f"written to {report['out']}")
 
@@ -84,8 +92,7 @@ def merge_report(report: dict) -> None:
         _distances(one)
     if (objective := report["matching"].get("objective")) is not None:
         output.print(f"distance of all to their mean: {objective[0]:.6g} -> {objective[-1]:.6g}")
-    for note in report["notes"]:
-        output.print(f"note: {note}")
+    output.notes(report)
     if report["after"] is not None:
         _after(report["after"])
     for folder, model in report.get("heads", {}).items():
@@ -122,11 +129,10 @@ def plan(report: dict) -> None:
     table = Table("tensors", "the first of them", *names)
     for group in report["groups"][:SHOWN]:
         table.add_row(str(group["tensors"]), group["first"], *(_value(group["parameters"][name]) for name in names))
-    output.print(table, soft_wrap=False)
+    output.table(table)
     if (more := len(report["groups"]) - SHOWN) > 0:
         output.print(f"and {more} more combinations of parameters (--json has them all)")
-    for note in report["notes"]:
-        output.print(f"note: {note}")
+    output.notes(report)
 
 
 def _after(report: dict) -> None:
@@ -135,7 +141,7 @@ def _after(report: dict) -> None:
     table = Table(held, *(f"against {word}" for word in losses["merge"]), title="after the merge, and no part of it")
     for stage, found in losses.items():
         table.add_row(AFTER[stage], *(f"{loss:.4g}" for loss in found.values()))
-    output.print(table, soft_wrap=False)
+    output.table(table)
 
 
 def _value(value: object) -> str:
@@ -155,7 +161,7 @@ def _distances(report: dict) -> None:
         sums[1] += row["after"] ** 2
     for space, (before, after) in merged.items():
         table.add_row(space, f"{before**0.5:.6g}", f"{after**0.5:.6g}")
-    output.print(table, soft_wrap=False)
+    output.table(table)
     output.print(
         f"all: {report['objective'][0]:.6g} -> {report['objective'][-1]:.6g}; "
         f"of the files as they are: {report['distance_before']:.6g} -> {report['distance_after']:.6g}; "
@@ -164,8 +170,7 @@ def _distances(report: dict) -> None:
     if "condition" in report:
         worst = ", ".join(f"{space} {figure:.3g}" for space, figure in report["condition"].items())
         output.print(f"largest condition number of a map: {worst}")
-    for note in report["notes"]:
-        output.print(f"note: {note}")
+    output.notes(report)
     _function(report)
 
 
@@ -196,7 +201,7 @@ def verdict(report: dict) -> None:
         if report.get(key) is not None:
             table.add_row(text, f"{report[key]:.3g}")
     if table.row_count:
-        output.print(table, soft_wrap=False)
+        output.table(table)
 
 
 def inspection(report: dict) -> None:
@@ -209,12 +214,12 @@ def inspection(report: dict) -> None:
         each = " ".join(row["over"]) if free else ""
         numbers = (str(row["elements"]), f"{row['dimension']:,}") if free else ("", "")
         table.add_row(row["space"], str(row["size"]), row["group"], each, *numbers, row["part"] if free else "")
-    output.print(table, soft_wrap=False)
+    output.table(table)
     output.print(f"dimension of the symmetry group: {report['dimension']:,}")
     table = Table("type", "tensors", "parameters")
     for row in report["types"]:
         table.add_row(row["type"], str(row["tensors"]), f"{row['parameters']:,}")
-    output.print(table, soft_wrap=False)
+    output.table(table)
 
 
 def check(report: dict) -> None:
@@ -227,7 +232,7 @@ def check(report: dict) -> None:
         table.add_row("the same, norms folded and biases moved", _size(report["canonical"]))
     for name, change in report["pieces"].items():
         table.add_row(f"  {name} alone", _size(change))
-    output.print(table, soft_wrap=False)
+    output.table(table)
     for line in report["repairs"]:
         output.print(f"with this change the function would be kept: {line}")
     for name in report["idle"]:

@@ -166,8 +166,7 @@ def _still(element: Element) -> int:
     """How many of the parts of an element are the identity."""
     found = 0
     for key, value in element.values.items():
-        space = key[0]
-        rest = element.form.group(key).identity(element.spec.batch(space), element.spec.sizes[space])
+        rest = element.form.identity(key)
         found += all(torch.equal(tensor, rest[part]) for part, tensor in value.items() if part in rest)
     return found
 

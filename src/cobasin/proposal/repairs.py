@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 
 from cobasin.symmetry.groups import Group, Orthogonal, Permutation, Rotation2, SignedPermutation
 from cobasin.symmetry.spec import Spec
-from cobasin.symmetry.types import Axis, Node, Product, Sum, TypeSyntaxError, layout, parse, size, unparse
+from cobasin.symmetry.types import Axis, Node, Product, Sum, TypeSyntaxError, axes_of, layout, parse, size, unparse
 
 TRIED = 400  # at most, for a space
 
@@ -170,7 +170,7 @@ def _modules(nodes: Types) -> dict[str, list[str]]:
 
 
 def _uses(nodes: tuple[Node, ...], space: str) -> bool:
-    return any(isinstance(part, Axis) and part.space == space for node in nodes for part in _walk(node))
+    return any(axis.space == space for node in nodes for axis in axes_of(node))
 
 
 def _walk(node: Node) -> Iterator[Node]:

@@ -13,6 +13,7 @@ from cobasin.fusion.registry import find
 from cobasin.recipe.data_file import data_config
 from cobasin.recipe.document import read_value
 from cobasin.recipe.given import of_models, shares
+from cobasin.recipe.layout import same_model
 from cobasin.recipe.recipe import Recipe
 
 _IN_RECIPE = {"weights": "parameters", "set": "parameters", "merge_method": "merge_method", "base_model": "base_model"}
@@ -80,8 +81,7 @@ def _head(options: Mapping[str, Any], models: list[str]) -> str | None:
         return "keep" if "keep_heads" in options else None
     if "keep_heads" in options:
         raise InputError("--keep-heads and --head-from: one of the two")
-    # a folder may be written in several ways, like ./a and a/
-    model = next((model for model in models if Path(model) == Path(options["head_from"])), None)
+    model = next((model for model in models if same_model(model, options["head_from"])), None)
     if model is None:
         wanted = ", ".join(models)
         raise InputError(f"--head-from {options['head_from']}: expected one of the models to merge: {wanted}")

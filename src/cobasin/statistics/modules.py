@@ -52,7 +52,7 @@ def holders_of(model: PreTrainedModel, typed: Typed) -> Holders:
     return dict(holders)
 
 
-def linear_maps(holders: dict[str, list[nn.Module]]) -> dict[str, nn.Module]:
+def linear_maps(holders: Holders) -> dict[str, nn.Module]:
     """The linear maps among them by the spec name of their weight; no head that is tied to an embedding."""
     return {name: modules[0] for name, modules in holders.items() if len(modules) == 1 and is_linear(modules[0])}
 

@@ -88,6 +88,5 @@ def movable(element: Element) -> bool:
 
 def _is_monomial(element: Element, key: Key, value: Value) -> bool:
     """Whether an element takes every entry to one entry; a rotation does so only where it is none."""
-    space = key[0]
-    identity = element.form.group(key).identity(element.spec.batch(space), element.spec.spaces[space].size)
+    identity = element.form.identity(key)
     return all(torch.equal(value[part], identity[part]) for part in value.keys() - {"perm", "scale"})

@@ -46,6 +46,11 @@ def in_frames(form: Form, state: State, frames: Frames) -> State:
     return Lazy(state, lambda name: move(form.spec, action, name, state[name]))
 
 
+def inverses(frames: Frames) -> Frames:
+    """The way back from every frame."""
+    return {key: GENERAL.inverse(frame) for key, frame in frames.items()}
+
+
 def frame_action(frames: Frames) -> Callable[[Key], Action | None]:
     """How the frames act, for `cobasin.symmetry.action.move`."""
     return action_of(lambda _: GENERAL, frames)
@@ -77,9 +82,7 @@ def in_isometries(form: Form, values: Values, target: Frames) -> tuple[Values, F
     for key in target.keys() & values.keys():
         if "dual" not in values[key]:
             continue
-        back = in_old_order(
-            form.spec, values, key, GENERAL.inverse(target[key])
-        )  # listed as the source lists its heads
+        back = _back(form, values, key, target[key])
         u, sizes, vh = svd(values[key]["matrix"] @ back["matrix"])
         frame = {"matrix": vh.mT / sizes[..., None, :] @ vh, "dual": vh.mT * sizes[..., None, :] @ vh}
         values[key] = {"matrix": u @ vh}
@@ -91,9 +94,7 @@ def conditions(form: Form, values: Values, source: Frames, target: Frames) -> di
     """For every balanced key the largest condition number of the maps that act on the source's bases in all."""
     found = {}
     for key in form.balanced:
-        back = in_old_order(
-            form.spec, values, key, GENERAL.inverse(target[key])
-        )  # listed as the source lists its heads
+        back = _back(form, values, key, target[key])
         maps = source[key]["matrix"]
         if key in values:
             maps = maps @ values[key]["matrix"]
@@ -102,11 +103,16 @@ def conditions(form: Form, values: Values, source: Frames, target: Frames) -> di
     return found
 
 
+def _back(form: Form, values: Values, key: Key, frame: Value) -> Value:
+    """The way back from a frame of the target, listed as the source lists its heads."""
+    return in_old_order(form.spec, values, key, GENERAL.inverse(frame))
+
+
 def _stacked(form: Form, key: Key, state: State, charge: int) -> Tensor:
     """Everything that a key multiplies on one side, ``[*batch, rows, d]``."""
     sides = []
     for site in form.spec.sites[key]:
-        block = form.spec.entries[site.tensor].layout.blocks[site.block]
+        block = form.spec.block_at(site)
         if block.axes[site.axis].charge == charge and site.tensor not in form.spec.tied:
             view = block.view(state[site.tensor]).double()
             sides.append(rows(view, batch_positions(form.spec, block.axes, key[0]), site.axis))

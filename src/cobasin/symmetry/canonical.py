@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
-from cobasin.symmetry.balance import FRAME, GENERAL, Frames, balancing_frames, in_frames
+from cobasin.symmetry.balance import FRAME, Frames, balancing_frames, in_frames, inverses
 from cobasin.symmetry.form import Form
 from cobasin.symmetry.gauges import SoftmaxShift
 from cobasin.symmetry.spec import key_text
@@ -49,7 +49,7 @@ def canonical(form: Form, state: State, frames: Frames | None = None) -> State:
 def in_gauge(form: Form, state: State, gauge: Gauge) -> State:
     """A model in canonical form, written in a given gauge; the inverse of `canonical` for the model's own gauge."""
     if form.balanced:
-        state = in_frames(form, state, {key: GENERAL.inverse(frame) for key, frame in frames_of(form, gauge).items()})
+        state = in_frames(form, state, inverses(frames_of(form, gauge)))
     return Unfolded(form, state, gauge)
 
 

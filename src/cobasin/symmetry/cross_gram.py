@@ -49,7 +49,7 @@ def cross_gram(
     """
     gram, select = Gram(), select or {}
     for site in sites:
-        block = spec.entries[site.tensor].layout.blocks[site.block]
+        block = spec.block_at(site)
         a, b = block.view(source(site)), block.view(target(site))
         if columns:
             a = a.narrow(site.axis, columns.start, columns.stop - columns.start)

@@ -221,10 +221,9 @@ def _file(path: str | Path) -> Path:
 
 def _check_value(form: Form, key: Key, value: Value) -> None:
     """Raise ValueError unless ``value`` has the parts and shapes of an element for ``key``."""
-    space = key[0]
     if not form.acts(key):
         raise ValueError(f"{key_text(key)} does not act on {form.spec.architecture}")
-    whole = form.group(key).identity(form.spec.batch(space), form.spec.spaces[space].size)
+    whole = form.identity(key)
     if not whole.keys() - {"scale"} <= value.keys() <= whole.keys():
         raise ValueError(f"{key_text(key)} has the parts {sorted(value)}, expected {sorted(whole)}")
     for part, tensor in value.items():

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cobasin.symmetry.gauges import FreeGauge, LayerScale, Norm, SoftmaxShift, ValueBias
-from cobasin.symmetry.groups import General, Group
+from cobasin.symmetry.groups import General, Group, Value
 from cobasin.symmetry.spec import Key, Spec, layer_of
 
 
@@ -43,6 +43,10 @@ class Form:
         group = self.spec.group(key[0], self.folded)
         assert group is not None, key
         return group
+
+    def identity(self, key: Key) -> Value:
+        """The element named ``key`` that moves nothing."""
+        return self.group(key).identity(self.spec.batch(key[0]), self.spec.sizes[key[0]])
 
     def acts(self, key: Key) -> bool:
         """Whether a group acts here with an element of this name."""

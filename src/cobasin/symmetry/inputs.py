@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from cobasin.symmetry.action import Action, action_of, move_entry
-from cobasin.symmetry.balance import GENERAL, balancing_frames, frame_action
+from cobasin.symmetry.balance import balancing_frames, frame_action, inverses
 from cobasin.symmetry.canonical import Folded, Gauge, frames_of, gains_of, gauge_of, zero_gain
 from cobasin.symmetry.dual import dual
 from cobasin.symmetry.element import Element
@@ -24,7 +24,7 @@ from cobasin.symmetry.form import Form
 from cobasin.symmetry.gauges import Norm, ValueBias
 from cobasin.symmetry.spec import Entry, Key
 from cobasin.symmetry.state import Lazy, State
-from cobasin.symmetry.types import Axis, Layout, Node, layout, unparse
+from cobasin.symmetry.types import Axis, Layout, Node, axes_of, layout, unparse
 
 _ROW = "_row"
 
@@ -62,9 +62,7 @@ class MovedInputs:
         gauge = gauge_of(form, state) if element.target is None else element.target
         self.states = state, element.apply(state)
         self.gains: tuple[Gauge, Gauge] = gains_of(form, state), gauge
-        own = balancing_frames(form, Folded(form, state)) if form.balanced else {}
-        others = {key: GENERAL.inverse(frame) for key, frame in frames_of(form, gauge).items()}
-
+        own, others = balancing_frames(form, Folded(form, state)), inverses(frames_of(form, gauge))
         moves = action_of(form.group, element.values)
         self.actions: tuple[Callable[[Key], Action | None], ...] = frame_action(own), moves, frame_action(others)
 
@@ -73,8 +71,8 @@ class MovedInputs:
         form, spec = self.form, self.form.spec
         entry = spec.entries[name]
         node = entry.layout.nodes[axis]
-        spaces = {axis.space for block in layout(unparse((node,)), spec.sizes).blocks for axis in block.axes}
-        over = {index for space in spaces & spec.spaces.keys() for index in spec.spaces[space].over}
+        spaces = {axis.space for axis in axes_of(node)} & spec.spaces.keys()
+        over = {index for space in spaces for index in spec.spaces[space].over}
         index = tuple(item for item in entry.index.items() if item[0] in over)
         values = tuple(gauge for gauge in form.value_biases.values() if gauge.weight == name)
         return Input(node, index, form.readers.get(name), values)

@@ -10,7 +10,7 @@ from functools import cached_property
 
 from cobasin.symmetry.gauges import FreeGauge, LayerScale, Norm
 from cobasin.symmetry.groups import Group, Orthogonal
-from cobasin.symmetry.types import Axis, Layout, Product, TypeSyntaxError, layout, parse
+from cobasin.symmetry.types import Axis, Block, Layout, Product, TypeSyntaxError, layout, parse
 
 Key = tuple[str, *tuple[int, ...]]
 """Names one element: its space, then the index values it belongs to, as ``("ffn", 3)`` for layer 3."""
@@ -219,6 +219,10 @@ class Spec:
                         )
                     found.setdefault(self.key(axis.space, entry.index), []).append(Site(name, b, a))
         return found
+
+    def block_at(self, site: Site) -> Block:
+        """The block of a site."""
+        return self.entries[site.tensor].layout.blocks[site.block]
 
     def group(self, space: str, folded: bool) -> Group | None:
         """The group of a space, with norms folded or not."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -118,6 +118,15 @@ def unparse(nodes: tuple[Node, ...]) -> str:
     return " ".join(map(text, nodes)) or "scalar"
 
 
+def axes_of(node: Node) -> Iterator[Axis]:
+    """The elementary axes of a node, from left to right."""
+    if isinstance(node, Axis):
+        yield node
+    else:
+        for part in node.parts:
+            yield from axes_of(part)
+
+
 def size(node: Node, sizes: Mapping[str, int]) -> int:
     """Number of entries along a node, given the size of every space."""
     if isinstance(node, Axis):
@@ -167,7 +176,8 @@ def layout(text: str, sizes: Mapping[str, int]) -> Layout:
         TypeSyntaxError: for a type that cannot be parsed, or that names a space without a size.
     """
     nodes = parse(text)
-    if unknown := [space for node in nodes for space in _spaces(node) if space != "1" and space not in sizes]:
+    spaces = (axis.space for node in nodes for axis in axes_of(node))
+    if unknown := [space for space in spaces if space != "1" and space not in sizes]:
         raise TypeSyntaxError(f"type {text!r}: {unknown[0]!r} is not a declared space")
     blocks: list[Block] = []
 
@@ -190,7 +200,3 @@ def layout(text: str, sizes: Mapping[str, int]) -> Layout:
 
     walk(list(nodes), [], [])
     return Layout(text, tuple(size(node, sizes) for node in nodes), tuple(blocks), nodes)
-
-
-def _spaces(node: Node) -> list[str]:
-    return [node.space] if isinstance(node, Axis) else [space for part in node.parts for space in _spaces(part)]

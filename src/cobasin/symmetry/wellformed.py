@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from cobasin.symmetry.gauges import FreeGauge, KeyBias, LayerScale, Norm, ValueBias
 from cobasin.symmetry.groups import Rotation2
 from cobasin.symmetry.spec import Space, Spec
-from cobasin.symmetry.types import Axis, Node, TypeSyntaxError, layout, parse
+from cobasin.symmetry.types import TypeSyntaxError, axes_of, layout, parse
 
 PARTS = ("ffn", "experts", "heads", "attention", "residual")
 
@@ -50,17 +50,9 @@ def _of_type(spec: Spec, type_: str) -> Iterator[str]:
     except TypeSyntaxError as error:
         yield str(error)
         return
-    for axis in dict.fromkeys(axis.space for node in nodes for axis in _axes(node)):
+    for axis in dict.fromkeys(axis.space for node in nodes for axis in axes_of(node)):
         if axis != "1" and axis not in spec.spaces:
             yield f"type {type_!r}: no space {axis!r}"
-
-
-def _axes(node: Node) -> Iterator[Axis]:
-    if isinstance(node, Axis):
-        yield node
-    else:
-        for part in node.parts:
-            yield from _axes(part)
 
 
 def _indices(template: str) -> list[str]:
@@ -106,7 +98,7 @@ def _of_gauge(spec: Spec, gauge: Norm | LayerScale | FreeGauge) -> Iterator[str]
 
 
 def _spaces(spec: Spec, template: str) -> set[str]:
-    return {axis.space for node in parse(spec.templates[template]) for axis in _axes(node)}
+    return {axis.space for node in parse(spec.templates[template]) for axis in axes_of(node)}
 
 
 def _of_ties(spec: Spec) -> Iterator[str]:

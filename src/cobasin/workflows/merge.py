@@ -38,11 +38,11 @@ from cobasin.workflows.shared import (
 
 def plan_of(
     recipe: Recipe,
-    out: Path | None = None,
-    overwrite: bool = False,
-    arguments: Sequence[str] = (),
-    resume: bool = False,
-    part: tuple[int, int] | None = None,
+    out: Path | None,
+    overwrite: bool,
+    arguments: Sequence[str],
+    resume: bool,
+    part: tuple[int, int] | None,
 ) -> dict[str, Any]:
     """The plan of a merge, for ``--dry-run``; what `merge_to_folder` would refuse is refused."""
     _check_whole(recipe, resume, part)
@@ -59,7 +59,7 @@ def merge_to_folder(
     recipe: Recipe,
     out: Path,
     overwrite: bool,
-    arguments: Sequence[str] = (),
+    arguments: Sequence[str],
     resume: bool = False,
     part: tuple[int, int] | None = None,
 ) -> dict[str, Any]:

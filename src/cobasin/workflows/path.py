@@ -43,19 +43,19 @@ class Request:
     """The options of `cobasin path`, which the command line describes."""
 
     data: str
-    split: str | None = None
-    match: str = "full"
-    element: str | None = None
-    points: int = 25
-    plane: str | None = None
-    grid: int | None = None
-    samples: int = 1000
-    batch_size: int = 32
-    seed: int = 0
-    device: str = "auto"
+    split: str | None
+    match: str
+    element: str | None
+    points: int
+    plane: str | None
+    grid: int | None
+    samples: int
+    batch_size: int
+    seed: int
+    device: str
 
 
-def path_to_folder(a: str, b: str, out: Path, request: Request, overwrite: bool = False) -> dict[str, Any]:
+def path_to_folder(a: str, b: str, out: Path, request: Request, overwrite: bool) -> dict[str, Any]:
     """Measure the line from one model to another, and write it down; returns what is in path.json.
 
     Raises:
