@@ -188,7 +188,8 @@ def _same(
     if not runs:
         return True, reason, None
     verdict = verify(first.checkpoint, second.checkpoint)
-    return verdict.same is not False, f"{reason}; outputs in float64: {verdict.reason}", verdict
+    said = "their outputs cannot tell" if verdict.same is None else "outputs in float64"
+    return verdict.same is not False, f"{reason}; {said}: {verdict.reason}", verdict
 
 
 def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
