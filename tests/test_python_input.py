@@ -66,6 +66,9 @@ def sparse():
         (lambda *_: cobasin.evaluate(model(CASE), [{}], "causal_lm"), "a batch is .*; expected one of those that cob"),
         (lambda *_: cobasin.match_all(None), "models: None: expected a list of two or more"),
         (lambda *_: cobasin.match_all("model-a"), "models: 'model-a': expected a list of two or more"),
+        (lambda *_: cobasin.Recipe(), "^merge_method is missing$"),
+        (lambda *_: cobasin.Recipe(**RECIPE | {"models": 3}), "^models: 3: Input should be a valid list$"),
+        (lambda *_: cobasin.Recipe(**RECIPE | {"model": []}), "^unknown key 'model'; did you mean 'models'"),
         (lambda *_: cobasin.merge_recipe(RECIPE, models=5), "models: 5: expected names of the recipe, and the model"),
         (
             lambda a, _: cobasin.save(a, "nowhere", files=["x"]),
