@@ -10,8 +10,10 @@ import torch
 from datasets import Dataset
 
 import cobasin
+from cobasin.checkpoints.typed import Typed
 from cobasin.data import batches
 from cobasin.errors import InputError
+from cobasin.symmetry.form import form_of
 from tiny_models import checkpoint, model
 
 CASE = "llama-gqa/LlamaForCausalLM"
@@ -88,6 +90,16 @@ def sparse():
             "dtype torch.int8: expected",
         ),
         (lambda a, b: cobasin.match(a, b, "ffn").compose(5), "5: expected an Element"),
+        (
+            lambda a, b: cobasin.match(a, b, "ffn").apply(model(CASE)),
+            "^LlamaForCausalLM: an element acts on tensors by",
+        ),
+        (lambda *_: cobasin.Element.sample(None), "None: expected the form of a model, from cobasin.symmetry.form"),
+        (
+            lambda a, _: cobasin.Element.sample(form_of(Typed.of(a).spec), "3"),
+            "seed '3': expected a whole number from 0",
+        ),
+        (lambda a, _: cobasin.Element.sample(form_of(Typed.of(a).spec), 0, "fnn"), "part 'fnn' .*; did you mean 'ffn'"),
         (lambda a, b: cobasin.transport(a, a, b, element=5), "5: expected an Element"),
         (lambda a, b: cobasin.transport(a, a, b, scale="x"), "scale x: expected a finite number"),
         (lambda a, b: cobasin.verify(a, b, "x"), "tolerance x: expected a finite number"),
