@@ -17,6 +17,7 @@ from cobasin.finding.applying import transform
 from cobasin.finding.match import match
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import form_of
+from cobasin.verification import Verdict
 from cobasin.workflows import compare as compare_workflow
 from command_line import duplicate, near, refused, run, snapshot
 from model_scrambles import general_scramble
@@ -88,6 +89,15 @@ def test_a_scrambled_copy(case, dtype):
     assert found.verification is not None
     assert found.verification.same is not False
     assert found.kept < 0.3
+
+
+def test_outputs_that_cannot_tell_are_said_not_to(monkeypatch):
+    """Those of a file in bfloat16, in a basis in which rounding weighs more, neither confirm nor contradict."""
+    typed = Typed.of(original(BERT))
+    monkeypatch.setattr("cobasin.comparing.compare.verify", lambda *_: Verdict(None, "too far, too near"))
+    found = compare(typed.checkpoint, scrambled(typed.checkpoint))
+    assert found.verdict == "same"
+    assert found.reason.endswith("rounding explains; their outputs cannot tell: too far, too near")
 
 
 def test_general_maps_count_as_equivalent_where_asked():

@@ -17,6 +17,7 @@ from cobasin.evaluation.blend import Blend
 from cobasin.evaluation.plane import loss_plane
 from cobasin.evaluation.tasks import Score
 from cobasin.merging.merge import merge
+from cobasin.presenting.measures import path_report
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import form_of
 from cobasin.workflows import path as path_workflow
@@ -190,7 +191,7 @@ def test_a_device_that_is_named_matches_too(pair, undrawn, tmp_path, monkeypatch
     assert [how["device"] for how in found] == ["cpu"]
 
 
-def test_a_plane_is_drawn(pair, tmp_path):
+def test_a_plane_is_drawn(pair, tmp_path, capsys):
     a, b, data = pair
     save(load(near(model(BERT, 0, torch.float32), noise=0.1, pad_token_id=0)), tmp_path / "c")
     out = tmp_path / "out"
@@ -202,6 +203,8 @@ def test_a_plane_is_drawn(pair, tmp_path):
     assert plane["models"][1]["y"] == 0
     assert (out / "plane.png").read_bytes().startswith(b"\x89PNG")
     assert (out / "path.html").read_text("utf-8").count("<img ") == 2
+    path_report(report | {"plane": plane | {"loss": [[9.0] * 4] * 4}})  # a grid that meets none of the models
+    assert f": lowest loss {min(one['loss'] for one in plane['models']):.4f}\n" in capsys.readouterr().out
 
 
 def vector(made):

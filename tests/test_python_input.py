@@ -10,8 +10,10 @@ import torch
 from datasets import Dataset
 
 import cobasin
+from cobasin.checkpoints.typed import Typed
 from cobasin.data import batches
 from cobasin.errors import InputError
+from cobasin.symmetry.form import form_of
 from tiny_models import checkpoint, model
 
 CASE = "llama-gqa/LlamaForCausalLM"
@@ -36,6 +38,10 @@ def sparse():
         ),
         (lambda a, b: cobasin.match(a, b, method="activations", data="nowhere.jsonl"), "nowhere.jsonl: no such file"),
         (lambda a, b: cobasin.match(a, b, layers=0), "layers 0: expected a text"),
+        (lambda a, b: cobasin.match(a, b, progress=3), "progress 3: expected a function"),
+        (lambda a, b: cobasin.compare(a, b, progress="x"), "progress 'x': expected a function"),
+        (lambda *models: cobasin.merge(models, progress=[], symmetry="none"), r"progress \[\]: expected a function"),
+        (lambda *models: cobasin.match_all(models, keep=5), "keep 5: expected a Kept, of cobasin.finding.kept"),
         (lambda a, b: cobasin.match(a, b, method="activations", samples="5"), "samples '5': expected a whole number"),
         (lambda a, b: cobasin.match(a, b, method="activations", samples=True), "samples True: expected a whole number"),
         (lambda a, b: cobasin.match(a, b, method="activations", samples=10**12), "at most 1,000,000 inputs are made"),
@@ -63,9 +69,13 @@ def sparse():
             "evaluate returned None; expect",
         ),
         (lambda *_: cobasin.evaluate("model-a", [], "causal_lm"), "'model-a': expected a model of Transformers, as"),
+        (lambda *_: cobasin.evaluate(model(CASE), None, "causal_lm"), "batches None: expected rows, as cobasin.data.b"),
         (lambda *_: cobasin.evaluate(model(CASE), [{}], "causal_lm"), "a batch is .*; expected one of those that cob"),
         (lambda *_: cobasin.match_all(None), "models: None: expected a list of two or more"),
         (lambda *_: cobasin.match_all("model-a"), "models: 'model-a': expected a list of two or more"),
+        (lambda *_: cobasin.Recipe(), "^merge_method is missing$"),
+        (lambda *_: cobasin.Recipe(**RECIPE | {"models": 3}), "^models: 3: Input should be a valid list$"),
+        (lambda *_: cobasin.Recipe(**RECIPE | {"model": []}), "^unknown key 'model'; did you mean 'models'"),
         (lambda *_: cobasin.merge_recipe(RECIPE, models=5), "models: 5: expected names of the recipe, and the model"),
         (
             lambda a, _: cobasin.save(a, "nowhere", files=["x"]),
@@ -85,6 +95,16 @@ def sparse():
             "dtype torch.int8: expected",
         ),
         (lambda a, b: cobasin.match(a, b, "ffn").compose(5), "5: expected an Element"),
+        (
+            lambda a, b: cobasin.match(a, b, "ffn").apply(model(CASE)),
+            "^LlamaForCausalLM: an element acts on tensors by",
+        ),
+        (lambda *_: cobasin.Element.sample(None), "None: expected the form of a model, from cobasin.symmetry.form"),
+        (
+            lambda a, _: cobasin.Element.sample(form_of(Typed.of(a).spec), "3"),
+            "seed '3': expected a whole number from 0",
+        ),
+        (lambda a, _: cobasin.Element.sample(form_of(Typed.of(a).spec), 0, "fnn"), "part 'fnn' .*; did you mean 'ffn'"),
         (lambda a, b: cobasin.transport(a, a, b, element=5), "5: expected an Element"),
         (lambda a, b: cobasin.transport(a, a, b, scale="x"), "scale x: expected a finite number"),
         (lambda a, b: cobasin.verify(a, b, "x"), "tolerance x: expected a finite number"),

@@ -49,6 +49,17 @@ def whole(value: Any) -> TypeGuard[int]:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
+def whole_number(name: str, given: Any, least: int) -> int:
+    """A setting that is a whole number, as Python's: reports are written in JSON.
+
+    Raises:
+        InputError: it is none, or out of range.
+    """
+    if not whole(given) or not least <= given < 1 << 63:
+        raise InputError(f"{name} {shown(given)}: expected a whole number from {least} to 2^63 - 1")
+    return int(given)
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """The end of a message about an unknown word: what may be meant, and what there is."""
     known = sorted(known)

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from cobasin.errors import InputError, shown
+
 Progress = Callable[[str, int, int | None], None]
 """Called with what is being done, how far it is, and the end of it (None: not known)."""
+
+
+def check_progress(progress: Progress | None) -> None:
+    """Raise InputError for what cannot be called."""
+    if progress is not None and not callable(progress):
+        raise InputError(f"progress {shown(progress)}: expected a function, which is called as cobasin.progress says")
 
 
 def rounds(progress: Progress | None, doing: str = "matching") -> Callable[[int, float], None] | None:

@@ -420,6 +420,7 @@ def test_settings_are_checked():
         {"fromat": "csv"},
         {"mean": [0.5]},
         {"mean": [0.5], "std": [0.0]},
+        {"mean": [], "std": []},
         {"mean": [125, 122, 113], "std": [63, 62, 66]},
         {"mean": [0.5], "std": [64]},
         {"mean": [-0.1], "std": [0.2]},

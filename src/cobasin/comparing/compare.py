@@ -51,7 +51,7 @@ from cobasin.comparing.agreement import (
 from cobasin.finding.common_form import CommonForm
 from cobasin.matching.state import Match
 from cobasin.matching.weights import ascend
-from cobasin.progress import Progress, rounds
+from cobasin.progress import Progress, check_progress, rounds
 from cobasin.symmetry.spec import Key
 from cobasin.verification import VERIFIED_PARAMETERS, Verdict, verify
 
@@ -123,6 +123,7 @@ def compare(a: Any, b: Any, symmetry: str = "gl", progress: Progress | None = No
         InputError: as `cobasin.match`.
     """
     started = time.perf_counter()
+    check_progress(progress)
     typed = equally_tied([Typed.of(load(model)) for model in (a, b)])
     common = CommonForm(typed, symmetry, anchors=[0])
     anchor, source = common.models.states
@@ -188,7 +189,8 @@ def _same(
     if not runs:
         return True, reason, None
     verdict = verify(first.checkpoint, second.checkpoint)
-    return verdict.same is not False, f"{reason}; outputs in float64: {verdict.reason}", verdict
+    said = "their outputs cannot tell" if verdict.same is None else "outputs in float64"
+    return verdict.same is not False, f"{reason}; {said}: {verdict.reason}", verdict
 
 
 def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -92,7 +92,7 @@ class DataConfig(BaseModel):
 
     @model_validator(mode="after")
     def _normalisation(self) -> Self:
-        if (self.mean is None) != (self.std is None) or len(self.mean or ()) != len(self.std or ()):
+        if (self.mean is None) != (self.std is None) or len(self.mean or ()) != len(self.std or ()) or self.mean == ():
             raise ValueError("mean and std go together, a value a channel in both")
         if any(not 0 <= value <= 1 for value in (*(self.mean or ()), *(self.std or ()))):
             raise ValueError("mean and std are those of pixels from 0 to 1; divide those of pixels to 255 by 255")

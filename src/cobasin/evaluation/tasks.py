@@ -83,6 +83,8 @@ def evaluate(model: PreTrainedModel, batches: Iterable[Batch], task: str, metric
     check_metric(model.config, task, metric)
     if model.training:
         raise InputError("the model is in training mode, with dropout; call its eval() first")
+    if not isinstance(batches, Iterable):
+        raise InputError(f"batches {shown(batches)}: expected rows, as cobasin.data.batches makes them")
     loss, count = 0.0, 0
     predictions: list[Tensor] = []
     labels: list[Tensor] = []

@@ -6,12 +6,13 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError
 
 from cobasin.checkpoints.output import out_of
 from cobasin.checkpoints.refusals import output_errors
-from cobasin.errors import InputError, one_line
+from cobasin.errors import InputError, one_line, shown
 from cobasin.execution.outcomes import Outcome
 from cobasin.execution.parts import Part
 from cobasin.symmetry.element import Element
@@ -118,6 +119,12 @@ class Kept:
             finally:
                 new.unlink(missing_ok=True)
         return True
+
+
+def check_kept(given: Any) -> None:
+    """Raise InputError for what is given in place of one."""
+    if not isinstance(given, Kept | None):
+        raise InputError(f"keep {shown(given)}: expected a Kept, of cobasin.finding.kept")
 
 
 def _damaged(path: Path, error: Exception) -> InputError:

@@ -20,12 +20,12 @@ from cobasin.checkpoints.typed import Typed, equally_tied
 from cobasin.errors import InputError, shown
 from cobasin.execution.outcomes import Outcome
 from cobasin.finding.common_form import CommonForm
-from cobasin.finding.kept import Kept
+from cobasin.finding.kept import Kept, check_kept
 from cobasin.finding.learning import check_movable, learned
 from cobasin.finding.search import STEPS, Search
 from cobasin.matching.many import both_ways, consensus, medoid
 from cobasin.paths import expanded
-from cobasin.progress import Progress, rounds
+from cobasin.progress import Progress, check_progress, rounds
 from cobasin.symmetry.action import Values
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.state import State
@@ -166,6 +166,8 @@ def match_all(
             shall move and the reference has no scales or general maps.
     """
     started = time.perf_counter()
+    check_progress(progress)
+    check_kept(keep)
     place = None if state is None else expanded(state)
     search = Search(method, data, samples, seed, steps, loss, move, device, place, orders)
     if not isinstance(models, Iterable) or isinstance(models, str):

@@ -22,7 +22,7 @@ from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.typed import Typed
 from cobasin.data import DataSet
 from cobasin.data.tokens import tokenizer_files
-from cobasin.errors import InputError, shown, whole
+from cobasin.errors import InputError, shown, whole_number
 from cobasin.execution.jobs import CPU
 from cobasin.learning.descent import Data
 from cobasin.learning.inputs import TEXTS, Inputs
@@ -100,9 +100,7 @@ class Search:
             given = getattr(self, name)
             if given is None and name == "samples":
                 continue
-            if not whole(given) or not least <= given < 1 << 63:
-                raise InputError(f"{name} {shown(given)}: expected a whole number from {least} to 2^63 - 1")
-            object.__setattr__(self, name, int(given))  # of NumPy, say: reports are written in JSON
+            object.__setattr__(self, name, whole_number(name, given, least))
 
     def place(self) -> torch.device:
         """Where weights are matched, in float64 as well, which Apple's GPUs do not have.

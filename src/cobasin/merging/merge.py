@@ -19,7 +19,7 @@ from cobasin.checkpoints.writer import Content
 from cobasin.data.tokens import tokenizer_files
 from cobasin.errors import InputError, shown
 from cobasin.finding.beside import moved_beside
-from cobasin.finding.kept import Kept
+from cobasin.finding.kept import Kept, check_kept
 from cobasin.finding.match import Matched, match_all
 from cobasin.fusion.flow import flow_of
 from cobasin.fusion.registry import find
@@ -28,7 +28,7 @@ from cobasin.merging.fused import Fusion
 from cobasin.merging.parents import matches, prepare, repeated, unmerged
 from cobasin.merging.results import merged_state, owners, result
 from cobasin.merging.statistics import Statistics, batches_of, in_turn, statistics_of
-from cobasin.progress import Progress
+from cobasin.progress import Progress, check_progress
 from cobasin.recipe import Recipe
 from cobasin.recipe.given import of_models, shares
 from cobasin.statistics.grams import InputGram
@@ -179,6 +179,8 @@ def merge_recipe(
     Raises:
         InputError: for a recipe that cannot be read, models that do not fit it or each other, data that do not fit.
     """
+    check_progress(progress)
+    check_kept(keep)
     if isinstance(recipe, (str, Path)):
         recipe = Recipe.read(recipe)
     elif not isinstance(recipe, Recipe):

@@ -22,7 +22,8 @@ def path_report(report: dict) -> None:
         table.add_row(path["label"], *map(_number, (path["barrier"], middle["loss"], middle["metric"])))
     output.table(table)
     if plane := report["plane"]:
-        lowest = min((loss for row in plane["loss"] for loss in row if loss is not None), default=None)
+        measured = [*plane["loss"], [model["loss"] for model in plane["models"]]]  # the grid may meet no model
+        lowest = min((loss for row in measured for loss in row if loss is not None), default=None)
         output.print(f"the plane through both and {report['c']}: lowest loss {_number(lowest)}")
     for match in report["matches"]:
         output.notes(match)

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, PrivateAttr, ValidationError, model_validator
+from pydantic import Field, ModelWrapValidatorHandler, PrivateAttr, ValidationError, model_validator
 
 from cobasin.errors import InputError, explain
 from cobasin.fusion.registry import Method, find
@@ -105,9 +105,8 @@ class Recipe(Block):
         """
         try:
             recipe = cls.model_validate(content)
-        except (ValidationError, InputError) as error:
-            reason = explain(error) if isinstance(error, ValidationError) else error
-            raise InputError(f"{where}: {reason}") from None
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from None
         recipe._where = where
         return recipe
 
@@ -227,6 +226,15 @@ class Recipe(Block):
         self._check_statistics()
         self._check_after()
         return self
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _in_one_line(cls, content: Any, read: ModelWrapValidatorHandler[Recipe]) -> Recipe:
+        """However it is made, what is wrong is said as in all of the package."""
+        try:
+            return read(content)
+        except ValidationError as error:
+            raise InputError(explain(error)) from None
 
     def _body(self) -> Module:
         """The models or slices, wherever they are written."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from cobasin.errors import InputError, shown
+from cobasin.errors import InputError, nearest, shown, whole_number
 from cobasin.paths import expanded
 from cobasin.symmetry.action import Values, act, in_new_order, in_old_order
 from cobasin.symmetry.balance import GENERAL
@@ -82,11 +83,13 @@ class Element:
         Raises:
             InputError: where a tensor is missing; where the model cannot be written in the target's norms.
         """
+        how = (
+            "an element acts on tensors by their names in the spec; on a model, take cobasin.transform(element, model)"
+        )
+        if not isinstance(state, Mapping):
+            raise InputError(f"{type(state).__name__}: {how}")
         if missing := [name for name in self.spec.entries if name not in state and name not in self.spec.tied]:
-            raise InputError(
-                f"{missing[0]} is not among the tensors: an element acts on tensors by their names in the spec; on a "
-                "model, take cobasin.transform(element, model)"
-            )
+            raise InputError(f"{missing[0]} is not among the tensors: {how}")
         form, frames = self.form, frames_of(self.form, self.source) if as_source and self.source else None
         start = canonical(form, state, frames)
         gauge = gauge_of(form, state) if self.target is None else self.target
@@ -192,8 +195,17 @@ class Element:
 
     @classmethod
     def sample(cls, form: Form, seed: int = 0, part: str | None = None) -> Element:
-        """A random element of the full group (of one ``part``, if named), in the gauge of the model it meets."""
-        generator = torch.Generator().manual_seed(seed)
+        """A random element of the full group (of one ``part``, if named), in the gauge of the model it meets.
+
+        Raises:
+            InputError: for what is no form or no seed, and a part that the form does not have.
+        """
+        if not isinstance(form, Form):
+            raise InputError(f"{shown(form)}: expected the form of a model, from cobasin.symmetry.form.form_of")
+        parts = {space.part for space in form.spec.spaces.values() if space.part}
+        if part is not None and part not in parts:
+            raise InputError(f"part {shown(part)} is none of the model's{nearest(str(part), parts)}")
+        generator = torch.Generator().manual_seed(whole_number("seed", seed, 0))
         values = {}
         for key in form.spec.sites:
             space = form.spec.spaces[key[0]]
