@@ -131,7 +131,7 @@ def test_layers_that_say_less_than_others_of_their_kind():
     ("case", "method", "data", "count"),
     [
         (VIT, "activations", None, 256),
-        (VIT, "learned", None, 8192),
+        (VIT, "learned", None, 32768),
         (GPT2, "activations", None, 24),  # TEXTS, above
         (GPT2, "learned", None, 24),
         (GPT2, "activations", 300, 256),

@@ -54,7 +54,7 @@ def match(
         int | None,
         typer.Option(
             help="Inputs that are used, at most; by default 256 for activations (of texts that are made up 128), and "
-            "to learn all of --data, or 8192 that are made up (of texts 1024)."
+            "to learn all of --data, or 32768 that are made up (of texts 1024)."
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the inputs, and of what is random in learning.")] = 0,

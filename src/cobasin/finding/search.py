@@ -35,7 +35,7 @@ Move = Literal["source", "all"]
 
 STEPS = 1000
 COMPARED = 256  # inputs whose activations are compared, where no other number is asked for
-IMAGES = 8192  # to learn from, where they are made up
+IMAGES = 32_768  # to learn from, where they are made up
 WRITTEN = 1024  # texts, likewise
 
 
@@ -48,7 +48,7 @@ class Search:
         data: the inputs, as `cobasin.data.batches` takes them; made up where None. Text is read by the tokenizer of the
             first model that has one.
         samples: how many inputs; by default to compare activations 256, of texts that are made up 128; to learn from
-            all data there is, or 8,192 that are made up, of texts 1,024.
+            all data there is, or 32,768 that are made up, of texts 1,024.
         seed: of the inputs, and of what is random in learning.
         steps: of learning, at most.
         loss: what a model between the models learns: ``parents``, to answer as they do on average, which needs no
