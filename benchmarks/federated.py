@@ -40,7 +40,7 @@ CLIENTS, SKEW = 3, 0.5  # and the concentration of the Dirichlet distribution
 ALONE, ROUNDS, STEPS, RATE = 600, 4, 60, 1e-3  # steps before the first round, and in each; RATE is of the latter
 STARTS = ("one start", "starts of their own")
 LEARNED: Mapping[str, Any] = {"match": {"symmetry": "gl", "method": "learned", "steps": 500, "samples": SAMPLES}}
-HEALED: Mapping[str, Any] = {"heal": {"steps": 500}}
+HEALED: Mapping[str, Any] = {"heal": {"steps": 500, "samples": SAMPLES}}
 LARGEST, APART, POOLED = "the largest client's model", "clients alone, their mean", "all images in one place"
 # what the server's recipe says beside the average in the first round (None: it takes one model), and in the others
 WAYS: Mapping[str, tuple[Mapping[str, Any] | None, Mapping[str, Any]]] = {

@@ -43,7 +43,7 @@ def short(monkeypatch):
     """Texts that are quickly made up."""
     monkeypatch.setattr("cobasin.data.synthetic.LONGEST", 12)
     monkeypatch.setattr("cobasin.finding.search.TEXTS", 24)
-    monkeypatch.setattr("cobasin.finding.search.WRITTEN", 24)
+    monkeypatch.setattr("cobasin.learning.inputs.WRITTEN", 24)
 
 
 def unrelated(folder, case):

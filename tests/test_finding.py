@@ -44,7 +44,7 @@ def short(monkeypatch):
     monkeypatch.setattr("cobasin.matching.weights.MAX_ROUNDS", 15)
     monkeypatch.setattr("cobasin.data.synthetic.LONGEST", 12)
     monkeypatch.setattr("cobasin.finding.search.TEXTS", 24)
-    monkeypatch.setattr("cobasin.finding.search.WRITTEN", 24)
+    monkeypatch.setattr("cobasin.learning.inputs.WRITTEN", 24)
 
 
 @cache

@@ -37,7 +37,7 @@ def short(monkeypatch):
     monkeypatch.setattr("cobasin.matching.many.MAX_SWEEPS", 1)
     monkeypatch.setattr("cobasin.data.synthetic.LONGEST", 8)
     monkeypatch.setattr("cobasin.finding.search.TEXTS", 16)
-    monkeypatch.setattr("cobasin.finding.search.WRITTEN", 16)
+    monkeypatch.setattr("cobasin.learning.inputs.WRITTEN", 16)
 
 
 @cache

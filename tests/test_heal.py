@@ -150,3 +150,23 @@ def test_a_trained_pair():
     assert losses[0] > losses[1] > losses[2]
     assert found.after["inputs"]["held_out"] == 24
     assert found.notes == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "count", "repaired"),
+    [
+        ({"repair": True}, 1024, 896),  # one in eight is held out
+        ({"heal": 1}, 2048, 0),
+        ({"heal": 1, "repair": True}, 2048, 1024),
+        ({"heal": {"steps": 1, "samples": 1280}, "repair": True}, 1280, 1152),
+    ],
+)
+def test_how_many_inputs_there_are_where_nothing_is_said(monkeypatch, asked, count, repaired):
+    """A repair, which runs the models for every norm, takes fewer than are learned from."""
+    monkeypatch.setattr("cobasin.learning.inputs.IMAGES", 2048)
+    seen = []
+    monkeypatch.setattr("cobasin.merging.after.repair", lambda _, __, batches, *___: seen.extend(batches) or ["norm"])
+    ends = [load(model("vit/ViTForImageClassification", seed)) for seed in (0, 1)]
+    after = merge(ends, "linear", symmetry="none", **asked).after
+    assert after["inputs"]["count"] == count
+    assert sum(len(batch.inputs["pixel_values"]) for batch in seen) == repaired

@@ -8,7 +8,6 @@ exact.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -35,8 +34,6 @@ Move = Literal["source", "all"]
 
 STEPS = 1000
 COMPARED = 256  # inputs whose activations are compared, where no other number is asked for
-IMAGES = 32_768  # to learn from, where they are made up
-WRITTEN = 1024  # texts, likewise
 
 
 @dataclass(frozen=True)
@@ -125,8 +122,8 @@ class Search:
             raise InputError(
                 "the task heads have different labels: no common answers to learn; take method activations"
             )
-        usual = (sys.maxsize if self.data is not None else IMAGES, WRITTEN) if learns else (COMPARED, TEXTS)
-        inputs = Inputs.of(_reader(typed), self.data, self.samples, self.seed, *usual)
+        usual = None if learns else (COMPARED, TEXTS)
+        inputs = Inputs.of(_reader(typed), self.data, self.samples, self.seed, usual)
         if learns and inputs.count < 2:
             raise InputError("learning holds some inputs out: 1 is too few; give more, or take method activations")
         if self.loss == "labels" and not inputs.labelled:

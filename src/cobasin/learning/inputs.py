@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,8 +20,11 @@ from cobasin.statistics.rows import generator_of
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-SAMPLES = 1024  # rows of data, or images made up
-TEXTS = 128  # made up
+SAMPLES, TEXTS = 1024, 128  # rows of data, or images made up; texts made up
+IMAGES, WRITTEN = (
+    32_768,
+    1024,
+)  # images, and texts, made up to learn from: the answers to far fewer are learned by heart
 MOST = 1_000_000  # made up
 BATCH = {"image": 128, "causal_lm": 16, "masked_lm": 16, "seq2seq_lm": 16}  # rows; of other tasks 32
 
@@ -54,8 +58,7 @@ class Inputs:
         data: DataSet | None,
         samples: int | None,
         seed: int,
-        usual: int = SAMPLES,
-        texts: int = TEXTS,
+        usual: tuple[int, int] | None = None,
     ) -> Inputs:
         """Inputs of a model; what has to be read is read, no model is run.
 
@@ -64,8 +67,8 @@ class Inputs:
             data: as `batches` takes it; None to make inputs up.
             samples: how many, at most.
             seed: of which rows are taken, or of what is made up.
-            usual: how many where ``samples`` does not say.
-            texts: the same of texts that are made up.
+            usual: how many where ``samples`` does not say, and how many texts where these are made up. None to learn
+                from them: all data there are, or `IMAGES`, or `WRITTEN` texts.
 
         Raises:
             InputError: data that does not fit, inputs that cannot be made up.
@@ -74,11 +77,12 @@ class Inputs:
         most = BATCH.get(task, 32)
         if data is None:
             check_synthetic(checkpoint)
-            count = samples or (texts if _reads_text(checkpoint) else usual)
+            rows, texts = usual or (IMAGES, WRITTEN)
+            count = samples or (texts if _reads_text(checkpoint) else rows)
             if count > MOST:
                 raise InputError(f"samples {count}: at most {MOST:,} inputs are made up")
             return cls(checkpoint, blank_of(checkpoint), task, count, _batch_size(count, most), None, seed)
-        count = samples or usual
+        count = samples or (sys.maxsize if usual is None else usual[0])
         size = _batch_size(count, most)
         found = batches(checkpoint, data, samples=count, batch_size=size, seed=seed)
         if (fewer := _batch_size(found.rows, most)) < size:

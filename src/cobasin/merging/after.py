@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
 from cobasin.finding.match import Matched
 from cobasin.learning.descent import Data, hold_out
-from cobasin.learning.inputs import Inputs
+from cobasin.learning.inputs import SAMPLES, TEXTS, Inputs
 from cobasin.merging.fused import Fusion
 from cobasin.merging.heal import RATE, Judge, heal
 from cobasin.merging.repair import norms_of, repair
@@ -78,7 +79,8 @@ class Afterwards:
                 if len(entry.layout.shape) == 1 and name.endswith("weight") and name not in kept:  # of a norm
                     shares_of(fusion, name, len(parents))
         device = device_of(recipe.match.device)
-        inputs = Inputs.of(typed[owner].checkpoint, asked.data, asked.samples, asked.seed)
+        usual = (SAMPLES, TEXTS) if asked.heal is None else None
+        inputs = Inputs.of(typed[owner].checkpoint, asked.data, asked.samples, asked.seed, usual)
         if inputs.count < 2:
             raise InputError("repair and heal hold some inputs out: 1 is too few; give more samples")
         if asked.heal is not None and asked.heal.loss == "labels" and not inputs.labelled:
@@ -131,7 +133,10 @@ class Afterwards:
             if fusion.method.couple is not None:  # its neurons are where it has put them
                 ends = {i: _Running(fusion.typed[i], fusion.states[i], self.device) for i in self.parents}
             models = [merged, *(ends[i] for i in self.parents)]
-            report["repair"] = {"norms": self._repair(fusion, models, seen, progress)}
+            few = seen
+            if self.asked.heal is not None and self.asked.samples is None:  # every norm asks for a run on all of them
+                few = list(islice(iter(seen), -(-SAMPLES // self.inputs.size)))
+            report["repair"] = {"norms": self._repair(fusion, models, few, progress)}
             measure("repair")
         if (asked := self.asked.heal) is not None:
             rate = asked.rate or RATE
