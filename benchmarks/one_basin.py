@@ -21,6 +21,7 @@ from common.measured import Measured, Models, Row, cells, options_of
 from common.measuring import Bench
 from common.showing import Table, announce, parser
 
+FEW = "learned, few made up"
 LEARNED: dict[str, Any] = {"method": "learned", "data": True, "symmetry": "gl"}
 WAYS: Mapping[str, dict[str, Any]] = {
     "paper": {"symmetry": "paper"},
@@ -28,7 +29,7 @@ WAYS: Mapping[str, dict[str, Any]] = {
     "activations, made up": {"method": "activations"},
     "activations, training data": {"method": "activations", "data": True},
     # 1,024 images, 128 texts: soon learned
-    "learned, few made up": {"method": "learned", "symmetry": "gl", "samples": "few", "steps": 500},
+    FEW: {"method": "learned", "symmetry": "gl", "samples": "few", "steps": 500},
     "learned, made up": {"method": "learned", "symmetry": "gl"},
     "learned, training data": LEARNED,
 }
@@ -121,9 +122,9 @@ def picture(measured: Measured, models: Models, out: Path) -> None:
 
 
 def lines(measured: Measured, models: Models) -> dict[str, LossPath]:
-    """What was measured on the line between two models, of every way the first seed's."""
+    """What was measured on the line between two models, of every way but one, for want of colours, the first seed's."""
     found = {"none": measured.get(models, way="none")}
-    found |= {name: measured.matched(models, way) for name, way in WAYS.items()}
+    found |= {name: measured.matched(models, way) for name, way in WAYS.items() if name != FEW}
     paths = {}
     for name, rows in found.items():
         if rows:
