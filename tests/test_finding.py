@@ -10,7 +10,7 @@ from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.probes import probe
 from cobasin.checkpoints.running import instantiate
 from cobasin.checkpoints.typed import Typed
-from cobasin.data.synthetic import dead_leaves, synthetic_inputs, written
+from cobasin.data.synthetic import dead_leaves, written
 from cobasin.errors import InputError
 from cobasin.finding import match as api
 from cobasin.finding.applying import transform
@@ -29,6 +29,7 @@ from cobasin.symmetry.form import form_of
 from cobasin.verification import verify
 from command_line import near
 from data_sets.data_models import bert
+from made_up import synthetic_inputs
 from tiny_models import checkpoint, model, tolerance
 
 GPT2 = "gpt2-untied/GPT2LMHeadModel"

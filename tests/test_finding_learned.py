@@ -9,7 +9,6 @@ import torch
 from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.running import instantiate
 from cobasin.checkpoints.typed import Typed
-from cobasin.data.synthetic import synthetic_inputs
 from cobasin.errors import InputError
 from cobasin.finding import match as api
 from cobasin.finding.applying import transform
@@ -18,6 +17,7 @@ from cobasin.merging.merge import merge_recipe
 from cobasin.recipe import Recipe
 from cobasin.symmetry.state import Lazy
 from cobasin.verification import verify
+from made_up import synthetic_inputs
 from tiny_models import checkpoint, model, tolerance
 
 GPT2, VIT = "gpt2-untied/GPT2LMHeadModel", "vit/ViTForImageClassification"

@@ -9,7 +9,7 @@ from data_models import bert
 
 import tiny_models
 from cobasin.checkpoints.running import instantiate
-from cobasin.data.synthetic import Blank, blank_of, filled, synthetic_inputs, written
+from cobasin.data.synthetic import Blank, blank_of, filled, texts, written
 from cobasin.errors import InputError
 from cobasin.learning.descent import hold_out
 from cobasin.learning.inputs import Inputs
@@ -102,7 +102,7 @@ def test_a_model_without_numbers_writes_nothing():
     model = instantiate(bert("ForMaskedLM"), torch.float32)
     torch.nn.init.constant_(model.bert.embeddings.LayerNorm.weight, float("nan"))
     with pytest.raises(InputError, match="what it writes is not finite"):
-        synthetic_inputs([model], 2, 0, blank_of(bert("ForMaskedLM")))
+        texts([model], 2, 0, blank_of(bert("ForMaskedLM")))
 
 
 @pytest.mark.parametrize("case", [case for case in tiny_models.ONE_A_FAMILY if case.endswith("ForCausalLM")])

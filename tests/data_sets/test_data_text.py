@@ -14,7 +14,7 @@ import tiny_models
 from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.running import instantiate
 from cobasin.data import DataConfig, batches
-from cobasin.data.synthetic import synthetic_inputs
+from cobasin.data.synthetic import texts
 from cobasin.evaluation.tasks import evaluate
 from real_models import minilm
 
@@ -213,7 +213,7 @@ def test_labels_beside_given_ids_say_what_is_predicted():
 def test_fewer_texts_made_up_than_there_are_decoders(monkeypatch):
     monkeypatch.setattr("cobasin.data.synthetic.LONGEST", 12)
     models = [tiny_models.model("gpt2/GPT2LMHeadModel")] * 3
-    assert synthetic_inputs(models, 2)["input_ids"].shape == (2, 12)
+    assert texts(models, 2, 0).shape == (2, 12)
 
 
 def test_masks_are_those_of_bert_and_the_same_every_time():

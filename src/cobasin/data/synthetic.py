@@ -21,7 +21,7 @@ from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.probes import patch_noise
-from cobasin.checkpoints.running import input_sizes, part_of, positions
+from cobasin.checkpoints.running import input_sizes, model_class, part_of, positions
 from cobasin.data.tasks import task_of
 from cobasin.data.tokens import has_masks, text_length, tokenizer_of
 from cobasin.errors import InputError
@@ -93,48 +93,60 @@ def blank_of(checkpoint: Checkpoint) -> Blank | None:
     return Blank(ids, mask, tokenizer.all_special_ids) if mask in ids else None
 
 
-def synthetic_inputs(
+def reads_text(checkpoint: Checkpoint) -> bool:
+    """Whether texts are what is made up for a model; images else."""
+    return "input_ids" in input_sizes(checkpoint.config, checkpoint.architecture)
+
+
+def images(checkpoint: Checkpoint, count: int, seed: int) -> dict[str, Tensor]:
+    """``count`` images for a model that `check_synthetic` lets pass, as keyword arguments with a row an image.
+
+    Pixels ``[count, channels, height, width]`` are normalised: mean zero, deviation about one. The same seed gives the
+    same images.
+    """
+    config, architecture = checkpoint.config, checkpoint.architecture
+    pixels = input_sizes(config, architecture)["pixel_values"]
+    height, width = pixels["image_size"]
+    generator = torch.Generator().manual_seed(seed)
+    inputs = {"pixel_values": dead_leaves(count, pixels["num_channels"], height, width, generator)}
+    if "noise" in inspect.signature(model_class(architecture).forward).parameters:
+        inputs["noise"] = patch_noise(count, config, height, width, generator)
+    return inputs
+
+
+def texts(
     models: Sequence[PreTrainedModel],
     count: int,
-    seed: int = 0,
+    seed: int,
     blank: Blank | None = None,
     report: Callable[[int, int], None] | None = None,
-) -> dict[str, Tensor]:
-    """``count`` inputs for models of one architecture, as keyword arguments with a row an input.
+) -> Tensor:
+    """``count`` texts for models of one architecture, as token ids ``[count, length]``.
 
-    Pixels ``[count, channels, height, width]`` are normalised (mean zero, deviation about one); token ids
-    ``[count, length]``. The same seed gives the same inputs.
+    The same seed gives the same texts.
 
     Args:
         models: that `check_synthetic` lets pass.
         count: how many.
         seed: not negative.
         blank: of masked language models, what they fill.
-        report: called with how many texts are written, and how many will be.
+        report: called with how many are written, and how many will be.
     """
-    config = models[0].config
-    sizes = input_sizes(config, type(models[0]).__name__)
+    config = part_of(models[0].config, "text_config")
+    length = max(2, min(LONGEST, positions(config)))
     generator = torch.Generator().manual_seed(seed)
-    if pixels := sizes.get("pixel_values"):
-        height, width = pixels["image_size"]
-        inputs = {"pixel_values": dead_leaves(count, pixels["num_channels"], height, width, generator)}
-        if "noise" in inspect.signature(models[0].forward).parameters:
-            inputs["noise"] = patch_noise(count, config, height, width, generator)
-        return inputs
-    text = part_of(config, "text_config")
-    length = max(2, min(LONGEST, positions(text)))
-    if blank is not None or models[0].can_generate():
-        shares = [len(range(i, count, len(models))) for i in range(len(models))]
-        rows: list[Tensor] = []
-        for model, share in zip(models, shares, strict=True):
-            for start in range(0, share, _AT_ONCE):
-                n = min(_AT_ONCE, share - start)
-                rows += written(model, n, length, generator) if blank is None else filled(model, n, blank, generator)
-                if report:
-                    report(len(rows), count)
-        return {"input_ids": torch.stack(rows)[torch.randperm(count, generator=generator)]}
-    length -= min(length - 2, 4)  # RoBERTa's position table has rows that are no positions
-    return {"input_ids": _tokens(text, (count, length), generator)}
+    if blank is None and not models[0].can_generate():
+        length -= min(length - 2, 4)  # RoBERTa's position table has rows that are no positions
+        return _tokens(config, (count, length), generator)
+    shares = [len(range(i, count, len(models))) for i in range(len(models))]
+    rows: list[Tensor] = []
+    for model, share in zip(models, shares, strict=True):
+        for start in range(0, share, _AT_ONCE):
+            n = min(_AT_ONCE, share - start)
+            rows += written(model, n, length, generator) if blank is None else filled(model, n, blank, generator)
+            if report:
+                report(len(rows), count)
+    return torch.stack(rows)[torch.randperm(count, generator=generator)]
 
 
 def dead_leaves(count: int, channels: int, height: int, width: int, generator: torch.Generator) -> Tensor:

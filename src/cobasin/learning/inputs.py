@@ -9,9 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
 from cobasin.checkpoints.checkpoint import Checkpoint
-from cobasin.checkpoints.running import input_sizes
 from cobasin.data import Batch, Batches, DataSet, batches, task_of
-from cobasin.data.synthetic import Blank, blank_of, check_synthetic, synthetic_inputs
+from cobasin.data.synthetic import Blank, blank_of, check_synthetic, images, reads_text, texts
 from cobasin.errors import InputError
 from cobasin.learning.descent import HELD_OUT, Data
 from cobasin.progress import Progress
@@ -21,10 +20,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 SAMPLES, TEXTS = 1024, 128  # rows of data, or images made up; texts made up
-IMAGES, WRITTEN = (
-    32_768,
-    1024,
-)  # images, and texts, made up to learn from: the answers to far fewer are learned by heart
+# images, and texts, made up to learn from: the answers to far fewer are learned by heart
+IMAGES, WRITTEN = 32_768, 1024
 MOST = 1_000_000  # made up
 BATCH = {"image": 128, "causal_lm": 16, "masked_lm": 16, "seq2seq_lm": 16}  # rows; of other tasks 32
 
@@ -77,8 +74,8 @@ class Inputs:
         most = BATCH.get(task, 32)
         if data is None:
             check_synthetic(checkpoint)
-            rows, texts = usual or (IMAGES, WRITTEN)
-            count = samples or (texts if _reads_text(checkpoint) else rows)
+            pictures, written = usual or (IMAGES, WRITTEN)
+            count = samples or (written if reads_text(checkpoint) else pictures)
             if count > MOST:
                 raise InputError(f"samples {count}: at most {MOST:,} inputs are made up")
             return cls(checkpoint, blank_of(checkpoint), task, count, _batch_size(count, most), None, seed)
@@ -122,11 +119,12 @@ class Inputs:
         """They themselves; texts that are made up are written by these models, in their order."""
         if self.data is not None:
             return self.data
-        if not _reads_text(self.checkpoint):
+        if not reads_text(self.checkpoint):
             sizes = [min(self.size, self.count - start) for start in range(0, self.count, self.size)]
-            return _Images(models, sizes, [generator_of(self.seed, i).initial_seed() for i in range(len(sizes))])
+            seeds = [generator_of(self.seed, number).initial_seed() for number, _ in enumerate(sizes)]
+            return _Images(self.checkpoint, sizes, seeds)
         report = None if progress is None else partial(progress, "writing texts")
-        ids = synthetic_inputs(models, self.count, self.seed, self.blank, report)["input_ids"]
+        ids = texts(models, self.count, self.seed, self.blank, report)
         if self.blank is not None:  # masked as data are
             rows = [{"input_ids": row} for row in ids.tolist()]
             return batches(self.checkpoint, rows, samples=None, batch_size=self.size, seed=self.seed)
@@ -138,12 +136,12 @@ class _Images(Sequence[Batch]):
     """Batches of images that are made up whenever they are asked for, every time the same: thousands take gigabytes.
 
     Attributes:
-        models: that read them.
+        checkpoint: a model that reads them.
         sizes: images of every batch.
         seeds: of every batch.
     """
 
-    models: Sequence[PreTrainedModel]
+    checkpoint: Checkpoint
     sizes: Sequence[int]
     seeds: Sequence[int]
 
@@ -158,12 +156,8 @@ class _Images(Sequence[Batch]):
 
     def __getitem__(self, at: int | slice) -> Batch | _Images:
         if isinstance(at, slice):
-            return _Images(self.models, self.sizes[at], self.seeds[at])
-        return Batch(synthetic_inputs(self.models, self.sizes[at], self.seeds[at]), None)
-
-
-def _reads_text(checkpoint: Checkpoint) -> bool:
-    return "input_ids" in input_sizes(checkpoint.config, checkpoint.architecture)
+            return _Images(self.checkpoint, self.sizes[at], self.seeds[at])
+        return Batch(images(self.checkpoint, self.sizes[at], self.seeds[at]), None)
 
 
 def _batch_size(count: int, most: int) -> int:
