@@ -134,8 +134,8 @@ class Afterwards:
                 ends = {i: _Running(fusion.typed[i], fusion.states[i], self.device) for i in self.parents}
             models = [merged, *(ends[i] for i in self.parents)]
             few = seen
-            if self.asked.heal is not None and self.asked.samples is None:  # every norm asks for a run on all of them
-                few = list(islice(iter(seen), -(-SAMPLES // self.inputs.size)))
+            if self.asked.samples is None or self.inputs.data is None:  # every norm asks for a run on all of them
+                few = list(islice(iter(seen), -(-(self.asked.samples or SAMPLES) // self.inputs.size)))
             report["repair"] = {"norms": self._repair(fusion, models, few, progress)}
             measure("repair")
         if (asked := self.asked.heal) is not None:
