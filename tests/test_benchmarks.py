@@ -111,7 +111,7 @@ def small(monkeypatch):
     monkeypatch.setattr("cobasin.matching.weights.run_jobs", lambda jobs, **_: [job() for job in jobs])
     monkeypatch.setattr("cobasin.matching.many.MAX_SWEEPS", 1)
     monkeypatch.setattr(measuring, "loss_path", partial(measuring.loss_path, points=5))
-    monkeypatch.setattr("cobasin.data.synthetic.LONGEST", 12)
+    monkeypatch.setattr("cobasin.data.writing.LONGEST", 12)
     monkeypatch.setattr("rich.console.Console.width", 400)
 
 

@@ -41,7 +41,7 @@ main()
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
     """Texts that are quickly made up."""
-    monkeypatch.setattr("cobasin.data.synthetic.LONGEST", 12)
+    monkeypatch.setattr("cobasin.data.writing.LONGEST", 12)
     monkeypatch.setattr("cobasin.finding.search.TEXTS", 24)
     monkeypatch.setattr("cobasin.learning.inputs.WRITTEN", 24)
 

@@ -10,7 +10,8 @@ from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.probes import probe
 from cobasin.checkpoints.running import instantiate
 from cobasin.checkpoints.typed import Typed
-from cobasin.data.synthetic import dead_leaves, written
+from cobasin.data.synthetic import dead_leaves
+from cobasin.data.writing import written
 from cobasin.errors import InputError
 from cobasin.finding import match as api
 from cobasin.finding.applying import transform
@@ -43,7 +44,7 @@ FEW = {"activations": {"samples": 16}, "learned": {"samples": 16, "steps": 3}}
 def short(monkeypatch):
     """Texts that are quickly made up, and matches of unrelated models that end before they have settled."""
     monkeypatch.setattr("cobasin.matching.weights.MAX_ROUNDS", 15)
-    monkeypatch.setattr("cobasin.data.synthetic.LONGEST", 12)
+    monkeypatch.setattr("cobasin.data.writing.LONGEST", 12)
     monkeypatch.setattr("cobasin.finding.search.TEXTS", 24)
     monkeypatch.setattr("cobasin.learning.inputs.WRITTEN", 24)
 
@@ -297,7 +298,7 @@ def test_many_models():
         (GPT2, {"method": "learned", "data": rows(1)}, "1 is too few"),
         (VIT, {"method": "learned", "samples": 1}, "1 is too few"),
         (GPT2, {"method": "learned", "data": rows(text=True)}, "tokenizer"),
-        ("t5/T5ForConditionalGeneration", {"method": "activations"}, "no inputs can be made up for T5"),
+        ("t5/T5Model", {"method": "activations"}, "no inputs can be made up for T5Model; give it data"),
         ("wav2vec2/Wav2Vec2ForCTC", {"method": "activations"}, "for Wav2Vec2ForCTC, nor read; match by weights"),
         (GPT2, {"method": "activations", "device": "cuda:99"}, "device 'cuda:99' cannot be used here"),
     ],

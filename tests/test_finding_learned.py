@@ -35,7 +35,7 @@ def short(monkeypatch):
     """Texts that are quickly made up, and matches of unrelated models that end before they have settled."""
     monkeypatch.setattr("cobasin.matching.weights.MAX_ROUNDS", 4)
     monkeypatch.setattr("cobasin.matching.many.MAX_SWEEPS", 1)
-    monkeypatch.setattr("cobasin.data.synthetic.LONGEST", 8)
+    monkeypatch.setattr("cobasin.data.writing.LONGEST", 8)
     monkeypatch.setattr("cobasin.finding.search.TEXTS", 16)
     monkeypatch.setattr("cobasin.learning.inputs.WRITTEN", 16)
 
@@ -87,7 +87,7 @@ def test_an_overflow_is_told(monkeypatch):
     assert report["learning"]["taken"] == 1
 
 
-@pytest.mark.parametrize("case", [GPT2, LLAMA, GEMMA, MIXTRAL, BASE])
+@pytest.mark.parametrize("case", [GPT2, LLAMA, GEMMA, MIXTRAL, BASE, "t5/T5ForConditionalGeneration"])
 def test_any_model_keeps_its_function(case):
     source, anchor = models(case)
     element = api.match(source, anchor, **LEARN)

@@ -14,7 +14,7 @@ import tiny_models
 from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.running import instantiate
 from cobasin.data import DataConfig, batches
-from cobasin.data.synthetic import texts
+from cobasin.data.writing import texts
 from cobasin.evaluation.tasks import evaluate
 from real_models import minilm
 
@@ -211,9 +211,9 @@ def test_labels_beside_given_ids_say_what_is_predicted():
 
 
 def test_fewer_texts_made_up_than_there_are_decoders(monkeypatch):
-    monkeypatch.setattr("cobasin.data.synthetic.LONGEST", 12)
+    monkeypatch.setattr("cobasin.data.writing.LONGEST", 12)
     models = [tiny_models.model("gpt2/GPT2LMHeadModel")] * 3
-    assert texts(models, 2, 0).shape == (2, 12)
+    assert [len(row["input_ids"]) for row in texts(models, 2, 0)] == [12, 12]
 
 
 def test_masks_are_those_of_bert_and_the_same_every_time():
@@ -239,7 +239,9 @@ def test_masks_are_those_of_bert_and_the_same_every_time():
 SEQ2SEQ = [{"input_ids": [5, 6, 7, 1], "label": [8, 9, 10, 1]}, {"input_ids": [5, 1], "label": [8, 1]}]
 
 
-@pytest.mark.parametrize("case", ["t5/T5ForConditionalGeneration", "bart/BartForConditionalGeneration"])
+@pytest.mark.parametrize(
+    "case", ["t5/T5ForConditionalGeneration", "bart/BartForConditionalGeneration", "marian/MarianMTModel"]
+)
 def test_a_decoder_reads_the_target_moved_by_one(case):
     model = tiny_models.checkpoint(case)
     pad, start = model.config.pad_token_id, model.config.decoder_start_token_id
@@ -266,6 +268,16 @@ def test_target_ids_that_are_padded_for_the_loss():
     for label in ([-100, -100], [8, -100, 1]):
         message = refusal(first, model, [{"input_ids": [5], "label": label}])
         assert message.startswith("rows[0]: token id -100 is outside the vocabulary of ")
+
+
+def test_a_target_has_the_vocabulary_that_the_model_writes():
+    model = tiny_models.checkpoint("marian-two-vocabularies/MarianMTModel")
+    assert (model.config.vocab_size, model.config.decoder_vocab_size) == (40, 30)
+    assert first(model, [{"input_ids": [35], "label": [29]}]).labels.tolist() == [[29, -100]]
+    message = refusal(first, model, [{"input_ids": [35], "label": [30]}])
+    assert message == "rows[0]: token id 30 is outside the vocabulary of 30"
+    model.config.decoder_vocab_size = 50
+    assert first(model, [{"input_ids": [35], "label": [49]}]).labels.tolist() == [[49, -100]]
 
 
 def test_bare_encoder_decoders_and_the_language_in_front():

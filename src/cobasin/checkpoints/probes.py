@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from cobasin.architectures.parts import sides
-from cobasin.checkpoints.running import input_sizes, model_class, part_of, positions
+from cobasin.checkpoints.running import input_sizes, model_class, part_of, positions, written_vocabulary
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -74,7 +74,7 @@ def _tokens(config: PreTrainedConfig, architecture: str, generator: torch.Genera
     length = max(2, min(32, positions(config) - 4))
     named = {kind: getattr(config, f"{kind}_token_id", None) for kind in PLACED + IN_TEXTS}
     specials = {i for value in named.values() for i in (value if isinstance(value, list) else [value])}
-    written = getattr(config, "decoder_vocab_size", None) or config.vocab_size  # Marian may have two vocabularies
+    written = written_vocabulary(config)
 
     def drawn(count: int) -> Tensor:
         ids = torch.tensor([i for i in range(count) if i not in specials] or range(count))

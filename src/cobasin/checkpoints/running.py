@@ -200,6 +200,11 @@ def positions(config: PreTrainedConfig) -> int:
     return next(filter(None, limits), 512)
 
 
+def written_vocabulary(config: PreTrainedConfig) -> int:
+    """How many tokens a model writes, or compares its answers with: Marian may read others than it writes."""
+    return getattr(config, "decoder_vocab_size", None) or config.vocab_size
+
+
 def model_class(architecture: str) -> Any:
     """The class of that name in transformers.
 

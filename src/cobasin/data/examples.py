@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from cobasin.checkpoints.checkpoint import Checkpoint
+from cobasin.checkpoints.running import written_vocabulary
 from cobasin.data.config import DataConfig, Role
 from cobasin.data.pictures import IMAGE_MODES, pixels_of
 from cobasin.data.rows import Rows, check_text
@@ -55,6 +56,7 @@ class Examples:
         self.vocabulary = reads.get("input_ids", {}).get("vocab_size", 0)
         self.channels = reads.get("pixel_values", {}).get("num_channels")
         self.decodes = "decoder_input_ids" in reads
+        self.written = written_vocabulary(checkpoint.config) if self.decodes else 0
         self.labels = Labels.of(checkpoint, data.labels, data.threshold, TARGETS.get(task, "label"))
         self.annotated = None
         if data.annotated is not None:
@@ -139,7 +141,7 @@ class Examples:
         if self.decodes:
             if self.target_is_text:
                 return _text(value, where, "label")
-            return token_ids(value, None, where, self.vocabulary, self.length - 1, "label")
+            return token_ids(value, None, where, self.written, self.length - 1, "label")
         if self.task == "causal_lm":  # of a block
             return value
         if self.task == "regression":

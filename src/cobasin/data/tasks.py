@@ -35,6 +35,7 @@ _ENDINGS: dict[str, Task] = {
     "LMHeadModel": "causal_lm",
     "ForMaskedLM": "masked_lm",
     "ForConditionalGeneration": "seq2seq_lm",
+    "MarianMTModel": "seq2seq_lm",
 }
 IGNORED = -100  # what the losses of transformers leave out
 LABELS_LISTED = 30

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint
-from cobasin.checkpoints.running import part_of
+from cobasin.checkpoints.running import part_of, written_vocabulary
 from cobasin.data.examples import Example
 from cobasin.errors import InputError, one_line
 
@@ -127,7 +127,8 @@ class TextInputs:
         self.tokenizer, self.taken, self.most = tokenizer, taken, length
         self.length = next((one for one in range(length, 0, -1) if one not in taken), length)
         self.padding = padding_id(checkpoint, tokenizer)
-        self.vocabulary = part_of(checkpoint.config, "text_config").vocab_size
+        text = part_of(checkpoint.config, "text_config")
+        self.vocabulary, self.written = text.vocab_size, written_vocabulary(text)
 
     def __call__(self, examples: Sequence[Example]) -> tuple[dict[str, Tensor], list[list[int | None]]]:
         """The inputs, and of every token the word that it begins: its place, None for all other tokens."""
@@ -141,7 +142,7 @@ class TextInputs:
         encoded = self.tokenizer(
             texts, pairs, is_split_into_words=words, truncation=True, max_length=self.length, padding=False
         )
-        ids = self._checked(encoded["input_ids"], places)
+        ids = self._checked(encoded["input_ids"], places, self.vocabulary)
         starts = [_starts(encoded.word_ids(row)) for row in range(len(ids))] if words else []
         return self._inputs(ids, encoded.get("token_type_ids")), starts
 
@@ -151,9 +152,9 @@ class TextInputs:
         if not isinstance(targets[0], str):
             return targets
         encoded = self.tokenizer(text_target=targets, truncation=True, max_length=self.length - 1, padding=False)
-        return self._checked(encoded["input_ids"], [example["where"] for example in examples])
+        return self._checked(encoded["input_ids"], [example["where"] for example in examples], self.written)
 
-    def _checked(self, ids: list[list[int]], places: Sequence[str]) -> list[list[int]]:
+    def _checked(self, ids: list[list[int]], places: Sequence[str], vocabulary: int) -> list[list[int]]:
         """Token ids that the model has.
 
         Raises:
@@ -162,11 +163,11 @@ class TextInputs:
         for row, where in zip(ids, places, strict=True):
             if not row:
                 raise InputError(f"{where}: a text without tokens; leave it out")
-            if max(row) >= self.vocabulary:
+            if max(row) >= vocabulary:
                 token = self.tokenizer.convert_ids_to_tokens(max(row))
                 raise InputError(
                     f"{where}: the tokenizer gives {token!r} the id {max(row)}, outside the model's vocabulary of "
-                    f"{self.vocabulary}: they do not belong together"
+                    f"{vocabulary}: they do not belong together"
                 )
         return ids
 

@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
+import torch
+
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.data import Batch, Batches, DataSet, batches, task_of
-from cobasin.data.synthetic import Blank, blank_of, check_synthetic, images, reads_text, texts
+from cobasin.data.synthetic import check_synthetic, images, reads_text
+from cobasin.data.writing import Blank, blank_of, texts
 from cobasin.errors import InputError
 from cobasin.learning.descent import HELD_OUT, Data
 from cobasin.progress import Progress
@@ -124,10 +127,10 @@ class Inputs:
             seeds = [generator_of(self.seed, number).initial_seed() for number, _ in enumerate(sizes)]
             return _Images(self.checkpoint, sizes, seeds)
         report = None if progress is None else partial(progress, "writing texts")
-        ids = texts(models, self.count, self.seed, self.blank, report)
-        if self.blank is not None:  # masked as data are
-            rows = [{"input_ids": row} for row in ids.tolist()]
+        rows = texts(models, self.count, self.seed, self.blank, report)
+        if self.blank is not None or self.task == "seq2seq_lm":  # masked, or moved by one, as data are
             return batches(self.checkpoint, rows, samples=None, batch_size=self.size, seed=self.seed)
+        ids = torch.tensor([row["input_ids"] for row in rows])
         return [Batch({"input_ids": some}, None) for some in ids.split(self.size)]
 
 

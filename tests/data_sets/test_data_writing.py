@@ -1,4 +1,4 @@
-"""Texts that masked language models write themselves."""
+"""Inputs that are made up: texts that models write themselves, and images."""
 
 from types import SimpleNamespace
 
@@ -9,7 +9,7 @@ from data_models import bert
 
 import tiny_models
 from cobasin.checkpoints.running import instantiate
-from cobasin.data.synthetic import Blank, blank_of, filled, texts, written
+from cobasin.data.writing import Blank, blank_of, exchanged, filled, texts, written
 from cobasin.errors import InputError
 from cobasin.learning.descent import hold_out
 from cobasin.learning.inputs import Inputs
@@ -37,7 +37,7 @@ class Follows:
 
 
 def test_every_place_of_a_blank_is_drawn_from_what_the_model_says_there(monkeypatch):
-    monkeypatch.setattr("cobasin.data.synthetic.DRAWN", 2)
+    monkeypatch.setattr("cobasin.data.writing.DRAWN", 2)
     model = Follows()
     ids = filled(model, 40, BLANK, torch.Generator().manual_seed(0))
     # at its first place it would have a special token
@@ -117,6 +117,43 @@ def test_every_token_is_drawn_from_what_the_model_says_of_all_before_it(case):
             chances = model(input_ids=text).logits[:, -1].double().softmax(-1)
             text = torch.cat([text, torch.multinomial(chances, 1, generator=generator)], 1)
     assert ids.equal(text)
+
+
+ANSWERING = [
+    case
+    for case in tiny_models.ONE_A_FAMILY
+    if case.endswith(("ForConditionalGeneration", "MTModel")) and not case.startswith(("mbart", "whisper"))
+]
+
+
+def taken(logits, model):
+    """Any token of a vocabulary but the padding, always the same for the same logits."""
+    waves = (50 * logits).sin()
+    waves[..., model.config.pad_token_id] = -2  # M2M-100 counts positions without it, where it reads all at once
+    return waves.argmax(-1)
+
+
+def own_answer(model, source, longest):
+    """What a model answers to one text, reading all anew for every token, to its end."""
+    ids = [model.config.decoder_start_token_id]
+    while len(ids) <= longest and model.config.eos_token_id not in ids[1:]:
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([ids])).logits
+        ids.append(int(taken(logits[0, -1], model)))
+    return ids[1:]
+
+
+@pytest.mark.parametrize("case", ANSWERING)
+def test_an_encoder_decoder_answers_to_random_tokens_and_to_its_answers(case, monkeypatch):
+    monkeypatch.setattr("cobasin.data.writing._drawn", lambda model, logits, generator: taken(logits, model))
+    model = tiny_models.model(case)
+    rows = exchanged(model, 24, 12, torch.Generator().manual_seed(0))
+    first, second = rows[:12], rows[12:]
+    assert {len(row["input_ids"]) for row in first} == {12}
+    one_vocabulary = getattr(model.config, "decoder_vocab_size", model.config.vocab_size) == model.config.vocab_size
+    assert ([row["input_ids"] for row in second] == [row["label"] for row in first]) == one_vocabulary
+    assert min(len(row["label"]) for row in rows) < 11
+    assert [row["label"] for row in rows] == [own_answer(model, row["input_ids"], 11) for row in rows]
 
 
 def test_images_are_made_up_when_they_are_asked_for():

@@ -1,0 +1,192 @@
+"""Texts that models write themselves, which they can be compared on and learn from where there are no data.
+
+* Of a decoder: from a random first token on.
+* Of an encoder-decoder: what it writes to random tokens, and what it writes to that.
+* Of a masked language model with a tokenizer: what it puts in place of masks, each token drawn anew given the others
+  (Wang and Cho, *BERT has a Mouth, and It Must Speak*, 2019).
+* Others write nothing, and read random tokens.
+
+Of several models each writes as much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from cobasin.checkpoints.checkpoint import Checkpoint
+from cobasin.checkpoints.running import part_of, positions, written_vocabulary
+from cobasin.data.tasks import task_of
+from cobasin.data.tokens import has_masks, padded, text_length, tokenizer_of
+from cobasin.errors import InputError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
+
+LONGEST = 128  # tokens
+DRAWN = 4  # times that a masked language model draws every token
+_PARTS = 7  # of a text, of which one is masked at a time: about the 0.15 that such models are trained on
+_ROWS = 16  # of a masked language model that runs at once
+_AT_ONCE = 64  # texts that a model writes: what a decoder keeps of them in memory grows with their number
+
+Row = dict[str, list[int]]
+
+
+@dataclass(frozen=True)
+class Blank:
+    """A text of nothing but masks.
+
+    Attributes:
+        ids: of its tokens: masks, and what the tokenizer puts at the ends of a text.
+        mask: the id of a mask.
+        special: the ids that are at no other place.
+    """
+
+    ids: list[int]
+    mask: int
+    special: list[int]
+
+
+def blank_of(checkpoint: Checkpoint) -> Blank | None:
+    """What a masked language model is to fill; None of other models, and where no tokenizer fits it."""
+    if task_of(checkpoint) != "masked_lm":
+        return None
+    try:
+        tokenizer = tokenizer_of(checkpoint, blocks=True)
+    except InputError:
+        return None
+    if not has_masks(checkpoint, tokenizer):
+        return None
+    mask, length = tokenizer.mask_token_id, text_length(checkpoint, tokenizer, None, LONGEST)
+    ids = tokenizer(tokenizer.mask_token * length, truncation=True, max_length=length)["input_ids"]
+    return Blank(ids, mask, tokenizer.all_special_ids) if mask in ids else None
+
+
+def texts(
+    models: Sequence[PreTrainedModel],
+    count: int,
+    seed: int,
+    blank: Blank | None = None,
+    report: Callable[[int, int], None] | None = None,
+) -> list[Row]:
+    """``count`` texts for models of one architecture, as rows of data; the same seed gives the same.
+
+    Args:
+        models: that `check_synthetic` lets pass.
+        count: how many.
+        seed: not negative.
+        blank: of masked language models, what they fill.
+        report: called with how many are written, and how many will be.
+    """
+    config = part_of(models[0].config, "text_config")
+    length = max(2, min(LONGEST, positions(config)))
+    generator = torch.Generator().manual_seed(seed)
+    if blank is None and not models[0].can_generate():
+        length -= min(length - 2, 4)  # RoBERTa's position table has rows that are no positions
+        return _rows(_tokens(config, (count, length), generator))
+    shares = [len(range(i, count, len(models))) for i in range(len(models))]
+    rows: list[Row] = []
+    for model, share in zip(models, shares, strict=True):
+        for start in range(0, share, _AT_ONCE):
+            n = min(_AT_ONCE, share - start)
+            if blank is not None:
+                rows += _rows(filled(model, n, blank, generator))
+            elif config.is_encoder_decoder:
+                rows += exchanged(model, n, length, generator)
+            else:
+                rows += _rows(written(model, n, length, generator))
+            if report:
+                report(len(rows), count)
+    return [rows[i] for i in torch.randperm(count, generator=generator).tolist()]
+
+
+@torch.no_grad()
+def written(model: PreTrainedModel, count: int, length: int, generator: torch.Generator) -> Tensor:
+    """Token ids ``[count, length]`` that a model writes from a random first token on, at temperature one."""
+    first = _tokens(part_of(model.config, "text_config"), (count, 1), generator)
+    return _continued(model, "input_ids", first, length, generator)
+
+
+@torch.no_grad()
+def exchanged(model: PreTrainedModel, count: int, length: int, generator: torch.Generator) -> list[Row]:
+    """Rows of what an encoder-decoder reads and what it writes to that, at temperature one, each to its end.
+
+    Half of what it reads are ``length`` random tokens, the rest is what it wrote to these. A model that reads one
+    vocabulary and writes another has random tokens only.
+    """
+    config = model.config
+    again = count // 2 if written_vocabulary(config) == config.vocab_size else 0
+    sources = _tokens(config, (count - again, length), generator).tolist()
+    targets = _answers(model, sources, length - 1, generator)
+    if again:
+        sources += targets[:again]
+        targets += _answers(model, targets[:again], length - 1, generator)
+    return [{"input_ids": source, "label": target} for source, target in zip(sources, targets, strict=True)]
+
+
+def _answers(
+    model: PreTrainedModel, sources: list[list[int]], longest: int, generator: torch.Generator
+) -> list[list[int]]:
+    read = {"input_ids": padded(sources, 0), "attention_mask": padded([[1] * len(row) for row in sources], 0)}
+    read = {name: x.to(model.device) for name, x in read.items()}
+    encoded = model.get_encoder()(**read)
+    first = torch.full((len(sources), 1), model.config.decoder_start_token_id)
+    more = {"encoder_outputs": encoded, "attention_mask": read["attention_mask"]}
+    ids = _continued(model, "decoder_input_ids", first, longest + 1, generator, **more)[:, 1:]
+    end = model.config.eos_token_id
+    ends = torch.isin(ids, torch.tensor([] if end is None else end))
+    lengths = (ends.cumsum(1) - ends.int() == 0).sum(1)  # the end is a part of the text
+    return [row[:length] for row, length in zip(ids.tolist(), lengths.tolist(), strict=True)]
+
+
+def _continued(
+    model: PreTrainedModel, name: str, ids: Tensor, length: int, generator: torch.Generator, **more: Any
+) -> Tensor:
+    """Token ids ``[count, length]`` that a model continues ``ids`` by, which it takes under this name."""
+    ids, cache = ids.to(model.device), None
+    while ids.shape[1] < length:
+        found = model(**{name: ids[:, -1:]}, **more, past_key_values=cache, use_cache=True)
+        cache = found.past_key_values
+        ids = torch.cat([ids, _drawn(model, found.logits[:, -1], generator)[:, None].to(ids)], 1)
+    return ids.cpu()
+
+
+@torch.no_grad()
+def filled(model: PreTrainedModel, count: int, blank: Blank, generator: torch.Generator) -> Tensor:
+    """Token ids ``[count, length]`` that a masked language model puts into a blank, at temperature one."""
+    ids = torch.tensor(blank.ids).repeat(count, 1)
+    free = (ids[0] == blank.mask).nonzero()[:, 0]
+    special = torch.tensor(blank.special, device=model.device)
+    for _ in range(DRAWN):
+        order = free[torch.rand(count, len(free), generator=generator).argsort(1)]
+        for places in order.split(-(-len(free) // _PARTS), 1):
+            masked = ids.scatter(1, places, blank.mask)
+            for some, at in zip(range(0, count, _ROWS), places.split(_ROWS), strict=True):
+                logits = model(input_ids=masked[some : some + _ROWS].to(model.device)).logits
+                logits = logits.take_along_dim(at[..., None].to(model.device), 1).index_fill(2, special, -torch.inf)
+                ids[some : some + _ROWS].scatter_(1, at, _drawn(model, logits.flatten(0, 1), generator).view_as(at))
+    return ids
+
+
+def _drawn(model: PreTrainedModel, logits: Tensor, generator: torch.Generator) -> Tensor:
+    """A token for every row of logits ``[rows, vocabulary]``.
+
+    Raises:
+        InputError: they are no numbers.
+    """
+    chances = logits.cpu().double().softmax(-1)
+    if not chances.isfinite().all():
+        raise InputError(f"{type(model).__name__}: what it writes is not finite: it overflows float32")
+    return torch.multinomial(chances, 1, generator=generator)[:, 0]
+
+
+def _tokens(config: PreTrainedConfig, shape: tuple[int, int], generator: torch.Generator) -> Tensor:
+    return torch.randint(config.vocab_size, shape, generator=generator)
+
+
+def _rows(ids: Tensor) -> list[Row]:
+    return [{"input_ids": row} for row in ids.tolist()]
