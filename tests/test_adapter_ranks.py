@@ -77,6 +77,22 @@ def test_matching_two_adapters_keeps_their_products(tmp_path):
     assert max(float((moved[name] - a[name]).abs().max()) for name in a) > 0.05
 
 
+def test_factors_that_their_dtype_does_not_hold_are_refused(tmp_path):
+    """In the anchor's basis A is a million times as large, which is beyond float16."""
+    source = base(tmp_path, GPT2)
+    short = lora(source, "short", 0, target_modules=["c_attn"])
+    other = lora(source, "other", 1, target_modules=["c_attn"])
+    edit = {"lora_A": 1e6, "lora_B": 1e-6}
+    for folder, change_of in (
+        (short, lambda name, x: x.half()),
+        (other, lambda name, x: x * edit[name.split(".")[-2]]),
+    ):
+        tensors = load_file(folder / WEIGHTS_FILE)
+        save_file({name: change_of(name, tensor) for name, tensor in tensors.items()}, folder / WEIGHTS_FILE)
+    line = refused(tmp_path, "match", short, other, "--out", tmp_path / "out", unread=False)
+    assert "lora_A.weight, moved, does not fit torch.float16: its largest values become infinite" in line
+
+
 def test_different_scalings_are_noted(tmp_path):
     source = base(tmp_path, BERT)
     a = lora(source, "lora-1", 1, **ALL)

@@ -176,6 +176,23 @@ def test_a_matched_model_that_its_dtype_does_not_hold_is_told_or_refused(tmp_pat
     assert "moved and rounded to the dtypes of its file, computes another function" in line
 
 
+def test_a_model_that_float64_does_not_hold_beside_its_anchor_is_refused(tmp_path):
+    """No defect: gains a million times as large move offsets that no number has the digits for."""
+    source, anchor = pair(tmp_path, "gpt2/GPT2LMHeadModel", torch.float64)
+
+    def outgrown(tensors):
+        for name, tensor in tensors.items():
+            if "ln_" in name and name.endswith("weight"):
+                tensor *= 1e6
+
+    edit_tensors(anchor, outgrown)
+    line = refused(tmp_path, "match", source, anchor, "--out", tmp_path / "out", unread=False)
+    assert "moved to an anchor whose tensors are larger by far, its function is lost to rounding in float64" in line
+    fewer = "--symmetry", "ffn,heads,residual-order"
+    report = run("match", source, anchor, *fewer, "--out", tmp_path / "out", "--json").json
+    assert report["verification"]["relative_float64"] < 1e-9
+
+
 def test_outputs_that_say_nothing_are_told_once(tmp_path):
     source, anchor = pair(tmp_path, "bert/BertForSequenceClassification")
     edit_tensors(source, lambda tensors: [tensors[f"classifier.{name}"].zero_() for name in ("weight", "bias")])

@@ -232,7 +232,9 @@ def test_nothing_is_unpickled(tmp_path):
             return (sys.exit, ("unpickled",))
 
     np.savez(tmp_path / "a.npz", label=np.array([Trap()], dtype=object))
-    assert "cannot be read as npz" in refusal(rows, tmp_path / "a.npz")
+    message = refusal(rows, tmp_path / "a.npz")
+    assert "cannot be read as npz" in message
+    assert message.endswith("; save texts as an array of dtype str")
     (tmp_path / "b.npz").write_bytes(pickle.dumps(Trap()))
     assert "cannot be read as npz" in refusal(rows, tmp_path / "b.npz")
 
@@ -380,7 +382,7 @@ def test_without_datasets_or_network(monkeypatch):
         ("a.json", '{"text": "x"}\n{"text": "y"}', {}, "say 'format: jsonl'"),
         ("a.json", "[1]", {}, "a.json[0]: is 1; expected a mapping"),
         ("a.conll", "a O\nb\n", {}, "line 2 has 1 columns, expected 2"),
-        ("a.npz", "no zip", {}, "cannot be read as npz"),
+        ("a.npz", "no zip", {}, "a.npz: cannot be read as npz: is none of those that numpy.savez writes"),
         ("a.data", "x", {}, "say the 'format'"),
         ("a.txt", "x", {"split": "train"}, "is one file, without a split"),
         ("a.txt", "x", {"split": "train[10:]"}, "'train[10:]'; slices such as train[10:] are for data sets of the hub"),

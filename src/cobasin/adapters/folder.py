@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Tensors
@@ -59,6 +60,21 @@ class Adapter(Tensors):
         folder: Path | None = None,
     ):
         self.label, self.config, self.headers, self.read, self.folder = label, config, headers, read, folder
+
+
+def in_dtype(label: str, name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """A moved tensor in the dtype that it is stored in.
+
+    Raises:
+        InputError: its largest values become infinite there.
+    """
+    cast = tensor.to(dtype)
+    if not cast.isfinite().all():
+        raise InputError(
+            f"{label}: {name}, moved, does not fit {dtype}: its largest values become infinite; convert the adapter to "
+            "a dtype of wider range first"
+        )
+    return cast
 
 
 def is_adapter(model: Any) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from cobasin.adapters.folder import FACTOR, Adapter, load_adapter
+from cobasin.adapters.folder import FACTOR, Adapter, in_dtype, load_adapter
 from cobasin.adapters.layers import RANK
 from cobasin.errors import InputError
 from cobasin.matching.choice import Choice
@@ -86,13 +86,13 @@ def apply_to_adapter(element: Element, adapter: Adapter, dtype: torch.dtype | No
     """The same adapter with its factors in the basis that `match_adapters` found.
 
     Raises:
-        InputError: for an adapter of other ranks or weights.
+        InputError: for an adapter of other ranks or weights; as a tensor is read, where its dtype does not hold it.
     """
     if rank_spec(adapter) != element.spec:
         raise InputError(f"{adapter.label} does not have the weights and ranks that the element acts on")
     moved = element.apply(_tensors(adapter))
     headers = {name: replace(h, dtype=dtype or h.dtype) for name, h in adapter.headers.items()}
-    read = lambda name: moved[name].to(headers[name].dtype)  # noqa: E731
+    read = lambda name: in_dtype(adapter.label, name, moved[name], headers[name].dtype)  # noqa: E731
     return Adapter(adapter.label, dict(adapter.config), headers, read, adapter.folder)
 
 

@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from cobasin.adapters.folder import Adapter
+from cobasin.adapters.folder import Adapter, in_dtype
 from cobasin.adapters.layers import Layer, type_adapter
 from cobasin.checkpoints.typed import Typed
-from cobasin.checkpoints.weight_files import Header
 from cobasin.errors import InputError
 from cobasin.symmetry.action import act
 from cobasin.symmetry.balance import in_frames, inverses
@@ -177,17 +176,9 @@ class _Move:
                 headers.setdefault(disk, replace(headers[up], shape=tuple(zeros.shape)))
         if dtype is not None:
             headers = {name: replace(header, dtype=dtype) for name, header in headers.items()}
-        cast = {name: self._cast(name, tensor, headers[name]) for name, tensor in tensors.items()}
+        label = self.adapter.label
+        cast = {name: in_dtype(label, name, tensor, headers[name].dtype) for name, tensor in tensors.items()}
         return Adapter(self.adapter.label, config, headers, cast.__getitem__, self.adapter.folder)
-
-    def _cast(self, name: str, tensor: Tensor, header: Header) -> Tensor:
-        cast = tensor.to(header.dtype)
-        if not cast.isfinite().all():
-            raise InputError(
-                f"{self.adapter.label}: {name}, moved, does not fit {header.dtype}: its largest values become "
-                "infinite; convert the adapter to a dtype of wider range first"
-            )
-        return cast
 
     def _left_over(self, layer: Layer, state: State, moved: State) -> Tensor | None:
         """What the moved A reads less from the constants in its input than A did, ``[rank]``; None for rounding."""

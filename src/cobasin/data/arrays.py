@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from math import inf
 from pathlib import Path
 from typing import Any
+from zipfile import is_zipfile
 
 import numpy as np
 
@@ -25,12 +26,16 @@ class NpzRows(Rows):
     def __init__(self, path: Path, columns: Columns, where: Collection[str | int]):
         super().__init__(str(path), columns)
         wanted = {columns.get(role, role) for role in ROLES}
+        with path.open("rb") as content:
+            if not is_zipfile(content):  # numpy takes it for another kind of its files, and says so
+                raise InputError(f"{path}: cannot be read as npz: is none of those that numpy.savez writes")
         try:
             with np.load(path, allow_pickle=False) as file:
                 self.all_names = list(file)
                 self.arrays = {name: file[name] for name in self.all_names if name in wanted or name in where}
         except Exception as error:  # zipfile, zlib and numpy raise their own kinds
-            raise InputError(f"{path}: cannot be read as npz: {one_line(error)}") from error
+            hint = "; save texts as an array of dtype str" if "Object arrays" in str(error) else ""
+            raise InputError(f"{path}: cannot be read as npz: {one_line(error)}{hint}") from error
         if not wanted & self.arrays.keys():
             raise InputError(
                 f"{path}: none of its arrays ({', '.join(self.all_names)}) has the name of a role; say which are "

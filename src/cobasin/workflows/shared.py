@@ -61,9 +61,12 @@ def evidence_of(element: Element, source: Checkpoint) -> dict:
         return evidence | {"verification": None}
     with bars.status("verifying the function in float64"):
         try:
-            verdict = verify(source, transform(element, source, torch.float64))
+            moved = transform(element, source, torch.float64)
+            verdict = verify(source, moved)
         except NotProbed as error:
             return evidence | not_run(error)
+        if verdict.same is False:
+            _check_conditioning(moved, verdict)
     return evidence | {"verification": checked(verdict, "the model", source.architecture)}
 
 
@@ -86,6 +89,20 @@ def evidence_of_file(element: Element, source: Checkpoint) -> dict:
             "(residual-order in place of residual)"
         )
     return evidence | {"verification": found | ({} if kept else {"same": None, "rounded": reason})}
+
+
+def _check_conditioning(moved: Checkpoint, verdict: Verdict) -> None:
+    """Refuse a moved model of which rounding in float64 makes another function, though the element is right.
+
+    Raises:
+        InputError: it is one.
+    """
+    noise = verify(moved, moved).noise_float64
+    if verdict.relative_float64 is not None and judge(verdict.relative_float64, noise)[0] is not False:
+        raise InputError(
+            f"{moved.label}: moved to an anchor whose tensors are larger by far, its function is lost to rounding in "
+            f"float64 ({verdict.reason}); match with fewer symmetries (--symmetry ffn,heads,residual-order)"
+        )
 
 
 def not_run(error: InputError) -> dict[str, Any]:

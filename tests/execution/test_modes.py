@@ -1,0 +1,32 @@
+"""What is computed does not depend on the modes of torch that a caller is in."""
+
+import pytest
+import torch
+
+import cobasin
+from tiny_models import checkpoint
+
+BERT = "bert/BertForSequenceClassification"
+LEARN = {"method": "learned", "samples": 16, "steps": 1}
+
+
+@pytest.mark.parametrize(
+    "mode", [torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu", dtype=torch.bfloat16)]
+)
+def test_matching_and_merging_in_a_mode(mode):
+    source, anchor = (checkpoint(BERT, seed, torch.float32) for seed in (0, 1))
+
+    def results():
+        element = cobasin.match(source, anchor, **LEARN)
+        moved = cobasin.transform(element, source)
+        healed = cobasin.merge([source, anchor], symmetry="none", heal={"steps": 1, "samples": 16}).checkpoint
+        compared = cobasin.compare(source, anchor).distance
+        said = element.report["distance_after"], cobasin.verify(source, moved), compared
+        return said, dict(moved), dict(healed)
+
+    said, *plain = results()
+    with mode():
+        again, *same = results()
+    assert again == said
+    for one, other in zip(plain, same, strict=True):
+        assert all(tensor.equal(other[name]) for name, tensor in one.items())
