@@ -22,7 +22,6 @@ from cobasin.checkpoints.probes import mix_vocabulary, probe, segments
 from cobasin.checkpoints.running import build, cast_floats, input_sizes, instantiate, outputs, positions
 from cobasin.checkpoints.typed import check_finite
 from cobasin.errors import InputError, NotProbed, one_line
-from cobasin.execution.modes import usual_modes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -63,7 +62,6 @@ class Verdict:
         return asdict(self)
 
 
-@usual_modes()
 def verify(a: Any, b: Any, tolerance: float | None = None) -> Verdict:
     """Compare the functions of two models, given as anything `load` takes, on the same probe inputs.
 

@@ -23,6 +23,7 @@ from cobasin.checkpoints.weight_files import (
     read_json,
 )
 from cobasin.errors import InputError, one_line
+from cobasin.modes import usual_modes
 from cobasin.paths import expanded
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class Tensors(Mapping[str, Tensor]):
     headers: dict[str, Header]
     read: Callable[[str], Tensor]
 
+    @usual_modes()
     def __getitem__(self, name: str) -> Tensor:
         if name not in self.headers:
             raise KeyError(name)

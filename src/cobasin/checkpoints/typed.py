@@ -15,7 +15,6 @@ from cobasin.architectures import declare, known
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.fit import problems
 from cobasin.errors import InputError, listed
-from cobasin.execution.modes import usual_modes
 from cobasin.symmetry.spec import Spec
 
 LARGEST = 1e8
@@ -170,7 +169,6 @@ class Typed(Mapping[str, Tensor]):
         # a file asks for the tensors of a stack one by one, mostly in turn with those of two others
         stacked = lru_cache(maxsize=4)(state.__getitem__)
 
-        @usual_modes()
         def read(disk: str) -> Tensor:
             if disk not in spec_names:
                 return self.checkpoint[disk]

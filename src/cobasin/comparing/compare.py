@@ -48,7 +48,6 @@ from cobasin.comparing.agreement import (
     spectrum,
     total,
 )
-from cobasin.execution.modes import usual_modes
 from cobasin.finding.common_form import CommonForm
 from cobasin.matching.state import Match
 from cobasin.matching.weights import ascend
@@ -107,7 +106,6 @@ class Comparison:
         return asdict(self)
 
 
-@usual_modes()
 def compare(a: Any, b: Any, symmetry: str = "gl", progress: Progress | None = None) -> Comparison:
     """Say how two models are related: the same, of one base, in one basin, or independent.
 

@@ -18,7 +18,6 @@ from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.fingerprint import fingerprint
 from cobasin.checkpoints.typed import Typed, equally_tied
 from cobasin.errors import InputError, shown
-from cobasin.execution.modes import usual_modes
 from cobasin.execution.outcomes import Outcome
 from cobasin.finding.common_form import CommonForm
 from cobasin.finding.kept import Kept, check_kept
@@ -125,7 +124,6 @@ class Matched:
         return [model.derived(state, torch.float32) for model, state in zip(self.typed, self.states, strict=True)]
 
 
-@usual_modes()
 def match_all(
     models: Sequence[Any],
     symmetry: str = "full",

@@ -18,7 +18,6 @@ from cobasin.checkpoints.typed import Typed, equally_tied
 from cobasin.checkpoints.writer import Content
 from cobasin.data.tokens import tokenizer_files
 from cobasin.errors import InputError, shown
-from cobasin.execution.modes import usual_modes
 from cobasin.finding.beside import moved_beside
 from cobasin.finding.kept import Kept, check_kept
 from cobasin.finding.match import Matched, match_all
@@ -163,7 +162,6 @@ def merge(
     return merge_recipe(recipe, loaded, progress)
 
 
-@usual_modes()
 def merge_recipe(
     recipe: Recipe | Mapping[str, Any] | str | Path,
     models: Mapping[str, Any] | None = None,

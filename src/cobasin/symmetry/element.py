@@ -12,6 +12,7 @@ import torch
 from safetensors import SafetensorError
 
 from cobasin.errors import InputError, nearest, shown, whole_number
+from cobasin.modes import usual_modes
 from cobasin.paths import expanded
 from cobasin.symmetry.action import Values, act, in_new_order, in_old_order
 from cobasin.symmetry.balance import GENERAL
@@ -70,6 +71,7 @@ class Element:
         """The type of the models it acts on."""
         return self.form.spec
 
+    @usual_modes()
     def apply(self, state: State, as_source: bool = False) -> State:
         """The transformed model, tensor by tensor as they are asked for.
 
@@ -100,6 +102,7 @@ class Element:
         moved = Lazy(state, lambda name: act(self.spec, self.values, form.group, name, start[name]))
         return in_gauge(form, moved, gauge)
 
+    @usual_modes()
     def inverse(self) -> Element:
         """The element that undoes this one; where the source has gains of zero, it can be applied to no model."""
         values = {}
@@ -109,6 +112,7 @@ class Element:
             values[key] = in_new_order(self.spec, self.values, key, inverse)
         return replace(self, values=values, source=self.target, target=self.source, report={})
 
+    @usual_modes()
     def compose(self, then: Element) -> Element:
         """The element that acts like this one and then like ``then``.
 
@@ -126,6 +130,7 @@ class Element:
             values[key] = self.form.group(key).compose(values[key], value) if key in values else value
         return Element(self.form, values, self.source, then.target)
 
+    @usual_modes()
     def deviation(self) -> dict[str, float]:
         """For every space, how far its elements are from the group: rounding, if the function is kept."""
         figures = [(key, self.form.group(key).deviation(value)) for key, value in self.values.items()]

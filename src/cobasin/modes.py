@@ -1,4 +1,4 @@
-"""The modes of torch that a caller may be in, on which no result may depend."""
+"""What a caller may have set in torch for all that follows, on which no result may depend."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ _KINDS = ("cpu", "cuda", "mps", "xpu")
 
 @contextmanager
 def usual_modes() -> Iterator[None]:
-    """As where no mode is on; also a decorator.
+    """As where nothing is set; also a decorator, which all public functions have, elements, and tensors read lazily.
 
-    With gradients, which learning and Fisher information need; without autocast, which would round moved weights to 16
-    bits.
+    Gradients are on, which learning and Fisher information need; tensors are on the CPU where nothing says another
+    device; autocast, which would round moved weights to 16 bits, is off.
     """
     with ExitStack() as stack:
         if torch.is_inference_mode_enabled():
             stack.enter_context(torch.inference_mode(False))
         if not torch.is_grad_enabled():
             stack.enter_context(torch.enable_grad())
+        if torch.get_default_device().type != "cpu":
+            stack.enter_context(torch.device("cpu"))
         for kind in _KINDS:
             if torch.is_autocast_enabled(kind):
                 stack.enter_context(torch.autocast(kind, enabled=False))

@@ -1,4 +1,7 @@
-"""What is computed does not depend on the modes of torch that a caller is in."""
+"""What is computed does not depend on the modes of torch, or the default device, that a caller has set."""
+
+import pickle
+from inspect import signature
 
 import pytest
 import torch
@@ -11,7 +14,13 @@ LEARN = {"method": "learned", "samples": 16, "steps": 1}
 
 
 @pytest.mark.parametrize(
-    "mode", [torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu", dtype=torch.bfloat16)]
+    "mode",
+    [
+        torch.no_grad,
+        torch.inference_mode,
+        lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+        lambda: torch.device("meta"),
+    ],
 )
 def test_matching_and_merging_in_a_mode(mode):
     source, anchor = (checkpoint(BERT, seed, torch.float32) for seed in (0, 1))
@@ -20,7 +29,8 @@ def test_matching_and_merging_in_a_mode(mode):
         element = cobasin.match(source, anchor, **LEARN)
         moved = cobasin.transform(element, source)
         healed = cobasin.merge([source, anchor], symmetry="none", heal={"steps": 1, "samples": 16}).checkpoint
-        compared = cobasin.compare(source, anchor).distance
+        back = element.compose(element.inverse())
+        compared = cobasin.compare(source, anchor).distance, cobasin.distance(moved, anchor), back.deviation()
         said = element.report["distance_after"], cobasin.verify(source, moved), compared
         return said, dict(moved), dict(healed)
 
@@ -30,3 +40,8 @@ def test_matching_and_merging_in_a_mode(mode):
     assert again == said
     for one, other in zip(plain, same, strict=True):
         assert all(tensor.equal(other[name]) for name, tensor in one.items())
+
+
+def test_public_functions_can_be_sent_to_other_processes():
+    assert pickle.loads(pickle.dumps(cobasin.match)) is cobasin.match
+    assert "source" in signature(cobasin.match).parameters
