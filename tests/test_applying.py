@@ -139,6 +139,18 @@ def test_large_conditions_are_noted():
     assert any("amplifies the rounding of the file" in note for note in notes)
 
 
+def test_the_report_says_how_far_every_space_was_and_is():
+    source, anchor = (checkpoint("bert/BertForMaskedLM", seed) for seed in (1, 2))
+    element = api.match(source, anchor, "ffn")  # no norm is folded, so that the files are what is compared
+    states, wanted = {"before": source, "after": transform(element, source)}, Typed.of(anchor)
+    for layer in (0, 1):
+        parts = ("intermediate.dense.weight", "intermediate.dense.bias", "output.dense.weight")
+        names = [f"encoder.layer.{layer}.{part}" for part in parts]
+        for when, state in states.items():
+            apart = sum(float((Typed.of(state)[name] - wanted[name]).square().sum()) for name in names) ** 0.5
+            assert element.report["spaces"][f"ffn.{layer}"][when] == pytest.approx(apart, rel=1e-6)
+
+
 def named_heads(folder):
     """What Whisper's times of words are read from: the cross-attention of the heads that a file names."""
     made = load(folder)

@@ -11,7 +11,7 @@ from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.probes import probe, row_weights
 from cobasin.checkpoints.running import instantiate, outputs
 from cobasin.errors import InputError, NotProbed
-from cobasin.verification import verify
+from cobasin.verification import judge, verify
 
 SMALL = {"hidden_size": 24, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 20}
 TEXT = {**SMALL, "vocab_size": 40, "max_position_embeddings": 32}
@@ -286,6 +286,13 @@ def test_rounding_that_drowns_the_outputs_cannot_tell():
     assert verdict.relative_float64 == pytest.approx(0.5)
     assert "too much to tell" in verdict.reason
     assert verify(a, a).same is True
+
+
+def test_rounding_that_overflows_cannot_tell_either():
+    same, _, reason = judge(1e-3, None)
+    assert same is None
+    assert "not finite, too much to tell" in reason
+    assert judge(1e-9, None)[0] is True
 
 
 @pytest.mark.parametrize("tolerance", [-1e-9, float("nan"), float("inf")])

@@ -32,7 +32,7 @@ def test_the_largest_are_those_of_a_sort(monkeypatch, dtype, levels, slices, sam
 
 
 @pytest.mark.parametrize("levels", [None, 4, 1])
-@pytest.mark.parametrize("around", [(0.0, 0.25), (0.7, 1.0), (5.0, 6.0)])
+@pytest.mark.parametrize("around", [(0.0, 0.25), (0.25, 0.75), (0.7, 1.0), (5.0, 6.0)])
 def test_samples_may_mislead(monkeypatch, levels, around):
     monkeypatch.setattr(largest, "_around", lambda *_: around)
     check_largest(monkeypatch, torch.float64, levels, 7)

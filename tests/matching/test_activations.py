@@ -30,3 +30,17 @@ def test_either_side_of_a_map_counts_with_its_share_of_the_weight(size):
     for name in pairs:
         assert float(more.source[name].norm() * more.anchor[name].norm()) == pytest.approx(wanted)
     assert set(more.tensors) == {*match.tensors, *pairs}
+
+
+@pytest.mark.parametrize("silent", [0, 1])
+def test_activations_that_say_nothing_are_left_out(silent):
+    """Those of a layer that is dead in one of the models; the same map of another layer counts."""
+    form = form_of("bert")
+    match = Match.of(form, Choice.parse("full"), random_state(form.spec, 1), random_state(form.spec, 2))
+    names = [f"{WEIGHT.replace('layer.0', f'layer.{layer}')}:out" for layer in (0, 1)]
+    found = [[torch.ones(3, len(match.source[WEIGHT])) for _ in range(2)] for _ in names]
+    found[1][silent] *= 0
+    more = with_activations(
+        match, {name: ActivationPair(0, False, (a, b)) for name, (a, b) in zip(names, found, strict=True)}
+    )
+    assert set(more.tensors) == {*match.tensors, names[0]}

@@ -64,15 +64,17 @@ def test_only_what_is_chosen_changes(case):
     assert all(".1." in name for name in changed)
 
 
-def test_a_head_without_a_frame_keeps_its_basis():
-    """A head whose queries are zero cannot be balanced: it is left as it is, and the function is kept."""
+@pytest.mark.parametrize("side", ["query", "key"])
+def test_a_head_without_a_frame_keeps_its_basis(side):
+    """A head whose queries or keys are zero cannot be balanced: it is left as it is, and the function is kept."""
     form = form_of(spec_of("bert"), balanced=True)
     state = random_state(form.spec)
-    name = "encoder.layer.0.attention.self.query"
+    name = f"encoder.layer.0.attention.self.{side}"
     state[f"{name}.weight"][:4] = 0
     state[f"{name}.bias"][:4] = 0
     frame = balancing_frames(form, state)["qk", 0]
-    assert torch.equal(frame["matrix"][0], torch.eye(4, dtype=torch.float64))
+    for part in ("matrix", "dual"):
+        assert torch.equal(frame[part][0], torch.eye(4, dtype=torch.float64))
     assert not torch.equal(frame["matrix"][1], torch.eye(4, dtype=torch.float64))
 
 

@@ -45,7 +45,7 @@ def mixture(case, seeds=(0, 1), symmetry="full", labels=False):
         task = task_of(typed[0].checkpoint)
     except InputError:  # no rows are read for it
         task = "features"
-    groups = [{key: form.group(key) for key in form.spec.sites if form.acts(key)} for form in forms]
+    groups = [{key: form.group(key) for key in form.spec.sites} for form in forms]
     return typed, Mixture(forms, groups, states, run, task, labels)
 
 

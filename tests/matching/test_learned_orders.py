@@ -13,6 +13,7 @@ from cobasin.proposal.checking import change, forms, run, sample
 from cobasin.symmetry.action import act
 from cobasin.symmetry.canonical import canonical
 from cobasin.symmetry.element import Element
+from cobasin.symmetry.groups.permutation import at_pairs
 from tiny_models import checkpoint, tolerance
 
 PLAIN, SIGNED = "gpt2-untied/GPT2LMHeadModel", "llama-gqa/LlamaForCausalLM"
@@ -61,7 +62,10 @@ def test_only_neurons_move_and_zero_is_the_start(case):
     assert keys
     assert {form.spec.spaces[key[0]].part for key in keys} == {"ffn"}
     assert all(key[0] not in form.spec.batch_axes(other[0]) for key in keys for other in match.groups)
-    moves = Moves(form, match.groups, values, orders=pairs(match))
+    orders = pairs(match)
+    for key in keys:  # partners agree in all that they read and write, whatever their signs and scales
+        assert at_pairs(orders[key]["scores"], values[key]["perm"]).sub(1 + BONUS).abs().max() < 1e-5
+    moves = Moves(form, match.groups, values, orders=orders)
     for found in (moves.exact(moves.parameters), moves.values()):
         for key in keys:
             assert torch.equal(found[key]["perm"], values[key]["perm"])

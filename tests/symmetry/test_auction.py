@@ -26,11 +26,17 @@ def least(cost):
 
 
 @quick
-@given(st.integers(2, 60), st.integers(0, 10**6), st.floats(0, 2), st.sampled_from([torch.float32, torch.float64]))
-def test_a_total_is_within_the_slack(n, seed, spread, dtype):
-    """Also where some sources and targets have far larger costs than others."""
+@given(
+    st.integers(2, 60),
+    st.integers(0, 10**6),
+    st.floats(0, 2),
+    st.sampled_from([1e-6, 1.0, 1e6]),
+    st.sampled_from([torch.float32, torch.float64]),
+)
+def test_a_total_is_within_the_slack(n, seed, spread, unit, dtype):
+    """Of costs of any size, also where some sources and targets have far larger ones than others."""
     sizes = (spread * normal(2, n, 1, seed=seed + 1)).exp()
-    cost = (sizes[0] * normal(n, n, seed=seed) * sizes[1].T).to(dtype)
+    cost = (unit * sizes[0] * normal(n, n, seed=seed) * sizes[1].T).to(dtype)
     found = auction(cost)
     assert found is not None
     slack = SLACK * (cost.mean(1) - cost.amin(1)).double().sum().item()

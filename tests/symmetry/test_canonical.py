@@ -3,8 +3,11 @@
 import pytest
 import torch
 
+from cobasin.checkpoints.typed import Typed
 from cobasin.symmetry.canonical import canonical, gauge_of, in_gauge, obstacles
+from cobasin.symmetry.form import form_of as form_for
 from random_states import CONFIGS, distance, form_of, random_state
+from tiny_models import checkpoint
 
 PRE_NORM = ["vit", "gpt2", "llama", "llama with biases"]
 
@@ -146,6 +149,18 @@ def test_offsets_that_sum_to_zero_are_named():
     assert "ln_f.bias" in found
     anchor["h.0.ln_1.bias"] *= 0  # its readers have biases: no obstacle
     assert len(obstacles(form, source, anchor)) == 1
+
+
+def test_an_offset_stays_if_only_some_of_its_readers_have_biases():
+    """GPT-J's FFN has them; its attention, which reads the same norm, does not."""
+    source, anchor = (Typed.of(checkpoint("gptj/GPTJForCausalLM", seed)) for seed in (0, 1))
+    folded, anchor = form_for(source.spec, folded=True), dict(anchor)
+    assert obstacles(folded, source, anchor) == []
+    gain, offset = "h.1.ln_1.weight", "h.1.ln_1.bias"
+    ratio = anchor[offset] / anchor[gain]
+    anchor[offset] = (ratio - ratio.mean()) * anchor[gain]
+    (found,) = obstacles(folded, source, anchor)
+    assert offset in found
 
 
 def test_models_without_offsets_have_no_obstacle():

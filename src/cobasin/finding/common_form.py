@@ -84,7 +84,7 @@ class CommonForm:
         self.notes += other_pixels([model.checkpoint for model in typed])
         if "residual" in choice.parts and any(embeds(model.checkpoint) for model in typed):
             self.notes.append(EMBEDS)
-        if "residual" in choice.parts and any(key[0] == "joint" for key in forms[0].spec.sites if forms[0].acts(key)):
+        if "residual" in choice.parts and any(key[0] == "joint" for key in forms[0].spec.sites):
             self.notes.append(JOINT)
         states = [canonical(form, model) for form, model in zip(forms, self.typed, strict=True)]
         tied = {name for form in forms for name in form.spec.tied}  # repeats another tensor, if only in some models

@@ -34,7 +34,7 @@ def free_groups(form: Form, choice: Choice, excluded: Iterable[str] = ()) -> dic
     return {
         key: choice.group(form.group(key))
         for key, sites in spec.sites.items()
-        if form.acts(key) and choice.frees(spec, key) and any(site.tensor in counted for site in sites)
+        if choice.frees(spec, key) and any(site.tensor in counted for site in sites)
     }
 
 

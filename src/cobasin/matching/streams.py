@@ -76,7 +76,7 @@ class Streams:
         match = self.match
         if self._stays(key):
             return False
-        value = on_cpu(match.groups[key].project(self._gram(key), joint=not match.choice.paper))
+        value = on_cpu(match.groups[key].project(self._gram(key)))
         return not same(value, match.values[key]) and match.step({key: value})
 
     def _stays(self, key: Key) -> bool:

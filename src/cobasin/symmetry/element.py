@@ -214,7 +214,7 @@ class Element:
         values = {}
         for key in form.spec.sites:
             space = form.spec.spaces[key[0]]
-            if form.acts(key) and part in (None, space.part):
+            if part in (None, space.part):
                 values[key] = form.group(key).sample(form.spec.batch(key[0]), space.size, generator)
         return cls(form, values)
 
@@ -238,7 +238,7 @@ def _file(path: str | Path) -> Path:
 
 def _check_value(form: Form, key: Key, value: Value) -> None:
     """Raise ValueError unless ``value`` has the parts and shapes of an element for ``key``."""
-    if not form.acts(key):
+    if key not in form.spec.sites:
         raise ValueError(f"{key_text(key)} does not act on {form.spec.architecture}")
     whole = form.identity(key)
     if not whole.keys() - {"scale"} <= value.keys() <= whole.keys():

@@ -48,10 +48,6 @@ class Form:
         """The element named ``key`` that moves nothing."""
         return self.group(key).identity(self.spec.batch(key[0]), self.spec.sizes[key[0]])
 
-    def acts(self, key: Key) -> bool:
-        """Whether a group acts here with an element of this name."""
-        return key in self.spec.sites and self.spec.group(key[0], self.folded) is not None
-
     @cached_property
     def _balanced(self) -> frozenset[Key]:
         return frozenset(self.balanced)
