@@ -232,6 +232,15 @@ def test_dead_leaves_have_edges_and_large_shapes():
     assert images.abs().max() <= 2
 
 
+def test_images_are_the_same_whatever_the_default_dtype():
+    plain = dead_leaves(2, 3, 16, 16, torch.Generator().manual_seed(0))
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert dead_leaves(2, 3, 16, 16, torch.Generator().manual_seed(0)).equal(plain)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def test_data_takes_the_place_of_what_is_made_up():
     source, anchor = unrelated(GPT2)
     reports = [
@@ -299,6 +308,11 @@ def test_many_models():
         (VIT, {"method": "learned", "samples": 1}, "1 is too few"),
         (GPT2, {"method": "learned", "data": rows(text=True)}, "tokenizer"),
         ("t5/T5Model", {"method": "activations"}, "no inputs can be made up for T5Model; give it data"),
+        (
+            "mbart/MBartForConditionalGeneration",
+            {"method": "activations"},
+            "for MBartForConditionalGeneration; give it",
+        ),
         ("wav2vec2/Wav2Vec2ForCTC", {"method": "activations"}, "for Wav2Vec2ForCTC, nor read; match by weights"),
         (GPT2, {"method": "activations", "device": "cuda:99"}, "device 'cuda:99' cannot be used here"),
     ],

@@ -30,8 +30,9 @@ def test_matching_and_merging_in_a_mode(mode):
         moved = cobasin.transform(element, source)
         healed = cobasin.merge([source, anchor], symmetry="none", heal={"steps": 1, "samples": 16}).checkpoint
         back = element.compose(element.inverse())
+        sampled = cobasin.Element.sample(element.form).deviation()
         compared = cobasin.compare(source, anchor).distance, cobasin.distance(moved, anchor), back.deviation()
-        said = element.report["distance_after"], cobasin.verify(source, moved), compared
+        said = element.report["distance_after"], cobasin.verify(source, moved), compared, sampled
         return said, dict(moved), dict(healed)
 
     said, *plain = results()

@@ -1,7 +1,6 @@
 """cobasin: bring trained transformers into one basin, prove that their function did not change, merge them."""
 
 from importlib import import_module
-from inspect import isfunction
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -119,11 +118,12 @@ def __getattr__(name: str) -> object:
     # torch takes seconds to import: only who uses a name pays for it
     if name not in _HOME:
         raise AttributeError(f"module 'cobasin' has no attribute {name!r}")
+    from inspect import isfunction
+
     from cobasin.modes import usual_modes
 
     found = getattr(import_module(f"cobasin.{_HOME[name]}"), name)
     if isfunction(found):
         found = usual_modes()(found)
         found.__module__ = __name__  # where pickle looks for it
-    globals()[name] = found
-    return found
+    return globals().setdefault(name, found)  # one object, whichever thread asks first

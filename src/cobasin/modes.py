@@ -1,4 +1,4 @@
-"""What a caller may have set in torch for all that follows, on which no result may depend."""
+"""Modes of torch, and its default device, that a caller may have set: no result depends on them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def usual_modes() -> Iterator[None]:
             stack.enter_context(torch.inference_mode(False))
         if not torch.is_grad_enabled():
             stack.enter_context(torch.enable_grad())
-        if torch.get_default_device().type != "cpu":
+        if torch.empty(0).device.type != "cpu":
             stack.enter_context(torch.device("cpu"))
         for kind in _KINDS:
             if torch.is_autocast_enabled(kind):

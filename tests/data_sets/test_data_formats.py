@@ -382,7 +382,7 @@ def test_without_datasets_or_network(monkeypatch):
         ("a.json", '{"text": "x"}\n{"text": "y"}', {}, "say 'format: jsonl'"),
         ("a.json", "[1]", {}, "a.json[0]: is 1; expected a mapping"),
         ("a.conll", "a O\nb\n", {}, "line 2 has 1 columns, expected 2"),
-        ("a.npz", "no zip", {}, "a.npz: cannot be read as npz: is none of those that numpy.savez writes"),
+        ("a.npz", "no zip", {}, "a.npz: cannot be read as npz: is no zip file as numpy.savez writes it, or cut off"),
         ("a.data", "x", {}, "say the 'format'"),
         ("a.txt", "x", {"split": "train"}, "is one file, without a split"),
         ("a.txt", "x", {"split": "train[10:]"}, "'train[10:]'; slices such as train[10:] are for data sets of the hub"),

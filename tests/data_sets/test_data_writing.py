@@ -126,34 +126,49 @@ ANSWERING = [
 ]
 
 
-def taken(logits, model):
-    """Any token of a vocabulary but the padding, always the same for the same logits."""
-    waves = (50 * logits).sin()
-    waves[..., model.config.pad_token_id] = -2  # M2M-100 counts positions without it, where it reads all at once
-    return waves.argmax(-1)
+def taken(logits):
+    """Any token of a vocabulary but one that is barred, always the same for the same logits."""
+    return (50 * logits).sin().nan_to_num(-2).argmax(-1)
 
 
 def own_answer(model, source, longest):
     """What a model answers to one text, reading all anew for every token, to its end."""
     ids = [model.config.decoder_start_token_id]
-    while len(ids) <= longest and model.config.eos_token_id not in ids[1:]:
+    while len(ids) <= longest and not {*ids[1:]} & {model.config.eos_token_id}:
         with torch.no_grad():
             logits = model(input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([ids])).logits
-        ids.append(int(taken(logits[0, -1], model)))
+        logits[..., model.config.pad_token_id] = -torch.inf
+        ids.append(int(taken(logits[0, -1])))
     return ids[1:]
 
 
 @pytest.mark.parametrize("case", ANSWERING)
 def test_an_encoder_decoder_answers_to_random_tokens_and_to_its_answers(case, monkeypatch):
-    monkeypatch.setattr("cobasin.data.writing._drawn", lambda model, logits, generator: taken(logits, model))
+    monkeypatch.setattr("cobasin.data.writing._drawn", lambda model, logits, generator: taken(logits))
     model = tiny_models.model(case)
     rows = exchanged(model, 24, 12, torch.Generator().manual_seed(0))
     first, second = rows[:12], rows[12:]
     assert {len(row["input_ids"]) for row in first} == {12}
-    one_vocabulary = getattr(model.config, "decoder_vocab_size", model.config.vocab_size) == model.config.vocab_size
-    assert ([row["input_ids"] for row in second] == [row["label"] for row in first]) == one_vocabulary
+    reads_what_it_writes = getattr(model.config, "share_encoder_decoder_embeddings", True)
+    assert ([row["input_ids"] for row in second] == [row["label"] for row in first]) == reads_what_it_writes
     assert min(len(row["label"]) for row in rows) < 11
     assert [row["label"] for row in rows] == [own_answer(model, row["input_ids"], 11) for row in rows]
+
+
+@pytest.mark.parametrize(("ends", "answer"), [([7, 8], [5, 8]), (None, [5, 7, 8, 9]), (7, [7]), (0, [5, 0])])
+def test_an_answer_has_its_end_and_nothing_behind_it(ends, answer, monkeypatch):
+    model = tiny_models.model("t5/T5ForConditionalGeneration")
+    assert model.config.pad_token_id == 0
+    model.config.eos_token_id = ends
+    told = iter(answer)  # and no more is drawn
+
+    def drawn(model, logits, generator):
+        assert logits[:, 0].isinf().all() == (ends != 0)
+        return torch.tensor([next(told)])
+
+    monkeypatch.setattr("cobasin.data.writing._drawn", drawn)
+    (row,) = exchanged(model, 1, 5, torch.Generator())
+    assert row["label"] == answer
 
 
 def test_images_are_made_up_when_they_are_asked_for():

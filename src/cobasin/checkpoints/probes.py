@@ -57,7 +57,7 @@ def probe(config: PreTrainedConfig, architecture: str, seed: int = 0) -> dict[st
 def patch_noise(rows: int, config: PreTrainedConfig, height: int, width: int, generator: torch.Generator) -> Tensor:
     """What says, [rows, patches], which patches a ViT-MAE hides; without it every run would hide others."""
     down, right = sides(getattr(config, "patch_size", None) or (height, width))
-    return torch.rand(rows, (height // down) * (width // right), generator=generator)
+    return torch.rand(rows, (height // down) * (width // right), dtype=torch.float32, generator=generator)
 
 
 def _samples(conv_kernel: Sequence[int], conv_stride: Sequence[int]) -> int:

@@ -202,7 +202,8 @@ def positions(config: PreTrainedConfig) -> int:
 
 def written_vocabulary(config: PreTrainedConfig) -> int:
     """How many tokens a model writes, or compares its answers with: Marian may read others than it writes."""
-    return getattr(config, "decoder_vocab_size", None) or config.vocab_size
+    text = part_of(config, "text_config")
+    return getattr(text, "decoder_vocab_size", None) or text.vocab_size
 
 
 def model_class(architecture: str) -> Any:

@@ -28,7 +28,7 @@ class NpzRows(Rows):
         wanted = {columns.get(role, role) for role in ROLES}
         with path.open("rb") as content:
             if not is_zipfile(content):  # numpy takes it for another kind of its files, and says so
-                raise InputError(f"{path}: cannot be read as npz: is none of those that numpy.savez writes")
+                raise InputError(f"{path}: cannot be read as npz: is no zip file as numpy.savez writes it, or cut off")
         try:
             with np.load(path, allow_pickle=False) as file:
                 self.all_names = list(file)

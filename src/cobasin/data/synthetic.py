@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,7 +29,8 @@ def check_synthetic(checkpoint: Checkpoint) -> None:
     """Refuse, before a model is built, what no inputs are made for.
 
     Raises:
-        InputError: the model reads anything but images or tokens, or cannot tell padding from tokens.
+        InputError: the model reads anything but images or tokens, does not say what its decoder begins with, or cannot
+            tell padding from tokens.
     """
     config, architecture = checkpoint.config, checkpoint.architecture
     try:
@@ -41,7 +43,8 @@ def check_synthetic(checkpoint: Checkpoint) -> None:
             "match by weights, without repair and heal"
         )
     answers = reads == ["input_ids", "decoder_input_ids"] and task_of(checkpoint) == "seq2seq_lm"
-    begins = getattr(config, "decoder_start_token_id", None) is not None  # mBART's decoder, with a language
+    # without it mBART's begins with a language, which no config says
+    begins = getattr(config, "decoder_start_token_id", None) is not None
     if reads not in (["pixel_values"], ["input_ids"]) and not (answers and begins):
         raise InputError(f"{checkpoint.label}: no inputs can be made up for {architecture}; give it data")
     if architecture.endswith("ForSequenceClassification") and getattr(config, "pad_token_id", None) is None:
@@ -76,18 +79,20 @@ def dead_leaves(count: int, channels: int, height: int, width: int, generator: t
 
     The radii have the density r⁻³ that makes the images look alike at all scales.
     """
-    rows, columns = torch.meshgrid(torch.arange(height) + 0.5, torch.arange(width) + 0.5, indexing="ij")
+    options: dict[str, Any] = {"dtype": torch.float32, "generator": generator}  # whatever the default dtype
+    sides = (torch.arange(size, dtype=torch.float32) + 0.5 for size in (height, width))
+    rows, columns = torch.meshgrid(*sides, indexing="ij")
     low, high = 1 / 16 * min(height, width), 2 / 3 * min(height, width)
-    images = torch.zeros(count, channels, height, width)
+    images = torch.zeros(count, channels, height, width, dtype=torch.float32)
     for _ in range(SHAPES):
-        u = torch.rand(6, count, 1, 1, generator=generator)
+        u = torch.rand(6, count, 1, 1, **options)
         radius = (u[0] * (high**-2 - low**-2) + low**-2) ** -0.5
         down, right = rows - u[1] * height, columns - u[2] * width
         cos, sin = torch.cos(torch.pi * u[3]), torch.sin(torch.pi * u[3])
         along, across = (cos * right + sin * down).abs(), (cos * down - sin * right).abs()
         rectangle = (along < radius) & (across < radius * (0.4 + 0.6 * u[4]))
         inside = torch.where(u[5] < 0.5, rectangle, down**2 + right**2 < radius**2)
-        shared, own = (torch.randn(count, n, 1, 1, generator=generator) for n in (1, channels))
+        shared, own = (torch.randn(count, n, 1, 1, **options) for n in (1, channels))
         colour = _GREY**0.5 * shared + (1 - _GREY) ** 0.5 * own
         images = torch.where(inside[:, None], colour, images)
     return images.clamp(-_CONTRAST, _CONTRAST)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint
-from cobasin.checkpoints.running import part_of, positions, written_vocabulary
+from cobasin.checkpoints.running import part_of, positions
 from cobasin.data.tasks import task_of
 from cobasin.data.tokens import has_masks, padded, text_length, tokenizer_of
 from cobasin.errors import InputError
@@ -108,7 +108,7 @@ def texts(
 def written(model: PreTrainedModel, count: int, length: int, generator: torch.Generator) -> Tensor:
     """Token ids ``[count, length]`` that a model writes from a random first token on, at temperature one."""
     first = _tokens(part_of(model.config, "text_config"), (count, 1), generator)
-    return _continued(model, "input_ids", first, length, generator)
+    return _continued(model, "input_ids", first, length, generator, _ids(None), _ids(None))
 
 
 @torch.no_grad()
@@ -119,7 +119,7 @@ def exchanged(model: PreTrainedModel, count: int, length: int, generator: torch.
     vocabulary and writes another has random tokens only.
     """
     config = model.config
-    again = count // 2 if written_vocabulary(config) == config.vocab_size else 0
+    again = count // 2 if getattr(config, "share_encoder_decoder_embeddings", True) else 0  # Marian's may be two
     sources = _tokens(config, (count - again, length), generator).tolist()
     targets = _answers(model, sources, length - 1, generator)
     if again:
@@ -131,27 +131,49 @@ def exchanged(model: PreTrainedModel, count: int, length: int, generator: torch.
 def _answers(
     model: PreTrainedModel, sources: list[list[int]], longest: int, generator: torch.Generator
 ) -> list[list[int]]:
+    config = model.config
     read = {"input_ids": padded(sources, 0), "attention_mask": padded([[1] * len(row) for row in sources], 0)}
     read = {name: x.to(model.device) for name, x in read.items()}
-    encoded = model.get_encoder()(**read)
-    first = torch.full((len(sources), 1), model.config.decoder_start_token_id)
-    more = {"encoder_outputs": encoded, "attention_mask": read["attention_mask"]}
-    ids = _continued(model, "decoder_input_ids", first, longest + 1, generator, **more)[:, 1:]
-    end = model.config.eos_token_id
-    ends = torch.isin(ids, torch.tensor([] if end is None else end))
-    lengths = (ends.cumsum(1) - ends.int() == 0).sum(1)  # the end is a part of the text
+    more = {"encoder_outputs": model.get_encoder()(**read), "attention_mask": read["attention_mask"]}
+    first = torch.full((len(sources), 1), config.decoder_start_token_id)
+    ends = _ids(config.eos_token_id)
+    padding = _ids(config.pad_token_id)  # Marian's has no embedding that it could be told by; M2M-100 does not count it
+    barred = padding[~torch.isin(padding, ends)]
+    ids = _continued(model, "decoder_input_ids", first, longest + 1, generator, ends, barred, **more)[:, 1:]
+    ended = torch.isin(ids, ends)
+    lengths = (ended.cumsum(1) - ended.int() == 0).sum(1)  # the end is a part of the text
     return [row[:length] for row, length in zip(ids.tolist(), lengths.tolist(), strict=True)]
 
 
+def _ids(named: int | list[int] | None) -> Tensor:
+    """What a config has for a special token: none, one, or several."""
+    return torch.tensor([] if named is None else named, dtype=torch.int64).view(-1)
+
+
 def _continued(
-    model: PreTrainedModel, name: str, ids: Tensor, length: int, generator: torch.Generator, **more: Any
+    model: PreTrainedModel,
+    name: str,
+    ids: Tensor,
+    length: int,
+    generator: torch.Generator,
+    ends: Tensor,
+    barred: Tensor,
+    **more: Any,
 ) -> Tensor:
-    """Token ids ``[count, length]`` that a model continues ``ids`` by, which it takes under this name."""
-    ids, cache = ids.to(model.device), None
-    while ids.shape[1] < length:
+    """Token ids ``[count, length]``, or fewer where all have ended, that begin with those that are given.
+
+    Args:
+        name: what the model calls them.
+        ends: ids that end a text.
+        barred: ids that are never drawn.
+        more: of the model's arguments.
+    """
+    ids, ends, barred, cache = ids.to(model.device), ends.to(model.device), barred.to(model.device), None
+    while ids.shape[1] < length and not torch.isin(ids[:, 1:], ends).any(1).all():
         found = model(**{name: ids[:, -1:]}, **more, past_key_values=cache, use_cache=True)
         cache = found.past_key_values
-        ids = torch.cat([ids, _drawn(model, found.logits[:, -1], generator)[:, None].to(ids)], 1)
+        logits = found.logits[:, -1].index_fill(1, barred, -torch.inf)
+        ids = torch.cat([ids, _drawn(model, logits, generator)[:, None].to(ids)], 1)
     return ids.cpu()
 
 

@@ -199,6 +199,7 @@ class Element:
         return element
 
     @classmethod
+    @usual_modes()
     def sample(cls, form: Form, seed: int = 0, part: str | None = None) -> Element:
         """A random element of the full group (of one ``part``, if named), in the gauge of the model it meets.
 

@@ -55,7 +55,11 @@ def products_kept(element: Element, adapter: Adapter) -> dict:
 
 
 def evidence_of(element: Element, source: Checkpoint) -> dict:
-    """What shows that the function is kept: the group's own equations; for all but large models logits in float64."""
+    """What shows that the function is kept: the group's own equations; for all but large models logits in float64.
+
+    Raises:
+        InputError: in float64 rounding makes another function of the moved model.
+    """
     evidence: dict = {"deviation_from_group": element.deviation()}
     if source.parameters > VERIFIED_PARAMETERS:
         return evidence | {"verification": None}
@@ -65,8 +69,8 @@ def evidence_of(element: Element, source: Checkpoint) -> dict:
             verdict = verify(source, moved)
         except NotProbed as error:
             return evidence | not_run(error)
-        if verdict.same is False:
-            _check_conditioning(moved, verdict)
+        if verdict.same is False and verdict.relative_float64 is not None:
+            _check_conditioning(moved, verdict.relative_float64)
     return evidence | {"verification": checked(verdict, "the model", source.architecture)}
 
 
@@ -91,17 +95,17 @@ def evidence_of_file(element: Element, source: Checkpoint) -> dict:
     return evidence | {"verification": found | ({} if kept else {"same": None, "rounded": reason})}
 
 
-def _check_conditioning(moved: Checkpoint, verdict: Verdict) -> None:
-    """Refuse a moved model of which rounding in float64 makes another function, though the element is right.
+def _check_conditioning(moved: Checkpoint, difference: float) -> None:
+    """Refuse a moved model whose function differs by no more than rounding in float64 may change it.
 
     Raises:
         InputError: it is one.
     """
-    noise = verify(moved, moved).noise_float64
-    if verdict.relative_float64 is not None and judge(verdict.relative_float64, noise)[0] is not False:
+    if judge(difference, verify(moved, moved).noise_float64)[0] is not False:
         raise InputError(
             f"{moved.label}: moved to an anchor whose tensors are larger by far, its function is lost to rounding in "
-            f"float64 ({verdict.reason}); match with fewer symmetries (--symmetry ffn,heads,residual-order)"
+            f"float64 (relative difference {difference:.1e}); fewer symmetries keep it, such as "
+            "ffn,heads,residual-order"
         )
 
 
