@@ -68,6 +68,13 @@ TITLES = {
     "mixtral": "Mixtral, 4 experts",
     "gemma2": "Gemma 2",
     "olmo2": "OLMo 2",
+    "gemma3": "Gemma 3",
+    "phi3": "Phi-3",
+    "gpt-neox": "GPT-NeoX",
+    "opt": "OPT",
+    "bloom": "BLOOM",
+    "gpt-oss": "GPT-OSS, 4 experts",
+    "deepseek-v3": "DeepSeek-V3, 4 experts and a shared one",
 }
 
 
@@ -93,6 +100,14 @@ def pairs(*names: str, among: Sequence[tuple[int | str, int | str]] = PAIRS) -> 
         for i, models in enumerate(own.models(pair)):
             every.append((f"{own.title} {pair[0]}-{pair[1]}{', again' if i else ''}", own, models))
     return one_basin.pairs_table(every)
+
+
+def architectures(*names: str) -> Table:
+    """The first pair of every family, one below the other."""
+    every = [(own.title, own, own.models((0, 1))[0]) for own in map(measured, names)]
+    across = one_basin.pairs_table(every)
+    body = zip(across.columns, *(found for _, *found in across.body), strict=True)
+    return Table("architecture", [label for label, *_ in across.body], [list(line) for line in body], "")
 
 
 def data_free(*names: str) -> Table:
@@ -179,6 +194,7 @@ TABLES: Mapping[str, Callable[..., Table]] = {
     "ways": ways,
     "data-free": data_free,
     "pairs": pairs,
+    "architectures": architectures,
     "pairs-other": partial(pairs, among=((0, OTHER), (1, OTHER))),
     "ladder": rungs,
     "three": three_into_one,
