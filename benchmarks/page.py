@@ -73,6 +73,7 @@ TITLES = {
     "gpt-neox": "GPT-NeoX",
     "opt": "OPT",
     "bloom": "BLOOM",
+    "modernbert": "ModernBERT, masked",
     "gpt-oss": "GPT-OSS, 4 experts",
     "deepseek-v3": "DeepSeek-V3, 4 experts and a shared one",
 }
