@@ -23,7 +23,6 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
-from cobasin.modes import usual_modes
 from cobasin.symmetry.balance import FRAME, Frames, balancing_frames, in_frames, inverses
 from cobasin.symmetry.form import Form
 from cobasin.symmetry.gauges import SoftmaxShift
@@ -147,7 +146,6 @@ class Unfolded(_Changed):
         super().__init__(form, folded)
         self.gauge = gauge
 
-    @usual_modes()
     def __getitem__(self, name: str) -> Tensor:
         if name not in self.form.changed:
             return self.state[name]
