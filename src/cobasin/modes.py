@@ -12,7 +12,7 @@ _KINDS = ("cpu", "cuda", "mps", "xpu")
 
 @contextmanager
 def usual_modes() -> Iterator[None]:
-    """As where nothing is set; also a decorator: of public functions, elements, and tensors of checkpoints and adapters.
+    """As where nothing is set; a decorator, too: of public functions, elements, tensors of checkpoints and adapters.
 
     Gradients are on, which learning and Fisher information need; tensors are on the CPU where nothing says another
     device; autocast, which would round moved weights to 16 bits, is off.
