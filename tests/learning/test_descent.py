@@ -59,7 +59,7 @@ def run(state=None, stop=None, steps=60, batches=None, **options):
     def error(batch):
         return (batch.inputs["x"] @ weights + bias.sum() - batch.labels).square().mean()
 
-    def loss(batch, generator):
+    def loss(batch, generator, share):
         taken.append(float(batch.labels[0]))
         if len(taken) == stop:
             raise Interrupted
@@ -131,7 +131,7 @@ def test_an_overflow_on_what_is_held_out_ends_it_and_the_best_is_given_back():
     weight = torch.zeros((), requires_grad=True)
     seen = iter([1.0, 0.5, math.nan, 0.1])
     descent = descend(
-        [weight], lambda batch, _: (weight - 1).square(), lambda: next(seen), rows(), **FEW | {"look": 1, "steps": 9}
+        [weight], lambda *_: (weight - 1).square(), lambda: next(seen), rows(), **FEW | {"look": 1, "steps": 9}
     )
     assert descent.losses == [1.0, 0.5]
     assert descent.end == "ended after 2 of 9 steps: the loss overflowed"
@@ -141,7 +141,7 @@ def test_an_overflow_on_what_is_held_out_ends_it_and_the_best_is_given_back():
 def test_a_short_run_warms_up_in_a_fifth_of_it():
     weight, taken = torch.zeros((), requires_grad=True), []
 
-    def loss(batch, generator):
+    def loss(batch, generator, share):
         taken.append(weight.item())
         return (weight - 100).square()
 

@@ -20,6 +20,7 @@ from cobasin.matching.choice import Choice
 from cobasin.matching.learned import Mixture, learn
 from cobasin.matching.learned_orders import neurons, pairs
 from cobasin.matching.moves import Moves
+from cobasin.matching.sharpened import signs
 from cobasin.matching.state import free_groups, identity
 from cobasin.progress import Progress, rounds
 from cobasin.statistics.rows import row_count
@@ -127,8 +128,9 @@ def _learn(
         if progress is not None:
             progress(f"learning: held-out loss {loss:.4g}", step, asked.steps)
 
-    def pairs_at(position: int, values: Values) -> dict[Key, Value]:
-        return pairs(common.models.match(order[position], common.models.states[reference], values))
+    def orders_at(position: int, values: Values) -> dict[Key, Value]:
+        match = common.models.match(order[position], common.models.states[reference], values)
+        return signs(match) | (pairs(match) if asked.orders else {})
 
     done = learn(
         mixture,
@@ -140,7 +142,7 @@ def _learn(
         seed=asked.seed,
         state=asked.state,
         of=None if asked.state is None else _identity(common, search, order, at, starts),
-        orders=pairs_at if asked.orders else None,
+        orders=orders_at,
         report=looked,
     )
     return dict(zip(order, done.values, strict=True)), done.descent, sum(row_count(batch.inputs) for batch in held)

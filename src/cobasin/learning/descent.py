@@ -68,7 +68,7 @@ def hold_out(batches: Data) -> tuple[list[Batch], Data]:
 
 def descend(
     parameters: Sequence[Tensor],
-    loss: Callable[[Batch, torch.Generator], Tensor],
+    loss: Callable[[Batch, torch.Generator, float], Tensor],
     held_out: Callable[[], float],
     batches: Data,
     *,
@@ -88,7 +88,7 @@ def descend(
 
     Args:
         parameters: leaves that require gradients, on any device; changed in place.
-        loss: of a batch; what is random in it is drawn from the generator (on the CPU) alone.
+        loss: of a batch, at a share of the steps; what is random in it is drawn from the generator (on the CPU) alone.
         held_out: the loss of the parameters as they are on data that is not learned from.
         batches: what is learned from, see `hold_out`; gone through again and again, in an order of its own each time.
         steps: at most.
@@ -123,7 +123,7 @@ def descend(
         for group in optimizer.param_groups:
             group["lr"] = rate * min(1.0, step / warm_up) * (1 + math.cos(math.pi * run.step / steps)) / 2
         optimizer.zero_grad()
-        found = loss(next(left), run.generator)
+        found = loss(next(left), run.generator, run.step / steps)
         if overflowed := not found.isfinite():  # thrown out of the region where the model computes anything
             break
         found.backward()

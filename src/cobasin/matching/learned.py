@@ -155,7 +155,7 @@ def learn(
         steps: at most.
         seed: of the order of batches and the weights.
         state, of: see `cobasin.learning.descent.descend`.
-        orders: gives `cobasin.matching.learned_orders.pairs` of a model at an element; orders stay where None.
+        orders: gives what `Moves` takes of a model at an element.
         report: called at every look with the number of the step and the loss on what is held out.
 
     Raises:
@@ -171,19 +171,17 @@ def learn(
         )
     ]
 
-    def now(exact: bool = False) -> list[Values]:
-        return [
-            values if move is None else move.exact(move.parameters) if exact else move.values()
-            for move, values in zip(moves, start, strict=True)
-        ]
+    def now(value: Callable[[Moves], Values]) -> list[Values]:
+        return [values if move is None else value(move) for move, values in zip(moves, start, strict=True)]
 
-    def loss(batch: Batch, generator: torch.Generator) -> Tensor:
-        return mixture.loss(mixture.parameters(now(), mixture_weights(len(moves), generator)), batch)
+    def loss(batch: Batch, generator: torch.Generator, share: float) -> Tensor:
+        values = now(lambda move: move.values(share))
+        return mixture.loss(mixture.parameters(values, mixture_weights(len(moves), generator)), batch)
 
     descent = descend(
         [parameter for move in moves if move is not None for parameter in move.parameters],
         loss,
-        lambda: mixture.middle_loss(now(), held),
+        lambda: mixture.middle_loss(now(Moves.values), held),
         seen,
         steps=steps,
         rate=RATE,
@@ -194,7 +192,7 @@ def learn(
         of=of,
         report=report,
     )
-    return Learned(now(exact=True), descent)
+    return Learned(now(lambda move: move.exact(move.parameters)), descent)
 
 
 def mixture_weights(count: int, generator: torch.Generator) -> list[float]:

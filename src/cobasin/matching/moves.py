@@ -8,7 +8,8 @@ Every part of an element is moved from where it starts by a free parameter, zero
 * a scale is multiplied by ``exp(s)``, and keeps its sign,
 * a general map is moved in polar form, ``Q · cayley(S - Sᵀ) · exp(S + Sᵀ)``; its contragredient has the inverse of the
   last factor,
-* an order stays, or (`cobasin.matching.learned_orders`) is what the scores of all pairs assign, which are added to.
+* the order of a residual stream is learned between the orders (`cobasin.matching.sharpened`),
+* any other stays, or (`cobasin.matching.learned_orders`) is what the scores of all pairs assign, which are added to.
 
 Logarithms of stretches are bounded smoothly, so that no map's condition passes a fixed number.
 """
@@ -21,6 +22,7 @@ import torch
 from torch import Tensor
 
 from cobasin.matching.learned_orders import assigned
+from cobasin.matching.sharpened import SOFT, settled, softened, streams
 from cobasin.symmetry.action import Values
 from cobasin.symmetry.form import Form
 from cobasin.symmetry.groups import General, Group, Orthogonal, Value
@@ -52,10 +54,11 @@ class Moves:
             form: the form that the element acts in.
             groups: in which every key moves, which may have less than the form's: no scale, where none is asked for.
             start: the element; what it lacks does not move.
-            turns: whether isometries move; without them only scales and stretches do, as those of a reference, whose
-                isometries would turn all models alike.
+            turns: whether isometries and orders move; without them only scales and stretches do, as those of a
+                reference, whose isometries would turn all models alike.
             device: where the parameters lie.
-            orders: those that move, with what `cobasin.matching.learned_orders.pairs` says of them.
+            orders: of those of neurons that move what `cobasin.matching.learned_orders.pairs` says; of streams,
+                which move in any case, `cobasin.matching.sharpened.signs`.
         """
         self.form, self.groups, self.start, self.orders = form, groups, start, dict(orders or {})
         found = {
@@ -64,15 +67,24 @@ class Moves:
             for part in _parts(groups[key], value, turns)
         }
         found |= {
+            (key, "order"): torch.zeros(2 * start[key]["perm"].shape, device=device)
+            for key in (streams(form, {key: groups[key] for key in start}) if turns else ())
+        }
+        found |= {
             (key, "scores"): torch.zeros_like(value["scores"], dtype=torch.float32, device=device)
             for key, value in self.orders.items()
+            if "scores" in value
         }
         self._turns, self._places = turns, list(found)
         self.parameters = [parameter.requires_grad_() for parameter in found.values()]
 
-    def values(self) -> Values:
-        """The element at the parameters, in float32, differentiable."""
-        return self._at(self.parameters)
+    def values(self, share: float = 1.0) -> Values:
+        """The element at the parameters, in float32, differentiable.
+
+        Args:
+            share: of the steps of learning that are done; with 1 the element is in the group.
+        """
+        return self._at(self.parameters, share)
 
     @torch.no_grad()
     def exact(self, parameters: Sequence[Tensor]) -> Values:
@@ -82,10 +94,17 @@ class Moves:
             values[key] = {part: values[key][part] for part in self.start[key]}
         return values
 
-    def _at(self, parameters: Sequence[Tensor]) -> Values:
+    def _at(self, parameters: Sequence[Tensor], share: float = 1.0) -> Values:
         moved = {key: dict(value) for key, value in self.start.items()}
+        # where nothing else moves, there is nothing to learn once orders stay
+        soft = SOFT if any(part != "order" for _, part in self._places) else 1.0
         for (key, part), move in zip(self._places, parameters, strict=True):
-            if part == "scores":  # after all else: a neuron's scale depends on its partner
+            if part == "order":
+                start, ratio = self.start[key], self.orders.get(key, {}).get("ratio")
+                moved[key] |= (
+                    softened(start, move, share / soft, ratio) if share < soft else settled(start, move, ratio)
+                )
+            elif part == "scores":  # after all else: a neuron's scale depends on its partner
                 moved[key] |= assigned(moved[key], self.orders[key], move)
             else:
                 moved[key] |= _moved(self.groups[key], self.start[key], part, move, self._turns)

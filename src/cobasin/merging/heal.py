@@ -84,7 +84,7 @@ def heal(
     """
     return descend(
         [parameter for parameter in model.parameters() if parameter.requires_grad],
-        lambda batch, _: judge.loss(model, batch, against),
+        lambda batch, *_: judge.loss(model, batch, against),
         lambda: judge.mean(model, held, against),
         seen,
         steps=steps,

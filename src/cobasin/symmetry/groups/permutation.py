@@ -25,7 +25,8 @@ class Permutation(Group):
 
     What is learned has ``scores[*batch, n, n]`` as well, and the gradient of its matrix of zeros and ones (source to
     target) goes straight through to them (Bengio, Léonard and Courville 2013); ``ratio[*batch, n, n]`` is the scale
-    that a pair would have, over that of the target now.
+    that a pair would have, over that of the target now. On the way to an order ``soft[n, n]`` (source to target) acts,
+    times ``ratio``, where there is one, in place of ``perm``.
     """
 
     signed: bool = False
@@ -49,6 +50,9 @@ class Permutation(Group):
         return {"perm": perm} | self._entries.sample(batch, n, generator)
 
     def act(self, value: Value, x: Tensor, charge: int = 1) -> Tensor:
+        if "soft" in value:
+            soft = value["soft"] * value["ratio"].pow(charge) if "ratio" in value else value["soft"]
+            return self._entries.act(value, x @ soft, charge)
         perm = value["perm"]
         # one permutation for all rows is an index, not a gather of every entry; near copies have none at all, which is
         # told where the order is kept: asked of a GPU, it would have to be waited for
