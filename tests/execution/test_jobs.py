@@ -26,22 +26,23 @@ def test_every_job_runs_once(cores, count):
 
 
 def test_as_many_at_a_time_as_there_are_cores(cores):
-    running, most, lock = 0, 0, threading.Lock()
+    def most_of(wanted, **how):
+        running, most, lock, together = 0, 0, threading.Lock(), threading.Barrier(wanted)
 
-    def job():
-        nonlocal running, most
-        with lock:
-            running += 1
-            most = max(most, running)
-        time.sleep(0.02)
-        with lock:
-            running -= 1
+        def job():
+            nonlocal running, most
+            with lock:
+                running += 1
+                most = max(most, running)
+            together.wait(timeout=60)  # no job ends before so many run
+            with lock:
+                running -= 1
 
-    run_jobs([job] * 12)
-    assert most == cores
-    most = 0
-    run_jobs([job] * 12, one_by_one=True)
-    assert most == 1
+        run_jobs([job] * 3 * wanted, **how)
+        return most
+
+    assert most_of(cores) == cores
+    assert most_of(1, one_by_one=True) == 1
 
 
 def test_an_unknown_number_of_cores_is_one(monkeypatch):

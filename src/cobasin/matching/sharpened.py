@@ -1,7 +1,7 @@
 """Learning the order of a residual stream that can only be reordered, as behind the norms of BERT.
 
-Between orders lie the doubly stochastic matrices. Learning starts at a soft one, in which the present order is ahead of
-all others, and moves the logits of all pairs; Sinkhorn's steps make them doubly stochastic (Mena et al., *Learning
+Between orders lie the doubly stochastic matrices. Learning starts at a soft one, half of which is the present order and
+half all others alike, and moves the logits of all pairs; Sinkhorn's steps make them doubly stochastic (Mena et al., *Learning
 Latent Permutations with Gumbel-Sinkhorn Networks*, ICLR 2018). On the way they are sharpened, until the order that they
 assign stays, and the rest of the element learns with it. Where coordinates have signs, each pair has the one by which
 its weights agree best.
@@ -11,6 +11,7 @@ A model computes what it did under an order only, so that is what held-out data 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -24,7 +25,7 @@ from cobasin.symmetry.groups.permutation import at_pairs
 from cobasin.symmetry.spec import Key
 
 SOFT = 0.6  # share of all steps, after which the order stays
-FIRST, LAST = 5.0, 33.0  # what scores are multiplied by, at the start and then; the present order has a score of 1
+SHARPER = 6.6  # times as sharp as at the start are the logits then
 SPEED = 30.0  # of scores, over all else that is learned
 _SINKHORN = 20  # steps
 
@@ -62,7 +63,8 @@ def softened(value: Value, move: Tensor, share: float, ratio: Tensor | None = No
         share: of the steps before the order stays that are done.
         ratio: where there are signs, see `signs`.
     """
-    matrix = _doubly_stochastic(_scores(value, move) * FIRST * (LAST / FIRST) ** share)
+    half = math.log(len(move))  # by which the present order's pairs weigh as much as all others
+    matrix = _doubly_stochastic(_scores(value, move) * half * SHARPER**share)
     return {"soft": matrix} | ({} if ratio is None else {"ratio": ratio.to(matrix)})
 
 
@@ -80,7 +82,7 @@ def settled(value: Value, move: Tensor, ratio: Tensor | None = None) -> Value:
 
 
 def _scores(value: Value, move: Tensor) -> Tensor:
-    """Of all pairs, in float32 always: a near tie must not fall both ways."""
+    """Of all pairs, 1 of the present order's and 0 of others at the start; in float32 always, as near ties are."""
     start = torch.zeros_like(move, dtype=torch.float32)
     return start.scatter_(-2, value["perm"].to(move.device)[None], 1.0) + SPEED * move.float()
 
