@@ -77,14 +77,15 @@ def descend(
     seed: int,
     look: int = LOOK,
     patience: int,
+    least: int = 0,
     state: Path | None = None,
     of: Mapping[str, Any] | None = None,
     report: Callable[[int, float], None] | None = None,
 ) -> Descent:
     """Move parameters down a loss by Adam (Kingma and Ba, ICLR 2015), with warm-up and a cosine to zero.
 
-    It ends after ``steps``, or once ``patience`` looks at the held-out data brought no gain. The parameters are then
-    those that did best there, which may be those of the start.
+    It ends after ``steps``, or once ``patience`` looks at the held-out data brought no gain, though not before
+    ``least`` steps. The parameters are then those that did best there, which may be those of the start.
 
     Args:
         parameters: leaves that require gradients, on any device; changed in place.
@@ -96,6 +97,7 @@ def descend(
         seed: of the order of batches and of the generator.
         look: steps between two looks at the held-out data.
         patience: looks.
+        least: steps that are taken, gain or none.
         state: a file that keeps all this at every look. What is there is gone on from; the caller removes it, before
             to start anew, and at the end.
         of: what the descent is of, as JSON; a state of anything else is refused.
@@ -118,7 +120,7 @@ def descend(
     warm_up = min(WARM_UP, max(1, steps // 5))
     left = _endless(batches, seed, run.step)
     overflowed = False
-    while run.step < steps and min(run.losses[-patience:]) <= min(run.losses):
+    while run.step < steps and (run.step < least or min(run.losses[-patience:]) <= min(run.losses)):
         step = run.step + 1
         for group in optimizer.param_groups:
             group["lr"] = rate * min(1.0, step / warm_up) * (1 + math.cos(math.pi * run.step / steps)) / 2

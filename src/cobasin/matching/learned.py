@@ -178,6 +178,7 @@ def learn(
         values = now(lambda move: move.values(share))
         return mixture.loss(mixture.parameters(values, mixture_weights(len(moves), generator)), batch)
 
+    look, soft = max(LOOK, steps // LOOKS), max((move.soft for move in moves if move is not None), default=0.0)
     descent = descend(
         [parameter for move in moves if move is not None for parameter in move.parameters],
         loss,
@@ -186,8 +187,10 @@ def learn(
         steps=steps,
         rate=RATE,
         seed=seed,
-        look=max(LOOK, steps // LOOKS),
+        look=look,
         patience=PATIENCE,
+        # of what is soft, an order that gains is often seen in the end only
+        least=round(soft * steps) + PATIENCE * look if soft else 0,
         state=state,
         of=of,
         report=report,

@@ -37,6 +37,7 @@ class Moves:
 
     Attributes:
         parameters: float32 leaves on ``device``; all zero is the start.
+        soft: share of the steps of learning in which the element is between orders; none, where none of a stream moves.
     """
 
     def __init__(
@@ -76,6 +77,9 @@ class Moves:
             if "scores" in value
         }
         self._turns, self._places = turns, list(found)
+        moved = {part for _, part in found}
+        # where nothing else moves, there is nothing to learn once orders stay
+        self.soft = 0.0 if "order" not in moved else SOFT if len(moved) > 1 else 1.0
         self.parameters = [parameter.requires_grad_() for parameter in found.values()]
 
     def values(self, share: float = 1.0) -> Values:
@@ -96,13 +100,12 @@ class Moves:
 
     def _at(self, parameters: Sequence[Tensor], share: float = 1.0) -> Values:
         moved = {key: dict(value) for key, value in self.start.items()}
-        # where nothing else moves, there is nothing to learn once orders stay
-        soft = SOFT if any(part != "order" for _, part in self._places) else 1.0
         for (key, part), move in zip(self._places, parameters, strict=True):
             if part == "order":
                 start, ratio = self.start[key], self.orders.get(key, {}).get("ratio")
+                between = share < self.soft
                 moved[key] |= (
-                    softened(start, move, share / soft, ratio) if share < soft else settled(start, move, ratio)
+                    softened(start, move, share / self.soft, ratio) if between else settled(start, move, ratio)
                 )
             elif part == "scores":  # after all else: a neuron's scale depends on its partner
                 moved[key] |= assigned(moved[key], self.orders[key], move)

@@ -1,10 +1,10 @@
 """Learning the order of a residual stream that can only be reordered, as behind the norms of BERT.
 
 Between orders lie the doubly stochastic matrices. Learning starts at a soft one, half of which is the present order and
-half all others alike, and moves the logits of all pairs; Sinkhorn's steps make them doubly stochastic (Mena et al., *Learning
-Latent Permutations with Gumbel-Sinkhorn Networks*, ICLR 2018). On the way they are sharpened, until the order that they
-assign stays, and the rest of the element learns with it. Where coordinates have signs, each pair has the one by which
-its weights agree best.
+half all others alike, and moves the logits of all pairs; Sinkhorn's steps make them doubly stochastic (Mena et al.,
+*Learning Latent Permutations with Gumbel-Sinkhorn Networks*, ICLR 2018). On the way they are sharpened, until the order
+that they assign stays, and the rest of the element learns with it. Where coordinates have signs, each pair has the one
+by which its weights agree best.
 
 A model computes what it did under an order only, so that is what held-out data see at any time.
 """
