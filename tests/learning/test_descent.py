@@ -117,6 +117,24 @@ def test_without_a_gain_it_stops_and_gives_back_the_start():
     assert looks == list(zip(range(7, 36, 7), done.losses[1:], strict=True))
 
 
+@pytest.mark.parametrize(("least", "taken"), [(20, 35), (36, 36), (70, 70)])
+def test_without_a_gain_it_takes_some_steps_where_it_must(least, taken):
+    done, _ = run(rate=50.0, steps=500, least=least)
+    assert done.descent.steps == taken
+    assert all(not parameter.any() for parameter in done.parameters)
+
+
+def test_a_loss_knows_what_share_of_the_steps_is_done():
+    weight, seen = torch.zeros((), requires_grad=True), []
+
+    def loss(batch, generator, share):
+        seen.append(share)
+        return (weight - 1).square()
+
+    descend([weight], loss, lambda: float(weight), rows(), steps=4, rate=0.1, seed=0, patience=9)
+    assert seen == [0, 0.25, 0.5, 0.75]
+
+
 def test_an_overflow_in_the_middle_ends_it_and_one_at_the_start_is_refused():
     done, taken = run(rate=1e30, steps=500)
     assert done.losses[1:] == []

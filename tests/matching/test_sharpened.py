@@ -5,10 +5,11 @@ import torch
 
 from cobasin.checkpoints.typed import Typed
 from cobasin.finding import match as api
+from cobasin.matching import learned
 from cobasin.matching.choice import Choice
 from cobasin.matching.moves import Moves
 from cobasin.matching.sharpened import SOFT, settled, signs, softened
-from cobasin.matching.state import Match, free_groups
+from cobasin.matching.state import Match, free_groups, identity
 from cobasin.proposal.checking import change, forms, run, sample
 from cobasin.symmetry.action import act
 from cobasin.symmetry.canonical import canonical
@@ -90,6 +91,27 @@ def test_the_model_is_its_own_after_the_soft_steps_only(case):
 
 def _double(value):
     return {part: x.detach().double() if x.is_floating_point() else x for part, x in value.items()}
+
+
+def test_how_long_an_order_is_soft():
+    """With nothing else to learn, to the end; what stays, and the models of a pair that have no such stream, never."""
+    (_, form), turns = forms(Typed.of(checkpoint(PLAIN)))[0], {}
+    for symmetry in ("residual", "residual,attention", "attention"):
+        groups = free_groups(form, Choice.parse(symmetry))
+        turns[symmetry] = [Moves(form, groups, identity(form, groups), turns=one).soft for one in (True, False)]
+    assert turns == {"residual": [1.0, 0.0], "residual,attention": [SOFT, 0.0], "attention": [0.0, 0.0]}
+
+
+def test_learning_goes_on_while_an_order_is_soft(monkeypatch):
+    """Though no look brings a gain."""
+    monkeypatch.setattr(learned, "PATIENCE", 1)
+    monkeypatch.setattr(learned, "RATE", 1e-9)
+    taken = {}
+    for symmetry in ("residual,attention", "attention"):
+        asked = {"method": "learned", "samples": 32, "steps": 100, "symmetry": symmetry}
+        element = api.match(checkpoint(PLAIN, 1), checkpoint(PLAIN, 0), **asked)
+        taken[symmetry] = element.report["learning"]["taken"]
+    assert taken["residual,attention"] >= 70 > taken["attention"]
 
 
 @pytest.mark.parametrize("down", [True, False])

@@ -20,7 +20,7 @@ from cobasin.matching.choice import Choice
 from cobasin.matching.learned import Mixture, learn
 from cobasin.matching.learned_orders import neurons, pairs
 from cobasin.matching.moves import Moves
-from cobasin.matching.sharpened import signs
+from cobasin.matching.sharpened import signs, streams
 from cobasin.matching.state import free_groups, identity
 from cobasin.progress import Progress, rounds
 from cobasin.statistics.rows import row_count
@@ -129,6 +129,9 @@ def _learn(
             progress(f"learning: held-out loss {loss:.4g}", step, asked.steps)
 
     def orders_at(position: int, values: Values) -> dict[Key, Value]:
+        moving = streams(mixture.forms[position], mixture.groups[position])
+        if not asked.orders and not any(group.signed for group in moving.values()):
+            return {}  # where the models stand need not be looked at
         match = common.models.match(order[position], common.models.states[reference], values)
         return signs(match) | (pairs(match) if asked.orders else {})
 

@@ -4,7 +4,7 @@ Any number of models A_i with elements g_i: what is trained is the mixture ``Σ 
 about the middle, whose loss is that of its answers, against the mean answer of the A_i (no labels are needed, and
 inputs may be made up) or against labels. Theus et al., *Generalized Linear Mode Connectivity for Transformers*
 (NeurIPS 2025), learn two models so, with labels. The elements move inside their groups (`cobasin.matching.moves`), so
-every A_i computes what it did at every step.
+every A_i computes what it did at every step; orders of streams lie between the orders at first, but for held-out data.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The neighbourhood of an element, differentiable: what learning moves, and how it stays in the group.
+"""The neighbourhood of an element, differentiable: what learning moves, and how it stays in the group, or ends there.
 
 Every part of an element is moved from where it starts by a free parameter, zero at the start:
 
@@ -86,7 +86,7 @@ class Moves:
         """The element at the parameters, in float32, differentiable.
 
         Args:
-            share: of the steps of learning that are done; with 1 the element is in the group.
+            share: of the steps of learning that are done; from `soft` on the element is in the group.
         """
         return self._at(self.parameters, share)
 
