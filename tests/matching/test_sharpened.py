@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from cobasin.checkpoints.typed import Typed
+from cobasin.finding import learning
 from cobasin.finding import match as api
 from cobasin.matching import learned
 from cobasin.matching.choice import Choice
@@ -94,12 +95,16 @@ def _double(value):
 
 
 def test_how_long_an_order_is_soft():
-    """With nothing else to learn, to the end; what stays, and the models of a pair that have no such stream, never."""
+    """With nothing else to learn, to the end; what stays, never. It sharpens all the way."""
     (_, form), turns = forms(Typed.of(checkpoint(PLAIN)))[0], {}
     for symmetry in ("residual", "residual,attention", "attention"):
         groups = free_groups(form, Choice.parse(symmetry))
         turns[symmetry] = [Moves(form, groups, identity(form, groups), turns=one).soft for one in (True, False)]
     assert turns == {"residual": [1.0, 0.0], "residual,attention": [SOFT, 0.0], "attention": [0.0, 0.0]}
+    groups = free_groups(form, Choice.parse("residual"))
+    moves = Moves(form, groups, identity(form, groups))
+    first, second, third = (moves.values(share)[STREAM]["soft"].max().item() for share in (0.0, 0.2, 0.4))
+    assert first < second < third
 
 
 def test_learning_goes_on_while_an_order_is_soft(monkeypatch):
@@ -141,8 +146,17 @@ def test_descent_finds_the_order(case, down):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_learning_from_the_top(case):
-    """Streams move where they are free, and orders of neurons, which nobody asked for, stay."""
+def test_learning_from_the_top(case, monkeypatch):
+    """Streams move where they are free, by signs where they have some; orders of neurons, not asked for, stay."""
+    given = []
+    monkeypatch.setattr(learning, "signs", lambda match: given.append(signs(match)) or given[-1])
+
+    class Seen(Moves):
+        def __init__(self, *how):
+            given.append(how[-1])
+            super().__init__(*how)
+
+    monkeypatch.setattr(learned, "Moves", Seen)
     models = [checkpoint(case, seed) for seed in (1, 0)]
     asked = {"method": "learned", "samples": 32, "steps": 10}
     start, moved, kept = (
@@ -153,4 +167,7 @@ def test_learning_from_the_top(case):
     assert max(moved.deviation().values()) < 1e-9
     assert min(moved.report["learning"]["held_out"]) <= moved.report["learning"]["held_out"][0]
     assert STREAM not in kept.values
+    ratios = [found[STREAM]["ratio"] for found in given if STREAM in (found or {})]
+    assert len(ratios) == (2 if case == SIGNED else 0)  # as they are found, and as they are learned by
+    assert all(ratio is ratios[0] for ratio in ratios)
     assert start.values[STREAM]["perm"].shape == moved.values[STREAM]["perm"].shape
