@@ -13,7 +13,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from cobasin.matching.state import Match, on_cpu
+from cobasin.matching.state import Match, on_cpu, orders
 from cobasin.symmetry.action import in_old_order
 from cobasin.symmetry.form import Form
 from cobasin.symmetry.groups import Diagonal, Gram, Group, Permutation, Value
@@ -27,8 +27,7 @@ BONUS = 0.05
 
 def neurons(form: Form, groups: Mapping[Key, Group]) -> list[Key]:
     """The orders of FFN neurons among these keys."""
-    parts = {key: form.spec.spaces[key[0]].part for key in groups}
-    return [key for key, group in groups.items() if isinstance(group, Permutation) and parts[key] == "ffn"]
+    return list(orders(form, groups, "ffn"))
 
 
 def pairs(match: Match) -> dict[Key, Value]:

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from cobasin.matching.state import Match, on_cpu
+from cobasin.matching.state import Match, on_cpu, orders
 from cobasin.symmetry.form import Form
 from cobasin.symmetry.groups import Diagonal, Group, Permutation, Value
 from cobasin.symmetry.groups.assignment import assign
@@ -32,8 +32,7 @@ _SINKHORN = 20  # steps
 
 def streams(form: Form, groups: Mapping[Key, Group]) -> dict[Key, Permutation]:
     """The orders of residual streams among these keys."""
-    parts = {key: form.spec.spaces[key[0]].part for key in groups}
-    return {key: group for key, group in groups.items() if isinstance(group, Permutation) and parts[key] == "residual"}
+    return orders(form, groups, "residual")
 
 
 def signs(match: Match) -> dict[Key, Value]:

@@ -14,7 +14,7 @@ from cobasin.symmetry.action import Values, act, along
 from cobasin.symmetry.canonical import canonical
 from cobasin.symmetry.cross_gram import cross_gram
 from cobasin.symmetry.form import Form
-from cobasin.symmetry.groups import Gram, Group, Value
+from cobasin.symmetry.groups import Gram, Group, Permutation, Value
 from cobasin.symmetry.spec import Key, Site
 from cobasin.symmetry.state import Lazy, State, squared_distance
 
@@ -36,6 +36,13 @@ def free_groups(form: Form, choice: Choice, excluded: Iterable[str] = ()) -> dic
         for key, sites in spec.sites.items()
         if choice.frees(spec, key) and any(site.tensor in counted for site in sites)
     }
+
+
+def orders(form: Form, groups: Mapping[Key, Group], part: str) -> dict[Key, Permutation]:
+    """Those of these groups that are orders, of spaces that a ``part`` of the symmetry frees."""
+    spaces = form.spec.spaces
+    found = {key: group for key, group in groups.items() if isinstance(group, Permutation)}
+    return {key: group for key, group in found.items() if spaces[key[0]].part == part}
 
 
 def identity(form: Form, groups: Mapping[Key, Group]) -> Values:
