@@ -15,13 +15,15 @@ from unittest.mock import patch
 
 import torch
 import transformers
+import typer
 from safetensors.torch import load_file, save_file
 
 import cobasin.checkpoints.checkpoint
-from cobasin.cli import main
+import cobasin.cli
 from tiny_models import model
 
 WEIGHTS = "model.safetensors"
+COMMAND = typer.main.get_command(cobasin.cli.app)  # as the app makes it for every run, which takes a while
 
 
 @dataclass
@@ -52,13 +54,14 @@ def run(*arguments):
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     with (
         patch.object(sys, "argv", ["cobasin", *map(str, arguments)]),
+        patch.object(cobasin.cli, "app", COMMAND),
         patch.dict(os.environ),
         patch.object(cobasin.checkpoints.checkpoint, "open_weights", spying),
         redirect_stdout(out),
         redirect_stderr(err),
     ):
         try:
-            main()
+            cobasin.cli.main()
         except SystemExit as end:
             code = end.code or 0
         finally:

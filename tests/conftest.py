@@ -1,13 +1,15 @@
 """Fixtures shared by the tests."""
 
+import os
 import signal
 
 import pytest
 import torch
 from transformers import BertConfig, BertForMaskedLM
 
-# Tests run side by side on tiny tensors: more threads only spin against each other.
+# Tests run side by side on tiny tensors: more threads only spin against each other; nor in what the tests start.
 torch.set_num_threads(1)
+os.environ["OMP_NUM_THREADS"] = "1"
 
 # Ctrl-C reaches the tests and what they start, also of a suite behind a shell's &, which would ignore it.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -31,7 +31,7 @@ NO_ROPE = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor
 
 def models(folder, case, keys, value):
     """A model, and a copy of its folder with another config."""
-    model(case, 0).float().save_pretrained(folder / "anchor")
+    model(case, 0).save_pretrained(folder / "anchor")
     keys = keys.split(" + ")
     values = value if len(keys) > 1 else (value,)
     return duplicate(folder / "anchor", "source", **dict(zip(keys, values, strict=True))), folder / "anchor"
@@ -87,7 +87,7 @@ def test_a_key_that_nothing_reads(tmp_path, case, key):
 
 @pytest.mark.parametrize("case", TIED)
 def test_tied_against_untied_heads(tmp_path, case):
-    tied = model(case, 0).float()
+    tied = model(case, 0)
     tied.save_pretrained(tmp_path / "tied")
     near(tied, tie_word_embeddings=False).save_pretrained(tmp_path / "untied")
     for source, anchor in (("tied", "untied"), ("untied", "tied")):

@@ -163,6 +163,15 @@ def test_the_dtype_decides_how_much_rounding_is_forgiven():
     assert rounded.noise_float64 > 1e4 * exact.noise_float64
 
 
+def test_the_arithmetic_of_the_file_is_measured_where_it_is_another():
+    model = bert()
+    for dtype, like_float64 in ((torch.float32, False), (torch.float64, True)):
+        stored = changed(model, dtype)
+        verdict = verify(stored, permuted(stored, dtype, rows=19))
+        assert verdict.relative_native == pytest.approx(verdict.relative_float64, rel=1e-3)
+        assert (verdict.relative_native == verdict.relative_float64) is like_float64
+
+
 def test_matched_in_float32_and_stored_in_bfloat16_is_the_same():
     model = bert()
     short = changed(model, torch.bfloat16)

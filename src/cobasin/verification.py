@@ -112,7 +112,7 @@ def verify(a: Any, b: Any, tolerance: float | None = None) -> Verdict:
         reason=reason,
         relative_float64=relative,
         absolute_float64=(left - right).abs().max().item(),
-        relative_native=_native_difference(a, b, inputs),
+        relative_native=_native_difference(a, b, inputs, relative),
         noise_float64=noise,
         tolerance=limit,
     )
@@ -189,10 +189,13 @@ def _relative(reference: Tensor, other: Tensor) -> float:
     return ((reference - other).abs().max() / reference.abs().max()).item()
 
 
-def _native_difference(a: Checkpoint, b: Checkpoint, inputs: Mapping[str, Tensor]) -> float | None:
+def _native_difference(a: Checkpoint, b: Checkpoint, inputs: Mapping[str, Tensor], in_float64: float) -> float | None:
     """The relative difference in the stored dtypes' arithmetic; None if not finite, or if it cannot run."""
+    native = [(c, _native_dtype(c)) for c in (a, b)]
+    if all(dtype == torch.float64 for _, dtype in native):
+        return in_float64
     try:
-        relative = _relative(*(_outputs(instantiate(c, _native_dtype(c)), inputs).double() for c in (a, b)))
+        relative = _relative(*(_outputs(instantiate(c, dtype), inputs).double() for c, dtype in native))
     except (RuntimeError, TypeError):
         # A few classes have float32 written into their code, a few operations no kernel for short floats, and
         # nothing computes in 8 bits.

@@ -26,9 +26,10 @@ from cobasin.symmetry.balance import conditions, in_isometries, keep_bases
 from cobasin.symmetry.canonical import Gauge, canonical, frames_as_gauge, frames_of, gauge_of
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.spec import key_text, worst_by_space
-from cobasin.symmetry.state import State, squared_distance
+from cobasin.symmetry.state import Remembered, State, squared_distance
 
 COARSE = 0.5  # relative: rounding that a map makes so large is worth a note
+ROOM = 64 << 20  # bytes of every model in canonical form that are kept
 AGREED = 1e-8  # squared distance of matched weights, over their squared norm
 EMBEDS = (
     "modules.json: Sentence Transformers takes embeddings from this model, without its head; what the head puts out "
@@ -86,7 +87,7 @@ class CommonForm:
             self.notes.append(EMBEDS)
         if "residual" in choice.parts and any(key[0] == "joint" for key in forms[0].spec.sites):
             self.notes.append(JOINT)
-        states = [canonical(form, model) for form, model in zip(forms, self.typed, strict=True)]
+        states = [Remembered(canonical(form, model), ROOM) for form, model in zip(forms, self.typed, strict=True)]
         tied = {name for form in forms for name in form.spec.tied}  # repeats another tensor, if only in some models
         place = search.place() if search else CPU
         self.models = Models(forms, states, choice, [*self.heads, *tied], place)

@@ -181,7 +181,12 @@ class Spec:
 
     def batch_axes(self, space: str) -> tuple[str, ...]:
         """The spaces that an element of ``space`` varies over inside a tensor."""
-        return tuple(over for over in self.spaces[space].over if over not in self.index_spaces)
+        return self._batch_axes[space]
+
+    @cached_property
+    def _batch_axes(self) -> dict[str, tuple[str, ...]]:
+        index = self.index_spaces
+        return {name: tuple(over for over in space.over if over not in index) for name, space in self.spaces.items()}
 
     def batch(self, space: str) -> tuple[int, ...]:
         """Leading shape of an element of ``space``."""
@@ -231,11 +236,16 @@ class Spec:
 
     def acting_order(self, axes: tuple[Axis, ...]) -> list[int]:
         """Axis positions in the order in which elements act: a fibre before the spaces it varies over."""
-        return sorted(range(len(axes)), key=lambda i: -self._depth(axes[i].space))
+        return sorted(range(len(axes)), key=lambda i: -self._depths.get(axes[i].space, 1))
 
-    def _depth(self, space: str) -> int:
-        over = self.batch_axes(space) if space in self.spaces else ()
-        return 1 + max((self._depth(o) for o in over), default=0)
+    @cached_property
+    def _depths(self) -> dict[str, int]:
+        """Of every space: how many lie on the way from it to one that varies over none."""
+
+        def depth(space: str) -> int:
+            return 1 + max((depth(over) for over in self.batch_axes(space)), default=0)
+
+        return {space: depth(space) for space in self.spaces}
 
     def disk_names(self, names: Iterable[str]) -> dict[str, str]:
         """Spec name to on-disk name, for all names that are not buffers.

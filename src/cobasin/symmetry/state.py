@@ -59,3 +59,29 @@ class Lazy(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self.names)
+
+
+class Remembered(Mapping[str, Tensor]):
+    """A state whose tensors are computed once, as long as they take ``room`` bytes at most in all.
+
+    Small models are mostly overhead: of them each tensor is asked for some hundred times in a match.
+    """
+
+    def __init__(self, state: State, room: int):
+        self.state, self.room = state, room
+        self._known: dict[str, Tensor] = {}
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name in self._known:
+            return self._known[name]
+        tensor = self.state[name]
+        if tensor.nbytes <= self.room:
+            self.room -= tensor.nbytes
+            self._known[name] = tensor
+        return tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.state)
+
+    def __len__(self) -> int:
+        return len(self.state)
