@@ -32,7 +32,10 @@ WAYS: Mapping[str, dict[str, Any]] = {
     FEW: {"method": "learned", "symmetry": "gl", "samples": "few", "steps": 500},
     "learned, made up": {"method": "learned", "symmetry": "gl"},
     "learned, training data": LEARNED,
+    "learned longer, made up": {"method": "learned", "symmetry": "gl", "times": 2},
+    "learned longer, training data": LEARNED | {"times": 2},
 }
+USUAL = [name for name, way in WAYS.items() if "times" not in way]
 Pair = tuple[int, int]
 
 
@@ -122,9 +125,9 @@ def picture(measured: Measured, models: Models, out: Path) -> None:
 
 
 def lines(measured: Measured, models: Models) -> dict[str, LossPath]:
-    """What was measured on the line between two models, of every way but one, for want of colours, the first seed's."""
+    """What the first seed gave on the line between two models, of the usual ways but one, for want of colours."""
     found = {"none": measured.get(models, way="none")}
-    found |= {name: measured.matched(models, way) for name, way in WAYS.items() if name != FEW}
+    found |= {name: measured.matched(models, WAYS[name]) for name in USUAL if name != FEW}
     paths = {}
     for name, rows in found.items():
         if rows:
@@ -136,9 +139,14 @@ def lines(measured: Measured, models: Models) -> dict[str, LossPath]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = parser(__doc__)
-    options.add_argument("--way", action="append", choices=list(WAYS), help="only this one (again for more)")
+    options.add_argument(
+        "--way",
+        action="append",
+        choices=list(WAYS),
+        help="this one (again for more); all but the longer ones by default",
+    )
     asked = options.parse_args(arguments)
-    ways = asked.way or list(WAYS)
+    ways = asked.way or USUAL
     families = Family.all(asked.shared, asked.out / "models", asked.family)
     pairs = {family.name: family.pairs(asked.pair) for family in families}
     cost = sum(

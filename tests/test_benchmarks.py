@@ -211,6 +211,16 @@ def test_what_was_measured_is_not_measured_again(tmp_path):
     assert again.seconds == pytest.approx(sum(row["took"] for row in rows))  # also of what was found
 
 
+def test_longer_is_twice_the_steps_and_is_asked_for():
+    one_basin = import_module("one_basin")
+    for data in ("made up", "training data"):
+        usual, longer = f"learned, {data}", f"learned longer, {data}"
+        assert options_of(one_basin.WAYS[longer], 10) == options_of(one_basin.WAYS[usual], 20)
+        assert usual in one_basin.USUAL
+        assert longer not in one_basin.USUAL
+    assert options_of(one_basin.WAYS[one_basin.FEW], 2500)["steps"] == 500
+
+
 def test_one_basin(shared, tmp_path, capsys, monkeypatch):
     chosen = ("paper", "weights", "learned, training data")
     ways = [part for name in chosen for part in ("--way", name)]

@@ -76,8 +76,11 @@ class Measured:
 
 
 def options_of(way: Mapping[str, Any], steps: int) -> dict[str, Any]:
-    """A way, as `match_all` takes it."""
-    return dict(way) | ({"steps": min(steps, way.get("steps", steps))} if way.get("method") == "learned" else {})
+    """A way, as `match_all` takes it; of what is learned, ``times`` as many steps, where it says so."""
+    options = dict(way)
+    if way.get("method") == "learned":
+        options["steps"] = min(steps, way.get("steps", steps)) * options.pop("times", 1)
+    return options
 
 
 def cells(rows: Sequence[Row], columns: Sequence[str]) -> list[str]:

@@ -29,7 +29,7 @@ from cobasin.symmetry.spec import key_text, worst_by_space
 from cobasin.symmetry.state import Remembered, State, squared_distance
 
 COARSE = 0.5  # relative: rounding that a map makes so large is worth a note
-ROOM = 64 << 20  # bytes of every model in canonical form that are kept
+ROOM = 16 << 20  # bytes of every model in canonical form that are kept
 AGREED = 1e-8  # squared distance of matched weights, over their squared norm
 EMBEDS = (
     "modules.json: Sentence Transformers takes embeddings from this model, without its head; what the head puts out "
