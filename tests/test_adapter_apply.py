@@ -45,6 +45,8 @@ def test_apply_writes_an_adapter_that_peft_loads(matched, tmp_path, element):
     assert report["base"] == str(matched / "base")
     assert report["verification"]["same"] is True
     assert report["verification"]["relative_float64"] < 1e-9
+    assert report["verification"]["noise_float64"] > 1e-9  # of float32, not of the float64 that it is verified in
+    assert "rounded" not in report["verification"]
     assert json.loads((out / "cobasin.json").read_text()) == report
     assert "library_name: peft" in (out / "README.md").read_text()
     reference = function(matched / "base", matched / "lora")
@@ -54,6 +56,17 @@ def test_apply_writes_an_adapter_that_peft_loads(matched, tmp_path, element):
     again = run("apply", matched / element, matched / "lora", "--out", out, "--overwrite")
     assert again.out.startswith(f"moved {matched / 'lora'} by {matched / element}\nnote: ")
     assert again.out.endswith(f"written to {out}\n")
+
+
+def test_what_the_adapters_dtype_does_not_hold_is_told(matched, tmp_path):
+    coarse = load_file(matched / "lora" / WEIGHTS_FILE)
+    shutil.copytree(matched / "lora", tmp_path / "coarse")
+    save_file({name: tensor.bfloat16() for name, tensor in coarse.items()}, tmp_path / "coarse" / WEIGHTS_FILE)
+    finished = run("apply", matched / "new", tmp_path / "coarse", "--out", tmp_path / "moved")
+    assert "note: rounded to the dtypes of the file it is not surely the same function" in finished.out
+    found = json.loads((tmp_path / "moved" / "cobasin.json").read_text())["verification"]
+    assert found["relative_float64"] < 1e-9
+    assert found["same"] is None
 
 
 def test_apply_moves_a_model(matched, tmp_path):

@@ -24,7 +24,7 @@ from cobasin.finding.transport import transport, transport_adapter
 from cobasin.paths import expanded
 from cobasin.presenting import progress as bars
 from cobasin.symmetry.element import FILE, Element
-from cobasin.verification import VERIFIED_PARAMETERS, verify
+from cobasin.verification import VERIFIED_PARAMETERS, change, judge, verify
 from cobasin.workflows.shared import (
     checked,
     evidence_of,
@@ -166,11 +166,23 @@ def _adapter_evidence(element: Element, adapter: Adapter, base: Typed | None) ->
         new_base = Typed.of(transform(element, base.checkpoint, torch.float64))
         moved = move_adapter(element, adapter, base, dtype=torch.float64)
         try:
-            ends = base_and_adapter(base, adapter, torch.float64), base_and_adapter(new_base, moved, torch.float64)
+            before, after = _joined(base, adapter), base_and_adapter(new_base, moved, torch.float64)
         except InputError as error:  # a bias where the base has none, or an adapted embedding that no config can untie
             return evidence | not_run(error)
         try:
-            verdict = verify(*ends)
+            verdict = verify(before, after)
         except NotProbed as error:
             return evidence | not_run(error)
-    return evidence | {"verification": checked(verdict, "base and adapter", base.spec.architecture)}
+        found = checked(verdict, "base and adapter", base.spec.architecture)
+        if verdict.relative_float64 is not None:
+            written = base_and_adapter(new_base, move_adapter(element, adapter, base), torch.float64)
+            kept, _, reason = judge(change(before, written), verdict.noise_float64)
+            found |= {} if kept else {"same": None, "rounded": reason}
+    return evidence | {"verification": found}
+
+
+def _joined(base: Typed, adapter: Adapter) -> Checkpoint:
+    """Base and adapter as one model in float64 that says it is stored as the base is: that tells what is rounding."""
+    exact = base_and_adapter(base, adapter, torch.float64)
+    headers = base_and_adapter(base, adapter).headers
+    return Checkpoint(exact.label, exact.config, exact.architecture, headers, exact.read, exact.folder)
