@@ -7,8 +7,9 @@ from fnmatch import fnmatch
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
-from transformers import BertConfig, MixtralConfig, MixtralForCausalLM
+from transformers import BertConfig, BertForMaskedLM, MixtralConfig, MixtralForCausalLM
 
 from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.pairs import check_pair
@@ -19,6 +20,8 @@ from cobasin.errors import InputError
 from cobasin.verification import verify
 from model_folders import as_bins, assert_bitwise, load_refusal
 from tiny_models import model
+
+SMALL = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8, "vocab_size": 9}
 
 
 def edit_json(path, **changes):
@@ -112,6 +115,21 @@ def test_other_objects():
     message = load_refusal(3)
     assert "from int" in message
     assert "Hugging Face folder" in message
+
+
+def test_what_a_library_wraps_around_a_model(tiny_bert):
+    assert load_refusal(torch.compile(tiny_bert)).endswith("; it has the model within, as ._orig_mod")
+    assert load_refusal(torch.nn.DataParallel(tiny_bert)).endswith("; it has the model within, as .module")
+    wrapped = get_peft_model(tiny_bert, LoraConfig(target_modules=["query"]))
+    assert "becomes one by merge_and_unload()" in load_refusal(wrapped)
+
+
+def test_a_class_of_another_make_is_not_taken_for_that_of_transformers():
+    """It may compute anything, and is never run: what is run is the class that Transformers has."""
+    own = type("BertForMaskedLM", (BertForMaskedLM,), {"__module__": "theirs"})
+    line = load_refusal(own(BertConfig(**SMALL)))
+    assert "is not Transformers' class of that name, but theirs.BertForMaskedLM, which may compute another" in line
+    assert load(BertForMaskedLM(BertConfig(**SMALL))).architecture == "BertForMaskedLM"
 
 
 def test_no_such_folder(tmp_path):

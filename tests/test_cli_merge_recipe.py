@@ -346,6 +346,19 @@ def test_parameters_by_options(tmp_path, berts):
 # what is written beside the weights
 
 
+def test_models_of_several_dtypes(tmp_path, berts):
+    """The result has those of the first, unless the recipe says others: no digit is lost without a word."""
+    other, coarse = berts[0], tmp_path / "coarse"
+    model(CLASSIFIER, 5, torch.bfloat16).save_pretrained(coarse)
+    note = f"note: the result is rounded to the dtypes of {coarse}, coarser than those of {other}\n"
+    for ends, said in (((coarse, other), True), ((other, coarse), False)):
+        finished = run("merge", *ends, "--match", "none", "--out", tmp_path / "out", "--overwrite")
+        assert finished.code == 0
+        assert (note in finished.out) is said
+    asked = recipe(tmp_path / "recipe.yaml", "linear", [coarse, other], dtype="bfloat16")
+    assert note not in run("merge", asked, "--out", tmp_path / "asked").out
+
+
 def test_the_same_model_twice(tmp_path, berts):
     a, b, _ = berts
     copy = duplicate(a, "copy")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.nn import Module
 
 from cobasin.architectures import known
 from cobasin.checkpoints.weight_files import (
@@ -138,8 +139,16 @@ def load(
         return _from_model(model)
     raise InputError(
         f"cannot read a model from {type(model).__name__}; expected a Hugging Face folder, a hub id "
-        f'"org/name", a PreTrainedModel, a state dict with its config, or a Checkpoint'
+        f'"org/name", a PreTrainedModel, a state dict with its config, or a Checkpoint{_within(model)}'
     )
+
+
+def _within(model: object) -> str:
+    """Where the model is in what a library wraps around it."""
+    if hasattr(model, "merge_and_unload"):
+        return "; what PEFT has wrapped becomes one by merge_and_unload(), or is moved as a folder by cobasin apply"
+    inner = next((name for name in ("_orig_mod", "module") if isinstance(getattr(model, name, None), Module)), None)
+    return f"; it has the model within, as .{inner}" if inner else ""
 
 
 def read_config(folder: Path) -> PreTrainedConfig:
@@ -195,10 +204,16 @@ def _from_state_dict(state: Mapping[str, Tensor], config: PreTrainedConfig | Map
 
 
 def _from_model(model: PreTrainedModel) -> Checkpoint:
+    import transformers
     from transformers.core_model_loading import revert_weight_conversion
     from transformers.modeling_utils import remove_tied_weights_from_state_dict
 
-    label = f"{type(model).__name__} in memory"
+    cls, label = type(model), f"{type(model).__name__} in memory"
+    if getattr(transformers, cls.__name__, cls) is not cls:
+        raise InputError(
+            f"{label}: is not Transformers' class of that name, but {cls.__module__}.{cls.__qualname__}, which may "
+            "compute another function; where it computes the same, load its weights by Transformers' class"
+        )
     ignored = set(model._keys_to_ignore_on_save or ())
     tensors = {name: tensor for name, tensor in model.state_dict().items() if name not in ignored}
     # Before save_pretrained's own steps, which fail without data in a less readable way.

@@ -25,7 +25,7 @@ from cobasin.fusion.flow import flow_of
 from cobasin.fusion.registry import find
 from cobasin.merging.after import Afterwards, cautions
 from cobasin.merging.fused import Fusion
-from cobasin.merging.parents import matches, prepare, repeated, unmerged
+from cobasin.merging.parents import coarsened, matches, prepare, repeated, unmerged
 from cobasin.merging.results import merged_state, owners, result
 from cobasin.merging.statistics import Statistics, batches_of, in_turn, statistics_of
 from cobasin.progress import Progress, check_progress
@@ -194,6 +194,7 @@ def merge_recipe(
     (owner, *_) = owning = owners(recipe)
     afterwards = Afterwards.of(recipe, typed, owner)
     notes = [*recipe.notes, *repeated(names, typed, recipe.base), *unmerged(names, typed, owner)]
+    notes += [] if recipe.out_dtype or recipe.dtype else coarsened(names, typed, owner)
     notes += [] if matches(recipe, typed) else other_pixels([model.checkpoint for model in typed])  # a match notes it
     if recipe.method.couple is not None:
         flow_of(typed[0])  # an architecture that it cannot follow is refused before models are matched

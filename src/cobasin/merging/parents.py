@@ -83,6 +83,15 @@ def repeated(names: Sequence[str], models: Sequence[Typed], base: str | None) ->
     return found
 
 
+def coarsened(names: Sequence[str], models: Sequence[Typed], owner: int) -> list[str]:
+    """A note where the result, which has the ``owner``'s dtypes, is rounded more than the file of another model."""
+    rounding = [model.checkpoint.rounding for model in models]
+    finer = [name for name, one in zip(names, rounding, strict=True) if one < rounding[owner]]
+    if not finer:
+        return []
+    return [f"the result is rounded to the dtypes of {names[owner]}, coarser than those of {', '.join(finer)}"]
+
+
 def unmerged(names: Sequence[str], models: Sequence[Typed], owner: int) -> list[str]:
     """A note on further modules of Sentence Transformers, of which the result has those of the ``owner``."""
     found, own = set[str](), models[owner].checkpoint.folder
