@@ -124,6 +124,22 @@ def test_what_a_library_wraps_around_a_model(tiny_bert):
     assert "becomes one by merge_and_unload()" in load_refusal(wrapped)
 
 
+@pytest.mark.parametrize("wrapper", ["module.", "_orig_mod.", "base_model.model."])
+def test_a_file_of_what_wraps_a_model(tiny_bert, wrapper):
+    state, tiny_bert.config.architectures = tiny_bert.state_dict(), ["BertForMaskedLM"]
+    with pytest.raises(InputError, match=f"all names of its tensors begin with '{wrapper}': save the model within"):
+        Typed.of(load({wrapper + name: tensor for name, tensor in state.items()}, tiny_bert.config))
+    some = {wrapper * (i > 0) + name: tensor for i, (name, tensor) in enumerate(state.items())}
+    with pytest.raises(InputError, match="missing tensor"):
+        Typed.of(load(some, tiny_bert.config))
+
+
+def test_a_model_with_an_adapter_within(tiny_bert):
+    within = get_peft_model(tiny_bert, LoraConfig(target_modules=["query"])).get_base_model()
+    with pytest.raises(InputError, match="does not fit BertForMaskedLM: it has the layers of an adapter within; save"):
+        Typed.of(load(within))
+
+
 def test_a_class_of_another_make_is_not_taken_for_that_of_transformers():
     """It may compute anything, and is never run: what is run is the class that Transformers has."""
     own = type("BertForMaskedLM", (BertForMaskedLM,), {"__module__": "theirs"})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
@@ -17,6 +17,7 @@ from cobasin.checkpoints.fit import problems
 from cobasin.errors import InputError, listed
 from cobasin.symmetry.spec import Spec
 
+_WRAPPERS = ("module.", "_orig_mod.", "base_model.model.")  # of DataParallel, of torch.compile, of PEFT
 LARGEST = 1e8
 """Of an entry: no trained weight is near, and the products of larger ones are soon beyond float32."""
 
@@ -56,6 +57,8 @@ class Typed(Mapping[str, Tensor]):
         except (ArithmeticError, TypeError, ValueError, RuntimeError) as error:
             # transformers lets some impossible sizes pass, and does not say what differs from layer to layer
             raise InputError(f"{label}: the config is not that of a {architecture}: {error}") from error
+        if found and (why := _wrapped(headers)):
+            raise InputError(f"{label} does not fit {architecture}: {why}")
         if found:
             unexpected = any(line.startswith("unexpected") for line in found)
             way_out = ". Remove what is unexpected from the file, or name the class that reads it in config.json"
@@ -188,6 +191,16 @@ class Typed(Mapping[str, Tensor]):
         moved = Checkpoint(source.label, config, source.architecture, headers, read, source.folder)
         moved.beside = source.beside
         return moved
+
+
+def _wrapped(names: Iterable[str]) -> str | None:
+    """What was saved with a model, or is within it, by the names of its tensors; all of them would be misfits."""
+    if any(".base_layer." in name for name in names):
+        return "it has the layers of an adapter within; save what merge_and_unload() of PEFT returns"
+    for wrapper in _WRAPPERS:
+        if all(name.startswith(wrapper) for name in names):
+            return f"all names of its tensors begin with {wrapper!r}: save the model within what wraps it"
+    return None
 
 
 def _check_unpacked(checkpoint: Checkpoint) -> None:
