@@ -7,7 +7,7 @@ import torch
 import transformers
 
 from cobasin.proposal.checking import check_declaration
-from command_line import edit_json, edit_tensors, refused_by_both, run, tensors_of
+from command_line import duplicate, edit_json, edit_tensors, run, tensors_of
 from tiny_models import model
 
 POOLER = {"pooler.dense.weight": (24, 24), "pooler.dense.bias": (24,)}
@@ -68,10 +68,35 @@ def test_they_move_with_the_model(tmp_path, case):
             assert (after.last_hidden_state - before.last_hidden_state).abs().max() > 0.5
 
 
-def test_one_file_has_them(tmp_path):
-    source, anchor = folders(tmp_path, "roberta/RobertaForMaskedLM")
-    edit_tensors(anchor, lambda tensors: [tensors.pop(f"roberta.{name}") for name in POOLER])
-    refused_by_both(source, anchor, f"pooler.dense.weight is only in {source}, where the class does not read it")
+@pytest.mark.parametrize("case", FILES)
+def test_one_file_has_them(tmp_path, case):
+    """As the file of a pre-trained model has and that of its fine-tune has not: they are left out, and that is told."""
+    source, anchor = folders(tmp_path, case)
+    edit_tensors(anchor, lambda tensors: [tensors.pop(name) for name in FILES[case][0]])
+    for first, second in ((source, anchor), (anchor, source)):
+        finished = run("match", first, second, "--out", tmp_path / "out", "--overwrite")
+        assert finished.code == 0, finished.err
+        assert re.search(rf"note: {source}: .*pooler.*weight.* left out: not read by its class", finished.out)
+        assert not tensors_of(tmp_path / "out").keys() & FILES[case][0].keys()
+        assert run("verify", first, tmp_path / "out").code == 0
+        assert run("apply", tmp_path / "out", first, "--out", tmp_path / "again", "--overwrite").code == 0
+        assert run("verify", first, tmp_path / "again").code == 0
+        merged = run("merge", first, second, "--match", "none", "--out", tmp_path / "merged", "--overwrite")
+        assert f"note: {source}: " in merged.out
+        one, other, mean = map(tensors_of, (first, second, tmp_path / "merged"))
+        assert mean.keys() == one.keys() & other.keys()
+        assert all(torch.allclose(mean[name], (one[name] + other[name]) / 2, atol=1e-6) for name in mean)
+        assert run("compare", first, second).code == 0
+
+
+def test_a_fine_tune_has_them_not(tmp_path):
+    base, new = folders(tmp_path, "bert/BertForMaskedLM")
+    tuned = duplicate(base, "tuned")
+    edit_tensors(tuned, lambda tensors: [tensors.pop(name) for name in FILES["bert/BertForMaskedLM"][0]])
+    finished = run("transport", base, tuned, new, "--out", tmp_path / "out")
+    assert finished.code == 0, finished.err
+    assert f"note: {new}: " in finished.out
+    assert run("verify", new, tmp_path / "out").code == 0  # nothing was learned
 
 
 @pytest.mark.parametrize("family", PRE_TRAINING)

@@ -136,9 +136,7 @@ def _only_in_one(source: Typed, anchor: Typed) -> list[str]:
     for one, other in ((source, anchor), (anchor, source)):
         own = sorted(one.spec.entries.keys() - other.spec.entries.keys())
         stacked.append({bool(one.spec.entries[name].stack) for name in own if "experts." in name})
-        for name in own:
-            hint = ", where the class does not read it: remove it there" if name in one.spec.unread else ""
-            found.append(f"{name} is only in {one.checkpoint.label}{hint}")
+        found += [f"{name} is only in {one.checkpoint.label}" for name in own]
     if stacked in ([{True}, {False}], [{False}, {True}]):
         layouts = ("one tensor an expert" if one == {True} else "all experts in one tensor" for one in stacked)
         files = (f"{text} in {end.checkpoint.label}" for text, end in zip(layouts, (source, anchor), strict=True))

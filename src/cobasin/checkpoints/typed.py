@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
@@ -24,10 +24,16 @@ LARGEST = 1e8
 
 @dataclass(frozen=True)
 class Typed(Mapping[str, Tensor]):
-    """A checkpoint read by spec names. A tied tensor that the file lacks is read from the one it repeats."""
+    """A checkpoint read by spec names. A tied tensor that the file lacks is read from the one it repeats.
+
+    Attributes:
+        checkpoint, spec: the tensors, and their types.
+        left_out: tensors of the file that are not among them, see `Typed.without`.
+    """
 
     checkpoint: Checkpoint
     spec: Spec
+    left_out: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> Typed:
@@ -85,7 +91,18 @@ class Typed(Mapping[str, Tensor]):
 
         untied = Checkpoint(label, config, architecture, headers, read, self.checkpoint.folder)
         untied.beside = self.checkpoint.beside
-        return Typed(untied, spec)
+        return Typed(untied, spec, self.left_out)
+
+    def without(self, names: Collection[str]) -> Typed:
+        """The same model without these tensors, which its class does not read."""
+        if not names:
+            return self
+        given, left = self.checkpoint, {self.disk_names[name] for name in names}
+        headers = {disk: header for disk, header in given.headers.items() if disk not in left}
+        fewer = Checkpoint(given.label, given.config, given.architecture, headers, given.__getitem__, given.folder)
+        fewer.beside = given.beside
+        spec = declare(given.config, given.architecture, headers)
+        return Typed(fewer, spec, (*self.left_out, *sorted(names)))
 
     @cached_property
     def disk_names(self) -> dict[str, str]:
@@ -217,6 +234,26 @@ def _check_unpacked(checkpoint: Checkpoint) -> None:
                 "float16 or bfloat16; save it dequantized, which Transformers can for most methods (dequantize=True in "
                 "the quantization config that from_pretrained takes, or model.dequantize())"
             )
+
+
+def alike(models: list[Typed]) -> list[Typed]:
+    """`equally_tied` models that have the same tensors, but for those that a class reads."""
+    return equally_tied(equally_read(models))
+
+
+def equally_read(models: list[Typed]) -> list[Typed]:
+    """Without the tensors that their class does not read and only some of them have, as where one was pre-trained."""
+    common = set.intersection(*({*model.spec.entries} for model in models))
+    return [model.without({*model.spec.unread_names} - common) for model in models]
+
+
+def omissions(models: Iterable[Typed]) -> list[str]:
+    """A note on what was left out of them."""
+    return [
+        f"{model.checkpoint.label}: {', '.join(model.left_out)} left out: not read by its class, and not in all models"
+        for model in models
+        if model.left_out
+    ]
 
 
 def equally_tied(models: list[Typed]) -> list[Typed]:

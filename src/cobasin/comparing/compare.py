@@ -34,7 +34,7 @@ from typing import Any, Literal
 import torch
 
 from cobasin.checkpoints.checkpoint import load
-from cobasin.checkpoints.typed import Typed, equally_tied
+from cobasin.checkpoints.typed import Typed, alike
 from cobasin.comparing.agreement import (
     OUTSIDE,
     Difference,
@@ -124,7 +124,7 @@ def compare(a: Any, b: Any, symmetry: str = "gl", progress: Progress | None = No
     """
     started = time.perf_counter()
     check_progress(progress)
-    typed = equally_tied([Typed.of(load(model)) for model in (a, b)])
+    typed = alike([Typed.of(load(model)) for model in (a, b)])
     common = CommonForm(typed, symmetry, anchors=[0])
     anchor, source = common.models.states
     values, _ = common.find(1, 0, progress)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.pairs import check_pair
-from cobasin.checkpoints.typed import Typed, equally_tied
+from cobasin.checkpoints.typed import Typed, alike
 from cobasin.matching.state import compared
 from cobasin.symmetry.canonical import canonical
 from cobasin.symmetry.form import form_of
@@ -35,7 +35,7 @@ def distance(a: Any, b: Any) -> Distance:
     Raises:
         InputError: for models that do not fit each other or the architecture; for NaN or infinite values.
     """
-    files = equally_tied([Typed.of(load(model)) for model in (a, b)])
+    files = alike([Typed.of(load(model)) for model in (a, b)])
     check_pair(*files)
     left_out = {*files[0].spec.tied, *(files[0].heads if files[0].labels != files[1].labels else ())}
     ends = [model.untied() if model.spec.unties else model for model in files]

@@ -100,6 +100,7 @@ def typed_for(element: Element, model: Any) -> Typed:
         InputError: where the element is of another type of model.
     """
     typed = Typed.of(load(model))
+    typed = typed.without({*typed.spec.unread_names} - {*element.spec.entries})
     if typed.spec.tied.keys() - element.spec.tied.keys():
         typed = typed.untied()
     for field in _TYPE:

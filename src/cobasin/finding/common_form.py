@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from cobasin.checkpoints.pairs import check_pair, embeds, other_pixels
-from cobasin.checkpoints.typed import Typed
+from cobasin.checkpoints.typed import Typed, omissions
 from cobasin.execution.jobs import CPU
 from cobasin.execution.outcomes import Keep, numbers
 from cobasin.finding.activations import Runnable, by_activations
@@ -82,6 +82,7 @@ class CommonForm:
         forms, self.typed, self.anchors, self.notes = forms_of(typed, choice, wanted)
         if self.heads:
             self.notes.append("the label sets differ: the task heads were moved along, but not compared")
+        self.notes += omissions(typed)
         self.notes += other_pixels([model.checkpoint for model in typed])
         if "residual" in choice.parts and any(embeds(model.checkpoint) for model in typed):
             self.notes.append(EMBEDS)

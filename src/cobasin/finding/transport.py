@@ -20,7 +20,7 @@ from cobasin.adapters.folder import Adapter, load_adapter
 from cobasin.adapters.move import move_adapter
 from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.pairs import check_pair
-from cobasin.checkpoints.typed import Typed, equally_tied
+from cobasin.checkpoints.typed import Typed, alike, equally_read, omissions
 from cobasin.errors import InputError
 from cobasin.finding.applying import found_between, typed_for
 from cobasin.finding.match import match
@@ -88,15 +88,16 @@ def transport(
     """
     if not isinstance(scale, Real) or not math.isfinite(scale):
         raise InputError(f"scale {scale}: expected a finite number")
-    source, learned, target = (Typed.of(load(model)) for model in (base, tuned, new))
+    source, learned, target = equally_read([Typed.of(load(model)) for model in (base, tuned, new)])
     _check_alike(source, learned)
+    left_out = omissions([target])
     found, source, target = _bases(source, target, element, symmetry, progress)
     before, after = (found.apply(one, as_source=True) for one in (source, typed_for(found, learned.checkpoint)))
 
     def carried(name: str) -> torch.Tensor:
         return wide(target[name]) + scale * (wide(after[name]) - wide(before[name]))
 
-    return Transported(target.derived(Lazy(target, carried)), found, _origin(source, learned))
+    return Transported(target.derived(Lazy(target, carried)), found, (*_origin(source, learned), *left_out))
 
 
 def transport_adapter(
@@ -162,6 +163,6 @@ def _origin(base: Typed, tuned: Typed) -> tuple[str, ...]:
 
 
 def _check_alike(a: Typed, b: Typed) -> None:
-    check_pair(*equally_tied([a, b]))
+    check_pair(*alike([a, b]))
     if a.labels != b.labels:
         raise InputError(f"{b.checkpoint.label}: its task head has other labels than that of {a.checkpoint.label}")

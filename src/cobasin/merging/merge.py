@@ -14,7 +14,7 @@ from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.pairs import other_pixels
-from cobasin.checkpoints.typed import Typed, equally_tied
+from cobasin.checkpoints.typed import Typed, equally_tied, omissions
 from cobasin.checkpoints.writer import Content
 from cobasin.data.tokens import tokenizer_files
 from cobasin.errors import InputError, shown
@@ -195,7 +195,8 @@ def merge_recipe(
     afterwards = Afterwards.of(recipe, typed, owner)
     notes = [*recipe.notes, *repeated(names, typed, recipe.base), *unmerged(names, typed, owner)]
     notes += [] if recipe.out_dtype or recipe.dtype else coarsened(names, typed, owner)
-    notes += [] if matches(recipe, typed) else other_pixels([model.checkpoint for model in typed])  # a match notes it
+    if not matches(recipe, typed):  # a match notes it
+        notes += [*omissions(typed), *other_pixels([model.checkpoint for model in typed])]
     if recipe.method.couple is not None:
         flow_of(typed[0])  # an architecture that it cannot follow is refused before models are matched
     report = progress or (lambda *_: None)

@@ -9,7 +9,7 @@ from typing import Any
 
 from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.pairs import check_pair
-from cobasin.checkpoints.typed import Typed, equally_tied
+from cobasin.checkpoints.typed import Typed, alike
 from cobasin.checkpoints.weight_files import module_weights
 from cobasin.data.tokens import tokenizer_files
 from cobasin.errors import InputError
@@ -23,7 +23,7 @@ from cobasin.symmetry.spec import is_layer
 def prepare(recipe: Recipe, models: Mapping[str, Any]) -> list[Typed]:
     """The models that a recipe refers to, all that headers and configs can tell checked."""
     names = recipe.referenced
-    typed = equally_tied([Typed.of(_loaded(name, models.get(name, name))) for name in names])
+    typed = alike([Typed.of(_loaded(name, models.get(name, name))) for name in names])
     for other in typed[1:]:
         check_pair(other, typed[0])
     for space, size in typed[0].spec.sizes.items():

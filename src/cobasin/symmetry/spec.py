@@ -269,6 +269,11 @@ class Spec:
             own = re.sub(r"(LayerNorm)\.gamma$", r"\1.weight", re.sub(r"(LayerNorm)\.beta$", r"\1.bias", own))
         return None if any(re.fullmatch(buffer, own) for buffer in self.buffers) else own
 
+    @property
+    def unread_names(self) -> list[str]:
+        """The tensors of `unread`."""
+        return [name for template in self.unread for name, _ in self.expand(template)]
+
     @cached_property
     def unties(self) -> bool:
         """Whether a tied tensor reads a norm: folded, the norm gives it values of its own."""

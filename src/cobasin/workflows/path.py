@@ -13,7 +13,7 @@ from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.output import publishing
 from cobasin.checkpoints.pairs import check_pair
 from cobasin.checkpoints.refusals import check_output, check_read
-from cobasin.checkpoints.typed import Typed, equally_tied
+from cobasin.checkpoints.typed import Typed, alike
 from cobasin.data import Batch, batches, task_of
 from cobasin.errors import InputError
 from cobasin.evaluation.page import Table, page
@@ -70,7 +70,7 @@ def path_to_folder(a: str, b: str, out: Path, request: Request, overwrite: bool)
     Choice.parse(request.match)
     if request.element is not None and request.plane is not None:
         raise InputError(f"--plane {request.plane}: all models are matched by weights for it; leave --element out")
-    models = equally_tied([Typed.of(load(name)) for name in (a, b, request.plane) if name is not None])
+    models = alike([Typed.of(load(name)) for name in (a, b, request.plane) if name is not None])
     path = None if request.element is None else expanded(request.element)
     folders = [model.checkpoint.folder for model in models]
     check_output(out, overwrite, [*folders, path if path and path.is_dir() else None])
