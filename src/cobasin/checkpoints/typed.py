@@ -237,7 +237,7 @@ def _check_unpacked(checkpoint: Checkpoint) -> None:
 
 
 def alike(models: list[Typed]) -> list[Typed]:
-    """`equally_tied` models that have the same tensors, but for those that a class reads."""
+    """The models, `equally_read` and `equally_tied`."""
     return equally_tied(equally_read(models))
 
 
