@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.nn import Module
 
 from cobasin.architectures import known
 from cobasin.checkpoints.weight_files import (
@@ -23,6 +22,7 @@ from cobasin.checkpoints.weight_files import (
     open_weights,
     read_json,
 )
+from cobasin.checkpoints.wrapped import within
 from cobasin.errors import InputError, one_line
 from cobasin.modes import usual_modes
 from cobasin.paths import expanded
@@ -139,16 +139,8 @@ def load(
         return _from_model(model)
     raise InputError(
         f"cannot read a model from {type(model).__name__}; expected a Hugging Face folder, a hub id "
-        f'"org/name", a PreTrainedModel, a state dict with its config, or a Checkpoint{_within(model)}'
+        f'"org/name", a PreTrainedModel, a state dict with its config, or a Checkpoint{within(model)}'
     )
-
-
-def _within(model: object) -> str:
-    """Where the model is in what a library wraps around it."""
-    if hasattr(model, "merge_and_unload"):
-        return "; what PEFT has wrapped becomes one by merge_and_unload(), or is moved as a folder by cobasin apply"
-    inner = next((name for name in ("_orig_mod", "module") if isinstance(getattr(model, name, None), Module)), None)
-    return f"; it has the model within, as .{inner}" if inner else ""
 
 
 def read_config(folder: Path) -> PreTrainedConfig:

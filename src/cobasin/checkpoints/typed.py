@@ -14,10 +14,10 @@ from torch import Tensor
 from cobasin.architectures import declare, known
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.fit import problems
+from cobasin.checkpoints.wrapped import saved_with
 from cobasin.errors import InputError, listed
 from cobasin.symmetry.spec import Spec
 
-_WRAPPERS = ("module.", "_orig_mod.", "base_model.model.")  # of DataParallel, of torch.compile, of PEFT
 LARGEST = 1e8
 """Of an entry: no trained weight is near, and the products of larger ones are soon beyond float32."""
 
@@ -63,7 +63,7 @@ class Typed(Mapping[str, Tensor]):
         except (ArithmeticError, TypeError, ValueError, RuntimeError) as error:
             # transformers lets some impossible sizes pass, and does not say what differs from layer to layer
             raise InputError(f"{label}: the config is not that of a {architecture}: {error}") from error
-        if found and (why := _wrapped(headers)):
+        if found and (why := saved_with(headers)):
             raise InputError(f"{label} does not fit {architecture}: {why}")
         if found:
             unexpected = any(line.startswith("unexpected") for line in found)
@@ -208,16 +208,6 @@ class Typed(Mapping[str, Tensor]):
         moved = Checkpoint(source.label, config, source.architecture, headers, read, source.folder)
         moved.beside = source.beside
         return moved
-
-
-def _wrapped(names: Iterable[str]) -> str | None:
-    """What was saved with a model, or is within it, by the names of its tensors; all of them would be misfits."""
-    if any(".base_layer." in name for name in names):
-        return "it has the layers of an adapter within; save what merge_and_unload() of PEFT returns"
-    for wrapper in _WRAPPERS:
-        if all(name.startswith(wrapper) for name in names):
-            return f"all names of its tensors begin with {wrapper!r}: save the model within what wraps it"
-    return None
 
 
 def _check_unpacked(checkpoint: Checkpoint) -> None:
