@@ -8,8 +8,9 @@ Random bfloat16 checkpoints of Llama's geometry, in shards of 1 GB: a model, two
 one of another seed (unrelated). All layers of 7b have the same weights, so that it is made in minutes. All that is
 compared runs in turn, in rounds that begin with another contender each; figures are medians over the rounds, ratios
 medians of the ratios within a round. Every command is a process of its own, its imports included. The floors
-(`common/floors.py`) are a numpy stream that averages, and, but for 7b, the bare arithmetic of matching; cobasin and the
-numpy stream bring what they write to the disk (fsync), mergekit leaves that to the system.
+(`common/floors.py`) are a numpy stream that averages, of files with many tensors also a loop over these, and, but for
+7b, the bare arithmetic of matching; mergekit leaves it to the system to bring what it writes to the disk, all others do
+that themselves (fsync).
 What was measured is kept in ``scale-SIZE.json``, case by case; sweeps, whose runs of one point follow each other, are
 drawn beside it.
 """
@@ -105,12 +106,17 @@ class Bench:
         match = {"match": {"symmetry": "ffn,attention"}} if case.startswith("match") else {}
         own.write_text(yaml.safe_dump(content | match))
         contenders: dict[str, Callable[[], Figures]] = {}
+
+        def floor(name: str, what: str, *out: Path) -> None:
+            command = [sys.executable, FLOORS, what, models["anchor"], models[other], *out]
+            contenders[name] = partial(self.process, list(map(str, command)))
+
         if case in ("average", "match-related", "match-unrelated", "experts"):
-            floor = [sys.executable, str(FLOORS), "average", str(models["anchor"]), str(models[other]), str(self.out)]
-            contenders["numpy stream"] = partial(self.process, floor)
+            floor("numpy stream", "average", self.out)
+        if case == "experts":
+            floor("loop over the tensors", "tensors", self.out)
         if case.startswith("match") and not self.geometry.alike:  # that is run for its memory
-            bare = [sys.executable, str(FLOORS), "gram", str(models["anchor"]), str(models[other])]
-            contenders["grams and assignments"] = partial(self.process, bare)
+            floor("grams and assignments", "gram")
         if self.options.mergekit is not None:
             command = [str(self.options.mergekit), str(peer), str(self.out), "--no-copy-tokenizer"]
             contenders["mergekit"] = partial(self.process, command)

@@ -48,9 +48,10 @@ def test_experts_are_as_many_tensors_as_announced():
     assert sum("experts" in name for name, _ in scale.EXPERTS["1.1b"].shapes()) == 18_000
 
 
-def test_the_floor_writes_the_average(tmp_path):
+@pytest.mark.parametrize("floor", [floors.average, floors.tensors])
+def test_the_floor_writes_the_average(tmp_path, floor):
     a, b = (synthetic.make(scale.SIZES["tiny"], tmp_path / str(seed), seed, shard_bytes=9000) for seed in (0, 1))
-    floors.average(a, b, tmp_path / "out")
+    floor(a, b, tmp_path / "out")
     expected, found = merge([str(a), str(b)], symmetry="none").checkpoint, load(tmp_path / "out")
     assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
     floors.gram(a, b)
@@ -81,10 +82,11 @@ def test_differences_are_in_last_places():
 
 
 def test_a_tiny_run(tmp_path):
-    scale.main(["--size", "tiny", "--runs", "1", "--only", "match-unrelated,start", "--folder", str(tmp_path)])
+    scale.main(["--size", "tiny", "--runs", "1", "--only", "match-unrelated,experts,start", "--folder", str(tmp_path)])
     cases = json.loads((tmp_path / "scale-tiny.json").read_text())
     rounds = cases["match-unrelated"]["rounds"]
     assert list(rounds) == ["numpy stream", "grams and assignments", "cobasin"]
+    assert list(cases["experts"]["rounds"]) == ["numpy stream", "loop over the tensors", "cobasin"]
     assert all(figure > 0 for figures in rounds.values() for figure in figures[0].values())
     assert list(cases["start"]["rounds"]) == [
         "import torch",

@@ -1,6 +1,7 @@
 """The plain ways that everything is measured against, as programs of their own.
 
 python benchmarks/common/floors.py average A B OUT     # reads both, averages, writes; numpy, 4 MB at a time
+python benchmarks/common/floors.py tensors A B OUT     # the same, one tensor after another; torch and safetensors
 python benchmarks/common/floors.py gram A B            # the Grams of all FFNs, and the assignments
 """
 
@@ -29,6 +30,22 @@ def average(a: Path, b: Path, out: Path) -> None:
             while data := one.read(2 * _CHUNK):
                 result.write(_mean(data, other.read(len(data))))
             result.flush()
+            os.fsync(result.fileno())
+    for path in a.glob("*.json"):
+        shutil.copyfile(path, out / path.name)
+
+
+def tensors(a: Path, b: Path, out: Path) -> None:
+    """The same mean, one tensor after another: what the files cost a program that knows of tensors."""
+    from safetensors import safe_open
+    from safetensors.torch import save_file
+
+    out.mkdir(parents=True)
+    for path in sorted(a.glob("*.safetensors")):
+        with safe_open(path, "pt") as one, safe_open(b / path.name, "pt") as other:
+            pairs = ((name, one.get_tensor(name).float(), other.get_tensor(name)) for name in one.offset_keys())
+            save_file({name: x.add_(y).mul_(0.5).bfloat16() for name, x, y in pairs}, out / path.name, {"format": "pt"})
+        with (out / path.name).open("rb") as result:
             os.fsync(result.fileno())
     for path in a.glob("*.json"):
         shutil.copyfile(path, out / path.name)
@@ -81,4 +98,4 @@ def gram(a: Path, b: Path) -> None:
 
 
 if __name__ == "__main__":
-    {"average": average, "gram": gram}[sys.argv[1]](*map(Path, sys.argv[2:]))
+    {"average": average, "tensors": tensors, "gram": gram}[sys.argv[1]](*map(Path, sys.argv[2:]))
