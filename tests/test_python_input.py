@@ -130,6 +130,12 @@ def test_numbers_and_paths_of_other_libraries_are_taken(tmp_path):
     assert cobasin.Element.load(PurePath(tmp_path / "element")).values.keys() == element.values.keys()
 
 
+def test_an_element_is_not_written_where_there_is_no_folder(tmp_path):
+    element = cobasin.match(model(CASE, 1), model(CASE, 0), symmetry="ffn")
+    with pytest.raises(InputError, match="there is no folder .*nowhere; make it first"):
+        element.save(tmp_path / "nowhere" / "element")
+
+
 def test_an_element_is_read_from_the_folder_of_its_model(tmp_path):
     element = cobasin.match(model(CASE, 1), model(CASE, 0), symmetry="ffn")
     (tmp_path / "matched").mkdir()

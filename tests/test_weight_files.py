@@ -253,7 +253,11 @@ def test_bin_that_is_no_state_dict(folder):
     torch.save([torch.ones(1)], path)
     assert f"{path}: holds a list; expected a state dict" in load_refusal(folder)
     torch.save({"state_dict": {"a": torch.ones(1)}}, path)
-    assert f"{path}: 'state_dict' is a dict; expected a state dict" in load_refusal(folder)
+    refusal = load_refusal(folder)
+    assert f"{path}: 'state_dict' is a dict; expected a state dict" in refusal
+    assert refusal.endswith("the one under 'state_dict' may be it: save that alone")
+    torch.save({"step": {"a": 1}}, path)
+    assert load_refusal(folder).endswith("expected a state dict, names to tensors")
 
 
 def test_missing_bin_shard(folder):

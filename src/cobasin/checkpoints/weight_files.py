@@ -95,7 +95,9 @@ def describe(tensors: Any, shard: str, label: str) -> dict[str, Header]:
     for name, value in tensors.items():
         if not isinstance(name, str) or not isinstance(value, Tensor):
             found = f"{name!r} is a {type(value).__name__}"
-            raise InputError(f"{label}: {found}; expected a state dict, names to tensors")
+            within = isinstance(value, Mapping) and any(isinstance(one, Tensor) for one in value.values())
+            hint = f"; the one under {name!r} may be it: save that alone" if within else ""
+            raise InputError(f"{label}: {found}; expected a state dict, names to tensors{hint}")
         if value.is_meta:
             raise InputError(f"{label}: {name} has no data (meta device); load the model's weights first")
         if value.layout != torch.strided:

@@ -143,8 +143,11 @@ class Element:
         """Write the element as safetensors, with the spec it belongs to in the metadata, to a file or into a folder.
 
         Raises:
-            InputError: for what is no path.
+            InputError: for what is no path, and a file in a folder that is not there.
         """
+        path = _file(path)
+        if not path.parent.is_dir():
+            raise InputError(f"{path}: there is no folder {path.parent}; make it first")
         tensors = {f"value/{key_text(key)}/{part}": t for key, v in self.values.items() for part, t in v.items()}
         for side, gauge in (("source", self.source), ("target", self.target)):
             tensors |= {f"{side}/{name}": tensor for name, tensor in (gauge or {}).items()}
@@ -155,7 +158,7 @@ class Element:
             "form": dump(self.form),
             "report": json.dumps(self.report),
         }
-        write_tensors(_file(path), {name: tensor.clone() for name, tensor in tensors.items()}, metadata)
+        write_tensors(path, {name: tensor.clone() for name, tensor in tensors.items()}, metadata)
 
     @classmethod
     def load(cls, path: str | Path) -> Element:
