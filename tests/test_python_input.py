@@ -132,7 +132,7 @@ def test_numbers_and_paths_of_other_libraries_are_taken(tmp_path):
 
 def test_an_element_is_not_written_where_there_is_no_folder(tmp_path):
     element = cobasin.match(model(CASE, 1), model(CASE, 0), symmetry="ffn")
-    with pytest.raises(InputError, match="there is no folder .*nowhere; make it first"):
+    with pytest.raises(InputError, match=r"there is no folder .*nowhere; make it first"):
         element.save(tmp_path / "nowhere" / "element")
 
 

@@ -130,7 +130,9 @@ def apply_(
     ],
     model: Annotated[
         str,
-        typer.Argument(metavar="MODEL", help="A model of the element's type, or a LoRA (PEFT folder) of its source."),
+        typer.Argument(
+            metavar="MODEL", help="A model with the element's layers, or a LoRA (PEFT folder) of its source."
+        ),
     ],
     out: Out,
     base: Annotated[
@@ -162,7 +164,7 @@ def transport(
     ],
     new: Annotated[
         str,
-        typer.Argument(metavar="NEW", help="The base to carry it to. Models are of one class, with the same labels."),
+        typer.Argument(metavar="NEW", help="The base to carry it to, of BASE's class; TUNED may have another head."),
     ],
     out: Out,
     element: Annotated[

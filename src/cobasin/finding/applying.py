@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +11,15 @@ import torch
 from cobasin.adapters.folder import Adapter, load_adapter
 from cobasin.adapters.match import LORA, apply_to_adapter
 from cobasin.adapters.move import move_adapter
-from cobasin.checkpoints.checkpoint import Checkpoint, load
+from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
+from cobasin.finding.acting import acting_on, typed_for
 from cobasin.finding.beside import moved_beside
 from cobasin.symmetry.element import Element, check_element
 from cobasin.symmetry.state import Lazy, apart, squared_size
 
 SAME = 1e-3  # of the distance of two models: how far an element may miss the one that it leads to
-
-# what two specs must have in common, so that an element of one acts on the other
-_TYPE = ("architecture", "version", "sizes", "spaces", "templates", "absent", "norms", "scales", "biases", "plus_one")
 
 
 def transform(element: Element, source: Any, dtype: torch.dtype | None = None) -> Checkpoint:
@@ -30,14 +27,14 @@ def transform(element: Element, source: Any, dtype: torch.dtype | None = None) -
 
     Args:
         element: from `match` or `Element.load`.
-        source: anything `load` takes.
+        source: anything `load` takes; of another class, too, whose layers are those of the element's.
         dtype: of the result; the source's own by default. With float64 the transformation is exact to 1e-12.
 
     Raises:
-        InputError: for a model of another type than the element's, or one that cannot be written in its norms; for a
+        InputError: for a model with other layers than the element's, or one that cannot be written in its norms; for a
             dtype that has no fractions, and what is no element.
     """
-    typed = typed_for(check_element(element), source)
+    element, typed = acting_on(check_element(element), source)
     check_dtype(dtype)
     state = typed if dtype is None else Lazy(typed, lambda name: typed[name].to(dtype))
     moved = typed.derived(element.apply(state), dtype)
@@ -91,36 +88,6 @@ def check_made(element: Element, source: Typed, made: Checkpoint) -> None:
     if apart(there, new, names) > max(SAME, 2 * made.rounding) * size:
         label = source.checkpoint.label
         raise InputError(f"{label} is not the model that the element starts from: moved, it is not {made.label}")
-
-
-def typed_for(element: Element, model: Any) -> Typed:
-    """The model as the element acts on it, untied where the element is of an untied model.
-
-    Raises:
-        InputError: where the element is of another type of model.
-    """
-    typed = Typed.of(load(model))
-    typed = typed.without({*typed.spec.unread_names} - {*element.spec.entries})
-    if typed.spec.tied.keys() - element.spec.tied.keys():
-        typed = typed.untied()
-    for field in _TYPE:
-        own, wanted = getattr(typed.spec, field), getattr(element.spec, field)
-        if own != wanted:
-            label, values = typed.checkpoint.label, ""
-            if field == "sizes":
-                own, wanted = _lacking(own, wanted), _lacking(wanted, own)
-            if field in ("architecture", "sizes"):
-                values = f" ({own} against {wanted})"
-            raise InputError(
-                f"{label} is not of the type that the element acts on: the {field} of the two differ{values}; expected "
-                "the model that was matched, or a fine-tune of it"
-            )
-    return typed
-
-
-def _lacking(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
-    """The entries of the first that the second lacks, or has with another size."""
-    return {name: size for name, size in one.items() if other.get(name) != size}
 
 
 def found_between(element: Element, source: Typed, target: Typed, symmetry: str) -> tuple[Typed, Typed]:

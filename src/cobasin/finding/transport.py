@@ -19,10 +19,12 @@ import torch
 from cobasin.adapters.folder import Adapter, load_adapter
 from cobasin.adapters.move import move_adapter
 from cobasin.checkpoints.checkpoint import Checkpoint, load
-from cobasin.checkpoints.pairs import check_pair
+from cobasin.checkpoints.pairs import check_layers, check_pair
 from cobasin.checkpoints.typed import Typed, alike, equally_read, omissions
 from cobasin.errors import InputError
-from cobasin.finding.applying import found_between, typed_for
+from cobasin.finding.acting import acting_on, typed_for
+from cobasin.finding.applying import found_between
+from cobasin.finding.beside import moved_beside
 from cobasin.finding.match import match
 from cobasin.progress import Progress
 from cobasin.symmetry.element import Element, check_element
@@ -37,7 +39,8 @@ class Transported:
     """A fine-tune on another base.
 
     Attributes:
-        checkpoint: the model, whose tensors are computed as they are read, with the dtypes and other files of its base.
+        checkpoint: the model, whose tensors are computed as they are read, with the dtypes and other files of its base;
+            of a fine-tune of another class, with those of the fine-tune.
         element: what brings the old base to the new one.
         notes: what a reader should know.
     """
@@ -77,8 +80,8 @@ def transport(
 
     Args:
         base: what the fine-tune started from; anything `load` takes.
-        tuned: the fine-tune.
-        new: the base to carry it to; of the same class, configuration, labels and vocabulary, like the fine-tune.
+        tuned: the fine-tune. Of another class, such as a classifier, what only that one has is carried as a whole.
+        new: the base to carry it to; of the base's class, configuration, labels and vocabulary.
         element: what brings ``base`` to ``new``, from `match`; found by weights where None.
         scale: of the task vector.
         symmetry, progress: as in `match`; without ``element``.
@@ -88,16 +91,31 @@ def transport(
     """
     if not isinstance(scale, Real) or not math.isfinite(scale):
         raise InputError(f"scale {scale}: expected a finite number")
-    source, learned, target = equally_read([Typed.of(load(model)) for model in (base, tuned, new)])
-    _check_alike(source, learned)
+    source, learned, target = (Typed.of(load(model)) for model in (base, tuned, new))
+    other = learned.spec.architecture != source.spec.architecture
+    if other and learned.checkpoint.config.model_type == source.checkpoint.config.model_type:
+        source, target = equally_read([source, target])
+        check_layers(learned, source)
+    else:
+        source, learned, target = equally_read([source, learned, target])
+        _check_alike(source, learned)
     left_out = omissions([target])
     found, source, target = _bases(source, target, element, symmetry, progress)
-    before, after = (found.apply(one, as_source=True) for one in (source, typed_for(found, learned.checkpoint)))
+    acting, learned = acting_on(found, learned.checkpoint)
+    before, after = found.apply(source, as_source=True), acting.apply(learned, as_source=True)
+    heads = learned.task_heads if other else ()
+    own = [name for name in learned if name not in learned.spec.tied and (name not in source or name in heads)]
 
     def carried(name: str) -> torch.Tensor:
+        if name in own:
+            return wide(after[name])
         return wide(target[name]) + scale * (wide(after[name]) - wide(before[name]))
 
-    return Transported(target.derived(Lazy(target, carried)), found, (*_origin(source, learned), *left_out))
+    typed = learned if other else target
+    made = typed.derived(Lazy(typed, carried))
+    made.beside = moved_beside(acting, typed.checkpoint) if other else made.beside
+    whole = [f"{', '.join(own)}: the bases have no such head, so all of it is carried"] if own else []
+    return Transported(made, found, (*_origin(source, learned), *whole, *left_out))
 
 
 def transport_adapter(
@@ -147,7 +165,7 @@ def _origin(base: Typed, tuned: Typed) -> tuple[str, ...]:
     Of matrices a and b, ``|a - b|²/(|a|² + |b|²)`` is near 0 where one is a fine-tune of the other, 1 where they are
     unrelated. Of some matrices the median counts: a few, such as tables of positions, may be the same in all models.
     """
-    names = [name for name, entry in base.spec.entries.items() if len(entry.layout.shape) > 1]
+    names = [name for name, entry in base.spec.entries.items() if len(entry.layout.shape) > 1 and name in tuned]
     ratios = []
     for name in names[:: len(names) // LOOKED_AT + 1]:
         a, b = base[name], tuned[name]

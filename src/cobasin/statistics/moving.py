@@ -32,7 +32,7 @@ def move_grams(element: Element, typed: Typed, grams: Mapping[str, InputGram]) -
 
     Args:
         element: of the model, from `match`.
-        typed: the model as the element acts on it (see `cobasin.finding.applying.typed_for`).
+        typed: the model as the element acts on it (see `cobasin.finding.acting.typed_for`).
         grams: of the model, by spec name.
 
     Raises:

@@ -18,7 +18,8 @@ from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.refusals import check_output, check_read
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError, NotProbed
-from cobasin.finding.applying import check_made, transform, typed_for
+from cobasin.finding.acting import typed_for
+from cobasin.finding.applying import check_made, transform
 from cobasin.finding.forms import AVERAGED, UNTIED
 from cobasin.finding.transport import transport, transport_adapter
 from cobasin.paths import expanded
