@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 RANK = Orthogonal(scaled=True)  # that is, in the balanced basis, any invertible map
-_ROOT = "base_model.model."
+ROOT = "base_model.model."
+"""What PEFT's names begin with."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ def type_adapter(adapter: Adapter, base: Spec, config: PreTrainedConfig | None =
             raise InputError(f"{adapter.label}: {other} and {disk} are both for one tensor; remove one of them")
 
     for disk in adapter.headers:
-        name = disk.removeprefix(_ROOT)
+        name = disk.removeprefix(ROOT)
         if found := FACTOR.fullmatch(name):
             piece = found[2].replace("embedding_", "") + (".bias" if found[3] == ".bias" else "")
             put(factors.setdefault(find(disk, f"{found[1]}.weight"), {}), piece, disk)
@@ -184,7 +185,7 @@ def _layer(
 
 def _scaling(adapter: Adapter, down: str) -> float:
     """What PEFT multiplies the product of the factors by."""
-    module = down.removeprefix(_ROOT).partition(".lora_")[0]
+    module = down.removeprefix(ROOT).partition(".lora_")[0]
     patterns = adapter.config.get("alpha_pattern") or {}
     default = adapter.config.get("lora_alpha", 8)
     alpha = next((a for key, a in patterns.items() if re.match(rf"(.*\.)?({key})$", module)), default)

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 
 from cobasin.adapters.folder import Adapter, load_adapter
+from cobasin.adapters.headed import headed
 from cobasin.adapters.match import LORA, apply_to_adapter
 from cobasin.adapters.move import move_adapter
-from cobasin.checkpoints.checkpoint import Checkpoint
+from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
 from cobasin.finding.acting import acting_on, typed_for
@@ -50,8 +51,9 @@ def transform_adapter(
     Args:
         element: of the adapter's base, from `match`; or of the adapter, from `match_adapters`.
         adapter: a PEFT folder, or an adapter read from one.
-        base: the adapter's base, anything `load` takes; needed where the move depends on tensors of it, and for
-            models whose modules have other names in memory than their tensors in the file.
+        base: the adapter's base, anything `load` takes; needed where the move depends on tensors of it, for models
+            whose modules have other names in memory than their tensors in the file, and where the adapter has a head
+            of its own, as a classifier on a language model has.
         dtype: of the result; the adapter's own by default.
 
     Raises:
@@ -63,7 +65,10 @@ def transform_adapter(
     check_dtype(dtype)
     if check_element(element).spec.architecture == LORA:
         return apply_to_adapter(element, adapter, dtype)
-    return move_adapter(element, adapter, None if base is None else typed_for(element, base), dtype=dtype)
+    typed = None
+    if base is not None:
+        element, typed = acting_on(element, headed(adapter, load(base)))
+    return move_adapter(element, adapter, typed, dtype=dtype)
 
 
 def check_dtype(dtype: Any) -> None:
@@ -82,8 +87,9 @@ def check_made(element: Element, source: Typed, made: Checkpoint) -> None:
     Raises:
         InputError: they are apart by more than the rounding of the file.
     """
-    there, new = element.apply(source), typed_for(element, made)
-    names = [name for name in new if name not in new.spec.tied]
+    there, (_, new) = element.apply(source), acting_on(element, made)
+    heads = source.task_heads if source.spec.architecture != new.spec.architecture else ()
+    names = [name for name in new if name in there and name not in new.spec.tied and name not in heads]
     size = math.sqrt(math.fsum(squared_size(new[name]) for name in names))
     if apart(there, new, names) > max(SAME, 2 * made.rounding) * size:
         label = source.checkpoint.label

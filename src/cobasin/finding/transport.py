@@ -17,6 +17,8 @@ from typing import Any
 import torch
 
 from cobasin.adapters.folder import Adapter, load_adapter
+from cobasin.adapters.headed import headed
+from cobasin.adapters.layers import ROOT
 from cobasin.adapters.move import move_adapter
 from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.pairs import check_layers, check_pair
@@ -134,17 +136,20 @@ def transport_adapter(
 
     Raises:
         InputError: for bases that do not fit each other or the element; for an adapter that cannot be moved, or that
-            has tensors in place of its base's, which would replace those of the new base.
+            has tensors in place of its base's, which would replace those of the new base. A head that the base does not
+            have is carried.
     """
-    adapter = load_adapter(adapter)
-    if whole := [name for name in adapter.headers if "lora_" not in name or "magnitude" in name]:
-        raise InputError(
-            f"{adapter.label}: {whole[0]} is made for the weights of its base, and adds nothing to others; merge the "
-            "adapter into its base (peft: merge_and_unload), and carry that"
-        )
-    source, target = Typed.of(load(base)), Typed.of(load(new))
+    adapter, source, target = load_adapter(adapter), Typed.of(load(base)), Typed.of(load(new))
+    head = headed(adapter, source.checkpoint).headers.keys() - source.checkpoint.headers.keys()
+    for name in adapter.headers:
+        if ("lora_" not in name or "magnitude" in name) and name.removeprefix(ROOT) not in head:
+            raise InputError(
+                f"{adapter.label}: {name} is made for the weights of its base, and adds nothing to others; merge the "
+                "adapter into its base (peft: merge_and_unload), and carry that"
+            )
     found, source, _ = _bases(source, target, element, symmetry, progress)
-    return TransportedAdapter(move_adapter(found, adapter, source), found, source)
+    acting, source = acting_on(found, headed(adapter, source.checkpoint))
+    return TransportedAdapter(move_adapter(acting, adapter, source), found, source)
 
 
 def _bases(

@@ -9,6 +9,7 @@ import torch
 
 from cobasin import __version__
 from cobasin.adapters.folder import Adapter, is_adapter, load_adapter, save_adapter
+from cobasin.adapters.headed import headed
 from cobasin.adapters.layers import type_adapter
 from cobasin.adapters.match import LORA, apply_to_adapter
 from cobasin.adapters.merged import merged as base_and_adapter
@@ -18,7 +19,7 @@ from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.refusals import check_output, check_read
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError, NotProbed
-from cobasin.finding.acting import typed_for
+from cobasin.finding.acting import acting_on
 from cobasin.finding.applying import check_made, transform
 from cobasin.finding.forms import AVERAGED, UNTIED
 from cobasin.finding.transport import transport, transport_adapter
@@ -133,14 +134,12 @@ def _move_adapter(element: Element, adapter: Adapter, base: str | None, path: Pa
     matched = load(home) if home and (home / "config.json").is_file() else None
     named = adapter.config.get("base_model_name_or_path")
     base = base or (named if named and expanded(named).is_dir() else None)
-    original = None if base is None else load(base)
-    if original and original.architecture != (wanted := element.spec.architecture):
-        raise InputError(
-            f"{base}, the base of {adapter.label}, is a {original.architecture}; the element moves a {wanted}"
-        )
+    original = None if base is None else headed(adapter, load(base))
     config = original.config if original else matched.config if matched else None
+    typed = None
+    if original is not None:
+        element, typed = acting_on(element, original)
     type_adapter(adapter, element.spec, config)  # what does not fit is best told by the adapter's own tensors
-    typed = None if original is None else typed_for(element, original)
     if typed is not None and matched is not None:
         check_made(element, typed, matched)
     moved = move_adapter(element, adapter, typed, config)
@@ -161,6 +160,7 @@ def _adapter_evidence(element: Element, adapter: Adapter, base: Typed | None) ->
     if base is None:
         why = f"not run on probe inputs: the base of {adapter.label} is no local folder; name it (--base FOLDER)"
         return evidence | {"verification": None, "not_verified": why}
+    element, base = acting_on(element, base.checkpoint)
     if base.checkpoint.parameters > VERIFIED_PARAMETERS:
         return evidence | {"verification": None, "not_verified": "not run on probe inputs (large base)"}
     with bars.status("verifying the function of base and adapter in float64"):

@@ -1,0 +1,50 @@
+"""The base of an adapter that was trained with a head of its own, such as a classifier on a language model's layers."""
+
+from __future__ import annotations
+
+import copy
+
+from torch import Tensor
+
+from cobasin.adapters.folder import FACTOR, Adapter
+from cobasin.adapters.layers import ROOT
+from cobasin.architectures import declare, known
+from cobasin.checkpoints.checkpoint import Checkpoint
+
+# what PEFT calls the tasks that Transformers has a class with another head for
+_TASKS = {
+    "SEQ_CLS": "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",
+    "TOKEN_CLS": "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES",
+    "QUESTION_ANS": "MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES",
+}
+
+
+def headed(adapter: Adapter, base: Checkpoint) -> Checkpoint:
+    """The base as the class that the adapter was trained in: with the adapter's head, without its own.
+
+    As it is, where it is of that class already, and where the adapter's config names no task, or the base's family no
+    class for it.
+    """
+    from transformers.models.auto import modeling_auto
+
+    classes = getattr(modeling_auto, _TASKS.get(adapter.config.get("task_type") or "", ""), {})
+    architecture = classes.get(base.config.model_type)
+    if architecture not in known() or architecture == base.architecture:
+        return base
+    saved = {disk.removeprefix(ROOT): disk for disk in adapter.headers if not FACTOR.fullmatch(disk)}
+    heads = {name: disk for name, disk in saved.items() if name not in base.headers}
+    headers = base.headers | {name: adapter.headers[disk] for name, disk in heads.items()}
+    config = copy.deepcopy(base.config)
+    spec = declare(config, architecture, headers)
+    for name in heads:
+        entry = spec.entries.get(spec.own_name(name) or "")
+        if entry is not None and (axis := entry.layout.axis_of("label")) is not None:
+            config.num_labels = headers[name].shape[axis]
+    read = {name for name in headers if (own := spec.own_name(name)) is None or own in spec.file_entries}
+
+    def tensor(name: str) -> Tensor:
+        return adapter[heads[name]] if name in heads else base[name]
+
+    kept = {name: header for name, header in headers.items() if name in read}
+    label = f"{base.label} with the head of {adapter.label}"
+    return Checkpoint(label, config, architecture, kept, tensor, base.folder)
