@@ -1,6 +1,7 @@
 """The verdict on models that are the same function, nearly so, and not; probes for every kind."""
 
 import json
+import re
 
 import pytest
 import torch
@@ -249,6 +250,42 @@ def test_a_row_of_the_vocabulary_that_no_probe_reads_is_seen(architecture, confi
     other = with_row(model, name, row)
     assert same_on_probes(model, other)
     assert verify(model, other).same is False
+
+
+MOE = {**LLAMA, "moe_intermediate_size": 8}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "config", "settings"),
+    [
+        ("Qwen3MoeForCausalLM", "Qwen3MoeConfig", {**MOE, "num_experts": 96, "num_experts_per_tok": 1}),
+        ("MixtralForCausalLM", "MixtralConfig", {**LLAMA, "num_local_experts": 96, "num_experts_per_tok": 1}),
+        ("GptOssForCausalLM", "GptOssConfig", {**LLAMA, "num_local_experts": 96, "num_experts_per_tok": 1}),
+        (
+            "DeepseekV3ForCausalLM",
+            "DeepseekV3Config",
+            {
+                **MOE,
+                **{"num_key_value_heads": 4, "q_lora_rank": None, "kv_lora_rank": 8, "qk_rope_head_dim": 4},
+                **{"qk_nope_head_dim": 4, "v_head_dim": 4, "first_k_dense_replace": 0, "n_routed_experts": 96},
+                **{"num_experts_per_tok": 2, "n_group": 8, "topk_group": 1},
+            },
+        ),
+    ],
+)
+def test_an_expert_that_no_token_is_sent_to_is_seen(architecture, config, settings):
+    a = make(architecture, config, settings)
+    name = next(name for name in a if re.search(r"experts\.(0\.)?(down_proj|w2)", name))
+    stacked = a[name].ndim == 3
+    unseen = []
+    for i in range(0, 96, 24):
+        one = re.sub(r"experts\.0", f"experts.{i}", name)
+        tensor = a[one].clone()
+        (tensor[i] if stacked else tensor).neg_()
+        other = of(a, dict(a) | {one: tensor})
+        assert verify(a, other).same is False
+        unseen.append(same_on_probes(a, other))
+    assert any(unseen)  # control: by the tokens alone
 
 
 def test_a_vector_that_moves_from_one_table_to_another_changes_nothing():

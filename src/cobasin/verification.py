@@ -2,7 +2,8 @@
 
 A finite set of probes can show that two functions differ; that they are the same it shows as far as the probes reach:
 positions beyond the 32nd are not seen. Of the vocabulary all rows are, those that no token of a probe names as a part
-of others (`cobasin.checkpoints.probes.mix_vocabulary`), by which a row counts the less the more there are.
+of others (`cobasin.checkpoints.probes.mix_vocabulary`), by which a row counts the less the more there are; and of a
+mixture all experts, those that no token of a probe is sent to by sending it to all (`use_all_experts`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint, load
-from cobasin.checkpoints.probes import mix_vocabulary, probe, segments
+from cobasin.checkpoints.probes import mix_vocabulary, probe, segments, use_all_experts
 from cobasin.checkpoints.running import build, cast_floats, input_sizes, instantiate, outputs, positions
 from cobasin.checkpoints.typed import check_finite
 from cobasin.errors import InputError, NotProbed, one_line
@@ -125,7 +126,7 @@ def change(a: Checkpoint, b: Checkpoint) -> float:
 
 
 def computed(checkpoint: Checkpoint, inputs: Mapping[str, Tensor]) -> Tensor:
-    """What a model puts out in float64, as it is and once more with its vocabulary mixed.
+    """What a model puts out in float64, as it is and once more with its vocabulary mixed and all of its experts.
 
     Raises:
         InputError: it does not run on these inputs.
@@ -140,7 +141,8 @@ def computed(checkpoint: Checkpoint, inputs: Mapping[str, Tensor]) -> Tensor:
 
 def _outputs(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Tensor:
     found = outputs(model, inputs)
-    return torch.cat([found, outputs(model, inputs)]) if mix_vocabulary(model) else found
+    more = [mix_vocabulary(model), use_all_experts(model)]
+    return torch.cat([found, outputs(model, inputs)]) if any(more) else found
 
 
 def judge(relative: float, noise: float | None) -> tuple[bool | None, float, str]:

@@ -135,6 +135,19 @@ def mix_vocabulary(model: PreTrainedModel) -> bool:
     return bool(mixed)
 
 
+def use_all_experts(model: PreTrainedModel) -> bool:
+    """Let every token go to all experts of a mixture, by the same router; False where the model has no mixture.
+
+    Of many experts the few tokens of a probe meet some only.
+    """
+    routers = [part for part in model.modules() if hasattr(part, "top_k") and hasattr(part, "num_experts")]
+    for router in routers:
+        router.top_k = router.num_experts
+        if hasattr(router, "topk_group"):  # a token may choose among the experts of so many groups
+            router.topk_group = router.num_group
+    return bool(routers)
+
+
 def row_weights(count: int) -> Tensor:
     """Of so many rows; float64, of length 1, sum 0, and none of them near 0 where there are more than a few."""
     generator = torch.Generator().manual_seed(0)
