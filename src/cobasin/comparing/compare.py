@@ -125,7 +125,7 @@ def compare(a: Any, b: Any, symmetry: str = "gl", progress: Progress | None = No
     started = time.perf_counter()
     check_progress(progress)
     typed = alike([Typed.of(load(model)) for model in (a, b)])
-    common = CommonForm(typed, symmetry, anchors=[0])
+    common = CommonForm(typed, symmetry, anchors=[])  # nothing is written
     anchor, source = common.models.states
     values, _ = common.find(1, 0, progress)
     matches = {"before": common.models.match(1, anchor), "after": common.models.match(1, anchor, values)}

@@ -13,7 +13,7 @@ from cobasin.checkpoints.typed import Typed, omissions
 from cobasin.execution.jobs import CPU
 from cobasin.execution.outcomes import Keep, numbers
 from cobasin.finding.activations import Runnable, by_activations
-from cobasin.finding.forms import check_free, forms_of
+from cobasin.finding.forms import check_free, forms_of, too_long
 from cobasin.finding.kept import Kept
 from cobasin.finding.search import Prepared, Search
 from cobasin.matching.choice import Choice
@@ -60,14 +60,16 @@ class CommonForm:
         layers: str | None = None,
         anchors: Sequence[int] | None = None,
         search: Search | None = None,
+        why_not: str = "",
     ):
         """Check all that headers and configs can tell, and choose the form.
 
         Args:
             typed: two or more.
             symmetry, layers: as in `cobasin.match`.
-            anchors: the models in whose gauge the others may be written; all where None.
+            anchors: the models in whose gauge the others may be written; all where None, none where nothing is written.
             search: how elements are found; by weights where None.
+            why_not: why norms are not folded, though they could be.
 
         Raises:
             InputError: for models that cannot be compared.
@@ -79,7 +81,7 @@ class CommonForm:
         self.heads = typed[0].heads if any(model.labels != typed[0].labels for model in typed) else []
         self.search: Prepared | None = search.prepared(typed) if search else None
         wanted = list(range(len(typed)) if anchors is None else anchors)
-        forms, self.typed, self.anchors, self.notes = forms_of(typed, choice, wanted)
+        forms, self.typed, self.anchors, self.notes = forms_of(typed, choice, wanted, why_not)
         if self.heads:
             self.notes.append("the label sets differ: the task heads were moved along, but not compared")
         self.notes += omissions(typed)
@@ -222,6 +224,14 @@ class CommonForm:
             "notes": notes,
         }
         return replace(element, report=report)
+
+    def too_long(self, reference: int, found: Mapping[int, Values]) -> str | None:
+        """Why models that were found for a reference should not be written in its gauge; see `forms.too_long`."""
+        for i, values in found.items():
+            element = Element(self.models.forms[i], values, self._gauge(i), self._gauge(reference))
+            if (why := too_long(element, self.typed[i])) is not None:
+                return why
+        return None
 
     def _gauge(self, model: int) -> Gauge:
         if model not in self._gauges:

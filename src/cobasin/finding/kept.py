@@ -44,6 +44,10 @@ class Kept:
         """A folder in this one."""
         return Kept(self.folder / name, self.part)
 
+    def beside(self, name: str) -> Kept:
+        """A folder next to this one."""
+        return Kept(self.folder.with_name(f"{self.folder.name}-{name}"), self.part)
+
     def owns(self, job: int) -> bool:
         """Whether a job is to be done here, and not by another part."""
         return self.part is None or self.part.owns(job)

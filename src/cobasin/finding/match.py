@@ -188,8 +188,12 @@ def match_all(
         return Matched(_as_matched(typed, elements), elements, reference, report)
     if anchor == "consensus" and search.method == "activations":
         raise InputError("anchor consensus: not found by method activations; take medoid, a model, or another method")
-    common = CommonForm(typed, symmetry, layers, None if fixed is None else [fixed], search)
     learns, order = search.method == "learned", list(range(len(typed)))
+
+    def in_common(why_not: str = "") -> CommonForm:
+        return CommonForm(typed, symmetry, layers, None if fixed is None else [fixed], search, why_not)
+
+    common = in_common()
     if learns:
         own = common.models
         check_movable(own.forms[:1], own.choice, symmetry, search, own.excluded)
@@ -197,11 +201,16 @@ def match_all(
         # all that follows depends on this order, and so on nothing but what the models are
         prints = [fingerprint(model.checkpoint) for model in typed]
         order.sort(key=prints.__getitem__)
-    if fixed is None:
-        reference, found, report = _from_pairs(common, order, anchor, progress, keep)
-    else:
-        reference, report = fixed, {}
-        found = {i: common.find(i, fixed, progress, keep) for i in order if i != fixed}
+
+    def search_in(common: CommonForm, keep: Kept | None) -> tuple[int, dict[int, tuple[Values, dict]], dict]:
+        if fixed is None:
+            return _from_pairs(common, order, anchor, progress, keep)
+        return fixed, {i: common.find(i, fixed, progress, keep) for i in order if i != fixed}, {}
+
+    reference, found, report = search_in(common, keep)
+    if long := common.too_long(reference, {i: values for i, (values, _) in found.items()}):
+        common = in_common(long)
+        reference, found, report = search_in(common, None if keep is None else keep.beside("by-order"))
     if learns:
         found = learned(common, order, reference, found, progress)
     elements: list[Element | None] = [None] * len(typed)

@@ -33,7 +33,9 @@ Gauge = dict[str, Tensor]
 """The free choices of a model: norm gains and offsets, means of writers and readers, free biases, bases of heads."""
 
 _SMALLEST_GAIN = 1e-6  # relative to the largest: below it a gain counts as zero
-_SMALLEST_OFFSET = 1e-2  # |Σ β/γ| over its own norm: below it no offset is chosen to carry a head's bias
+SMALLEST_OFFSET = (
+    1e-2  # |Σ β/γ| over its own norm: below it an offset carries a head's bias in weights that may be long
+)
 IMPOSSIBLE_OFFSET = 1e-8  # below it none can
 
 
@@ -258,7 +260,7 @@ def gains_of(form: Form, state: State) -> Gauge:
     return {name: _read(form, state, name) for name in (*form.norm_parameters, *form.scale_parameters)}
 
 
-def obstacles(form: Form, source: Gauge, target: Gauge, smallest: float = _SMALLEST_OFFSET) -> list[str]:
+def obstacles(form: Form, source: Gauge, target: Gauge, smallest: float = SMALLEST_OFFSET) -> list[str]:
     """Why a model with ``source``'s norms cannot be written in ``target``'s, one line each; empty where it can.
 
     Args:
@@ -273,7 +275,7 @@ def obstacles(form: Form, source: Gauge, target: Gauge, smallest: float = _SMALL
         if norm.weight not in zeros and norm.bias and any(form.carries_offset(reader) for reader in norm.readers):
             needed = target[norm.bias].any() or source[norm.bias].any()
             if needed and not carries(target[norm.weight], target[norm.bias], smallest):
-                found.append(f"{norm.bias} of the anchor sums to zero over its gains, and a reader has no bias")
+                found.append(f"{norm.bias} of the anchor sums to next to nothing over its gains, and a reader has no bias")
     return found
 
 
@@ -283,7 +285,7 @@ def zero_gain(gain: Tensor) -> int | None:
     return int(size.argmin()) if size.min() <= _SMALLEST_GAIN * size.max() else None
 
 
-def carries(gain: Tensor, offset: Tensor, smallest: float = _SMALLEST_OFFSET) -> bool:
+def carries(gain: Tensor, offset: Tensor, smallest: float = SMALLEST_OFFSET) -> bool:
     """Whether a norm's offset can carry the bias of readers that have none of their own."""
     ratio = offset.double() / gain
     return bool(ratio.sum().abs() >= smallest * ratio.norm() + torch.finfo(torch.float64).tiny)
