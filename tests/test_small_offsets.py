@@ -11,6 +11,7 @@ from cobasin.symmetry.canonical import carries
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import form_of
 from cobasin.verification import verify
+from command_line import WEIGHTS, run
 from tiny_models import model
 
 CASE = "gpt2-untied/GPT2LMHeadModel"
@@ -65,13 +66,31 @@ def test_where_it_would_take_digits_the_stream_is_permuted(tmp_path):
     (element,) = filter(None, matched.elements)
     assert not element.form.folded
     (note,) = [note for note in element.report["notes"] if "by permutation only" in note]
-    assert "ln_f.bias of the anchor sums to next to nothing over its gains, and to carry what lm_head.weight reads" in note
+    assert (
+        "ln_f.bias of the anchor sums to next to nothing over its gains, and to carry what lm_head.weight reads" in note
+    )
     assert verify(other, cobasin.transform(element, other)).same
     again = match_all([one, other], anchor=0, keep=keep)
     assert [one and one.report["notes"] for one in again.elements] == [None, element.report["notes"]]
     # control: in float64 there are digits enough
     precise = match_all([anchor(dtype=torch.float64), load(model(CASE, 2))], anchor=0)
     assert next(filter(None, precise.elements)).form.folded
+
+
+def test_a_run_that_permutes_goes_on_and_is_shared(tmp_path):
+    """What was found for the other form is not taken for what is looked for now, nor left in the output."""
+    for name, one in (("anchor", anchor()), ("other", load(model(CASE, 2).float()))):
+        cobasin.save(one, tmp_path / name)
+    pair = tmp_path / "other", tmp_path / "anchor"
+    done = run("match", *pair, "--out", tmp_path / "whole")
+    assert "by permutation only" in done.out
+    assert run("match", *pair, "--out", tmp_path / "resumed", "--resume").code == 0
+    assert run("match", *pair, "--out", tmp_path / "parts", "--part", "1/1").code == 0
+    assert run("match", *pair, "--out", tmp_path / "parts", "--resume").code == 0
+    for name in ("resumed", "parts"):
+        assert {path.name for path in (tmp_path / name).iterdir()} == {p.name for p in (tmp_path / "whole").iterdir()}
+        assert (tmp_path / name / WEIGHTS).read_bytes() == (tmp_path / "whole" / WEIGHTS).read_bytes()
+    assert run("verify", pair[0], tmp_path / "parts").code == 0
 
 
 def test_the_other_model_is_the_reference_where_it_can_be():

@@ -67,8 +67,8 @@ def _typed(element: Element, model: Any) -> Typed:
     typed = Typed.of(load(model))
     if typed.spec.architecture == element.spec.architecture:
         typed = typed.without({*typed.spec.unread_names} - {*element.spec.entries})
-    known = typed.spec.tied.keys() & element.spec.entries.keys()
-    if known - element.spec.tied.keys() or (element.form.folded and typed.spec.unties):
+    both = typed.spec.tied.keys() & element.spec.entries.keys()
+    if both - element.spec.tied.keys() or (element.form.folded and typed.spec.unties):
         return typed.untied()
     return typed
 
@@ -125,5 +125,5 @@ def _form(of: Form, spec: Spec) -> Form:
 def _completed(gauge: Gauge, form: Form, typed: Typed) -> Gauge:
     """A gauge for a form; what it lacks is as the model has it."""
     shapes = gauge_shapes(form)
-    known = {name: tensor for name, tensor in gauge.items() if shapes.get(name) == tensor.shape}
-    return gauge_of(form, typed) | known if shapes.keys() - known.keys() else known
+    given = {name: tensor for name, tensor in gauge.items() if shapes.get(name) == tensor.shape}
+    return gauge_of(form, typed) | given if shapes.keys() - given.keys() else given

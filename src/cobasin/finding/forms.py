@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from cobasin.checkpoints.typed import Typed
@@ -12,6 +13,7 @@ from cobasin.symmetry.canonical import IMPOSSIBLE_OFFSET, SMALLEST_OFFSET, carri
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import Form, form_of
 from cobasin.symmetry.spec import Spec
+from cobasin.symmetry.state import squared_size
 
 BY_ORDER = "residual stream matched by permutation only"
 UNTIED = "the output head is untied from the embedding"
@@ -71,11 +73,11 @@ def too_long(element: Element, source: Typed) -> str | None:
     moved = element.apply(source) if doubtful else {}
     for norm in doubtful:
         for reader in filter(form.carries_offset, norm.readers):
-            growth = float(moved[reader].norm() / source[reader].norm())
-            if growth > max(1 / SMALLEST_OFFSET, _ROUNDING / source.checkpoint.rounding):
+            before, after = (math.sqrt(squared_size(state[reader])) for state in (source, moved))
+            if after > before * max(1 / SMALLEST_OFFSET, _ROUNDING / source.checkpoint.rounding):
                 return (
-                    f"{norm.bias} of the anchor sums to next to nothing over its gains, and to carry what {reader} reads, "
-                    f"which has no bias, would make it {growth:.0f} times as large"
+                    f"{norm.bias} of the anchor sums to next to nothing over its gains, and to carry what {reader} "
+                    f"reads, which has no bias, would make it {after / before:.0f} times as large"
                 )
     return None
 

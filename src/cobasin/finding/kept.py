@@ -44,9 +44,12 @@ class Kept:
         """A folder in this one."""
         return Kept(self.folder / name, self.part)
 
-    def beside(self, name: str) -> Kept:
-        """A folder next to this one."""
-        return Kept(self.folder.with_name(f"{self.folder.name}-{name}"), self.part)
+    def anew(self, name: str) -> Kept:
+        """A folder in this one for a search that begins once more; it is there at once, for folders of its own."""
+        own = self.within(name)
+        with output_errors(out_of(own.folder)):
+            own.folder.mkdir(parents=self.part is None, exist_ok=True)
+        return own
 
     def owns(self, job: int) -> bool:
         """Whether a job is to be done here, and not by another part."""

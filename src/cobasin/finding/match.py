@@ -210,7 +210,7 @@ def match_all(
     reference, found, report = search_in(common, keep)
     if long := common.too_long(reference, {i: values for i, (values, _) in found.items()}):
         common = in_common(long)
-        reference, found, report = search_in(common, None if keep is None else keep.beside("by-order"))
+        reference, found, report = search_in(common, None if keep is None else keep.anew("by-order"))
     if learns:
         found = learned(common, order, reference, found, progress)
     elements: list[Element | None] = [None] * len(typed)

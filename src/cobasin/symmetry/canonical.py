@@ -275,7 +275,9 @@ def obstacles(form: Form, source: Gauge, target: Gauge, smallest: float = SMALLE
         if norm.weight not in zeros and norm.bias and any(form.carries_offset(reader) for reader in norm.readers):
             needed = target[norm.bias].any() or source[norm.bias].any()
             if needed and not carries(target[norm.weight], target[norm.bias], smallest):
-                found.append(f"{norm.bias} of the anchor sums to next to nothing over its gains, and a reader has no bias")
+                found.append(
+                    f"{norm.bias} of the anchor sums to next to nothing over its gains, and a reader has no bias"
+                )
     return found
 
 
