@@ -30,13 +30,18 @@ def lora(base, name="lora", seed=0, dtype=torch.float64, **options):
     """A random adapter of a model as a folder beside it."""
     torch.manual_seed(seed)
     made = getattr(transformers, load(base).architecture).from_pretrained(base, dtype=dtype)
-    made = get_peft_model(made, LoraConfig(**{"r": 3, "lora_alpha": 5, **options}))
+    return saved(made, base.with_name(name), **options)
+
+
+def saved(model, folder, **options):
+    """A random adapter of a model in memory as a folder."""
+    made = get_peft_model(model, LoraConfig(**{"r": 3, "lora_alpha": 5, **options}))
     with torch.no_grad():
         for parameter in made.parameters():
             if parameter.requires_grad:
                 parameter.add_(torch.randn_like(parameter) * 0.2)
-    made.save_pretrained(base.with_name(name))
-    return base.with_name(name)
+    made.save_pretrained(folder)
+    return folder
 
 
 def element_of(case, source, symmetry="gl"):

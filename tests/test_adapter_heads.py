@@ -5,10 +5,10 @@ import re
 import pytest
 import torch
 import transformers
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import PeftModel
 
 import cobasin
-from adapter_folders import change
+from adapter_folders import change, saved
 from cobasin.checkpoints.probes import probe
 from cobasin.checkpoints.running import outputs
 from command_line import edit_json, refused, run
@@ -31,14 +31,7 @@ def classifier(base, cls, targets, name="lora", **options):
     torch.manual_seed(3)
     task = "TOKEN_CLS" if "Token" in cls.__name__ else "SEQ_CLS"
     made = cls.from_pretrained(base, num_labels=LABELS, dtype=torch.float64)
-    config = LoraConfig(task_type=task, r=3, lora_alpha=5, target_modules=targets, **options)
-    made = get_peft_model(made, config)
-    with torch.no_grad():
-        for parameter in made.parameters():
-            if parameter.requires_grad:
-                parameter.add_(torch.randn_like(parameter) * 0.2)
-    made.save_pretrained(base.with_name(name))
-    return base.with_name(name)
+    return saved(made, base.with_name(name), task_type=task, target_modules=targets, **options)
 
 
 def function(base, cls, adapter):

@@ -217,7 +217,9 @@ def _finder(adapter: Adapter, base: Spec, config: PreTrainedConfig | None) -> Ca
     def find(disk: str, tensor: str) -> str:
         own = in_spec(tensor) or in_spec(in_memory().get(tensor, tensor))
         if own is None:
-            hint = "" if config else "; if its modules have other names in memory, give the base with --base"
+            hint = (
+                "" if config else "; give the base (--base) if its modules have other names in memory, or no such head"
+            )
             raise InputError(
                 f"{adapter.label}: {disk} belongs to no tensor of a {base.architecture}, or to a part of one (an "
                 f"expert, a fused projection), which can only be merged into its base{hint}"
