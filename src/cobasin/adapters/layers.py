@@ -218,7 +218,7 @@ def _finder(adapter: Adapter, base: Spec, config: PreTrainedConfig | None) -> Ca
         own = in_spec(tensor) or in_spec(in_memory().get(tensor, tensor))
         if own is None:
             hint = (
-                "" if config else "; give the base (--base) if its modules have other names in memory, or no such head"
+                "" if config else "; give the base (--base) if modules have other names in memory, or it has no such head"
             )
             raise InputError(
                 f"{adapter.label}: {disk} belongs to no tensor of a {base.architecture}, or to a part of one (an "
