@@ -217,9 +217,7 @@ def _finder(adapter: Adapter, base: Spec, config: PreTrainedConfig | None) -> Ca
     def find(disk: str, tensor: str) -> str:
         own = in_spec(tensor) or in_spec(in_memory().get(tensor, tensor))
         if own is None:
-            hint = (
-                "" if config else "; give the base (--base) if modules have other names in memory, or it has no such head"
-            )
+            hint = "" if config else "; give the base (--base) if it has no such head, or other names in memory"
             raise InputError(
                 f"{adapter.label}: {disk} belongs to no tensor of a {base.architecture}, or to a part of one (an "
                 f"expert, a fused projection), which can only be merged into its base{hint}"
