@@ -85,6 +85,7 @@ def test_what_is_no_head_is_refused(tmp_path):
     whole = classifier(base, TAGGER[1], ["query"], "whole", modules_to_save=["classifier", "word_embeddings"])
     line = refused(tmp_path, "transport", base, whole, new, "--out", tmp_path / "out")
     assert "word_embeddings.weight is made for the weights of its base" in line
-    edit_json(whole / "adapter_config.json", lambda config: config.update(task_type=None))
-    line = refused(tmp_path, "transport", base, whole, new, "--out", tmp_path / "out")
-    assert "is made for the weights of its base" in line
+    for task in (None, ["SEQ_CLS"], "SOMETHING"):
+        edit_json(whole / "adapter_config.json", lambda config, task=task: config.update(task_type=task))
+        line = refused(tmp_path, "transport", base, whole, new, "--out", tmp_path / "out")
+        assert "is made for the weights of its base" in line

@@ -23,6 +23,7 @@ from tiny_models import CASES, checkpoint, model, tolerance
 # no other head on the same layers: without the decoder, with other sizes, another group of the embeddings
 APART = {"t5", "mt5", "umt5", "whisper", "siglip", "electra", "electra-wide-leaky-relu", "albert", "clip-text"}
 APART |= {"clip-vision", "vit-mae"}
+LLAMA = "llama-gqa/LlamaForCausalLM"
 BERT, CLASSIFIER = "bert/BertForMaskedLM", "bert/BertForSequenceClassification"
 
 
@@ -105,6 +106,19 @@ def test_a_model_that_shows_its_stream_is_refused():
     element = match(checkpoint(BERT, 1), checkpoint(BERT, 2), "ffn,heads")
     bare = checkpoint("bert/BertModel", 3)
     assert verify(bare, transform(element, bare)).same
+
+
+def test_tokens_and_labels_may_be_more():
+    """As those of a fine-tune are, which an element moves no less."""
+    made = model(LLAMA)
+    made.resize_token_embeddings(made.config.vocab_size + 3)
+    longer = load(made)
+    moved = transform(random_element(LLAMA), longer)
+    assert moved["model.embed_tokens.weight"].shape == longer["model.embed_tokens.weight"].shape
+    assert verify(longer, moved).same
+    base = checkpoint(LLAMA)
+    with pytest.raises(InputError, match="vocab has size"):
+        transport(base, longer, base)
 
 
 def test_other_layers_are_refused():

@@ -27,7 +27,7 @@ def headed(adapter: Adapter, base: Checkpoint) -> Checkpoint:
     """
     from transformers.models.auto import modeling_auto
 
-    classes = getattr(modeling_auto, _TASKS.get(adapter.config.get("task_type") or "", ""), {})
+    classes = getattr(modeling_auto, _TASKS.get(str(adapter.config.get("task_type")), ""), {})
     architecture = classes.get(base.config.model_type)
     if architecture not in known() or architecture == base.architecture:
         return base
