@@ -6,12 +6,13 @@ import pytest
 import torch
 import transformers
 from peft import PeftModel
+from safetensors.torch import load_file, save_file
 
 import cobasin
 from adapter_folders import change, saved
 from cobasin.checkpoints.probes import probe
 from cobasin.checkpoints.running import outputs
-from command_line import edit_json, refused, run
+from command_line import edit_json, edit_tensors, refused, run
 from tiny_models import model, tolerance
 
 LLAMA = ("llama-gqa/LlamaForCausalLM", transformers.LlamaForSequenceClassification, ["q_proj", "down_proj"])
@@ -67,6 +68,33 @@ def test_it_is_carried_to_a_base_with_the_same_function(tmp_path, case, cls, tar
     assert change(function(tmp_path / "same", cls, tmp_path / "carried"), before) < max(tolerance(case), 1e-8)
 
 
+def test_without_a_head_it_moves_as_before(tmp_path):
+    """PEFT saves no head of BART's, which is called otherwise."""
+    base, new = bases(tmp_path, "bart/BartForConditionalGeneration")
+    adapter = classifier(base, transformers.BartForSequenceClassification, ["q_proj"])
+    assert run("match", base, new, "--out", tmp_path / "matched").code == 0
+    done = run("apply", tmp_path / "matched", adapter, "--out", tmp_path / "moved", "--base", base)
+    assert done.code == 0, done.err
+    assert run("transport", base, adapter, new, "--out", tmp_path / "carried").code == 0
+
+
+def test_a_base_without_the_prefix(tmp_path):
+    """As GPT-2's on the hub: what the adapter saved of it is no head."""
+    torch.manual_seed(0)
+    base, new = bases(tmp_path, "gpt2/GPT2LMHeadModel")
+    edit_tensors(
+        base, lambda tensors: [tensors.update({n.removeprefix("transformer."): tensors.pop(n)}) for n in [*tensors]]
+    )
+    cls = transformers.GPT2ForSequenceClassification
+    adapter = classifier(base, cls, ["c_fc"], modules_to_save=["score", "wte"])
+    assert run("match", base, new, "--out", tmp_path / "matched").code == 0
+    done = run("apply", tmp_path / "matched", adapter, "--out", tmp_path / "moved", "--base", base)
+    assert done.code == 0, done.err
+    assert change(function(tmp_path / "matched", cls, tmp_path / "moved"), function(base, cls, adapter)) < 1e-9
+    line = refused(tmp_path, "transport", base, adapter, new, "--out", tmp_path / "out")
+    assert "wte.weight is made for the weights of its base" in line
+
+
 def test_the_command_carries_it(tmp_path):
     case, cls, targets = LLAMA
     base, new = bases(tmp_path, case)
@@ -85,6 +113,15 @@ def test_what_is_no_head_is_refused(tmp_path):
     whole = classifier(base, TAGGER[1], ["query"], "whole", modules_to_save=["classifier", "word_embeddings"])
     line = refused(tmp_path, "transport", base, whole, new, "--out", tmp_path / "out")
     assert "word_embeddings.weight is made for the weights of its base" in line
+    tensors = tmp_path / "lora" / "adapter_model.safetensors"
+    save_file({n: t[0, 0] if "classifier.weight" in n else t for n, t in load_file(tensors).items()}, tensors)
+    assert "classifier.weight" in refused(
+        tmp_path, "transport", base, pooled, new, "--out", tmp_path / "out", unread=False
+    )
+    assert run("match", base, new, "--out", tmp_path / "matched").code == 0
+    edit_json(whole / "adapter_config.json", lambda config: config.update(base_model_name_or_path="some/base"))
+    line = refused(tmp_path, "apply", tmp_path / "matched", whole, "--out", tmp_path / "out", unread=False)
+    assert "a head of the adapter's own needs its base (--base), and a task_type" in line
     for task in (None, ["SEQ_CLS"], "SOMETHING"):
         edit_json(whole / "adapter_config.json", lambda config, task=task: config.update(task_type=task))
         line = refused(tmp_path, "transport", base, whole, new, "--out", tmp_path / "out")

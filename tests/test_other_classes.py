@@ -92,6 +92,27 @@ def test_what_only_one_class_has_is_carried_as_a_whole():
     assert torch.equal(none["classifier.bias"], fine["classifier.bias"])
 
 
+def test_a_padding_token_is_the_head_s_own():
+    """A language model has none, as Llama's and GPT-2's; the classifier that was made from it needs one."""
+    ends = [model(LLAMA, seed) for seed in (1, 2)]
+    for end in ends:
+        end.config.pad_token_id = None
+    base, new = map(load, ends)
+    fine = with_layers_of(base, "llama-gqa/LlamaForSequenceClassification", noise=0.1)
+    assert fine.config.pad_token_id is not None
+    assert transport(base, fine, new).checkpoint.config.pad_token_id == fine.config.pad_token_id
+
+
+def test_a_copy_of_what_is_tied_is_carried_too():
+    """Where the bases have no head at all, and the file of the fine-tune both."""
+    base, new = (checkpoint("bert/BertModel", seed) for seed in (1, 2))
+    fine = with_layers_of(base, BERT, noise=0.1)
+    word, head = "bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"
+    fine.config.architectures = [fine.architecture]
+    carried = transport(base, load({**fine, head: fine[word]}, fine.config), new, symmetry="ffn").checkpoint
+    assert torch.equal(carried[head], carried[word])
+
+
 def test_heads_of_two_tasks_are_two_heads():
     """Of one name, they are no version of each other."""
     base, new = (checkpoint(CLASSIFIER, seed) for seed in (1, 2))
@@ -101,7 +122,10 @@ def test_heads_of_two_tasks_are_two_heads():
 
 
 def test_a_model_that_shows_its_stream_is_refused():
-    with pytest.raises(InputError, match=r"a BertModel, which computes something else once resid is moved.*residual"):
+    with pytest.raises(
+        InputError,
+        match=r"a BertModel, in which something else is computed once an element moves resid; leave residual",
+    ):
         transform(random_element(BERT), checkpoint("bert/BertModel"))
     element = match(checkpoint(BERT, 1), checkpoint(BERT, 2), "ffn,heads")
     bare = checkpoint("bert/BertModel", 3)
@@ -144,7 +168,7 @@ def test_on_the_command_line(tmp_path):
     assert run("verify", fine, tmp_path / "applied").code == 0
     done = run("transport", tmp_path / "base", fine, tmp_path / "new", "--element", matched, "--out", tmp_path / "out")
     assert done.code == 0, done.err
-    assert re.search("note: pooler.dense.weight, .*the bases have no such head, so all of it is carried", done.out)
+    assert re.search("note: pooler.dense.weight, .*not in the bases, or of another task: carried as a whole", done.out)
     assert load(tmp_path / "out").architecture == "BertForSequenceClassification"
     layers = refused(tmp_path, "match", tmp_path / "base", fine, "--out", tmp_path / "no")
     assert "only models of one architecture match" in layers

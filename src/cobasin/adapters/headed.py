@@ -22,8 +22,8 @@ _TASKS = {
 def headed(adapter: Adapter, base: Checkpoint) -> Checkpoint:
     """The base as the class that the adapter was trained in: with the adapter's head, without its own.
 
-    As it is, where it is of that class already, and where the adapter's config names no task, or the base's family no
-    class for it.
+    As it is, where it is of that class already, where the adapter has no head that it lacks, and where the adapter's
+    config names no task, or the base's family no class for it.
     """
     from transformers.models.auto import modeling_auto
 
@@ -31,14 +31,18 @@ def headed(adapter: Adapter, base: Checkpoint) -> Checkpoint:
     architecture = classes.get(base.config.model_type)
     if architecture not in known() or architecture == base.architecture:
         return base
-    saved = {disk.removeprefix(ROOT): disk for disk in adapter.headers if not FACTOR.fullmatch(disk)}
-    heads = {name: disk for name, disk in saved.items() if name not in base.headers}
-    headers = base.headers | {name: adapter.headers[disk] for name, disk in heads.items()}
     config = copy.deepcopy(base.config)
-    spec = declare(config, architecture, headers)
+    spec = declare(config, architecture, base.headers)
+    held = {spec.own_name(name) for name in base.headers}  # the file may lack the prefix that the adapter's names have
+    saved = {disk.removeprefix(ROOT): disk for disk in adapter.headers if not FACTOR.fullmatch(disk)}
+    heads = {name: disk for name, disk in saved.items() if spec.own_name(name) not in held}
+    if not heads:  # it was not saved, and nothing that is moved needs it
+        return base
+    headers = base.headers | {name: adapter.headers[disk] for name, disk in heads.items()}
     for name in heads:
         entry = spec.entries.get(spec.own_name(name) or "")
-        if entry is not None and (axis := entry.layout.axis_of("label")) is not None:
+        axis = entry and entry.layout.axis_of("label")
+        if axis is not None and axis < len(headers[name].shape):
             config.num_labels = headers[name].shape[axis]
     read = {name for name in headers if (own := spec.own_name(name)) is None or own in spec.file_entries}
 

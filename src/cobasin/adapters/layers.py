@@ -217,7 +217,9 @@ def _finder(adapter: Adapter, base: Spec, config: PreTrainedConfig | None) -> Ca
     def find(disk: str, tensor: str) -> str:
         own = in_spec(tensor) or in_spec(in_memory().get(tensor, tensor))
         if own is None:
-            hint = "" if config else "; give the base (--base) if it has no such head, or other names in memory"
+            hint = "" if config else "; if its modules have other names in memory, give the base with --base"
+            if "lora_" not in disk:
+                hint = "; a head of the adapter's own needs its base (--base), and a task_type that names its class"
             raise InputError(
                 f"{adapter.label}: {disk} belongs to no tensor of a {base.architecture}, or to a part of one (an "
                 f"expert, a fused projection), which can only be merged into its base{hint}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from pathlib import Path
 
@@ -73,21 +73,18 @@ def check_pair(source: Typed, anchor: Typed) -> None:
             f"{a.label} is a {a.architecture}, {b.label} is a {b.architecture}: only models of one architecture match"
             + why
         )
-    check_layers(source, anchor, _only_in_one)
+    check_layers(source, anchor, same_class=True)
 
 
-def check_layers(source: Typed, anchor: Typed, more: Callable[[Typed, Typed], list[str]] = lambda *_: []) -> None:
-    """Check settings, sizes and vocabularies: all but the class, and with it the head.
-
-    Args:
-        source, anchor: the two.
-        more: further problems, where there are none of these.
+def check_layers(source: Typed, anchor: Typed, same_class: bool = False) -> None:
+    """Check settings, sizes and vocabularies; of two classes those that they share: what a head needs is its own.
 
     Raises:
-        InputError: with every difference that makes what the two compute before their heads incomparable.
+        InputError: with every difference that makes what the two compute, before their heads at least, incomparable.
     """
     a, b = source.checkpoint, anchor.checkpoint
-    keys = (*source.spec.function_keys, *anchor.spec.function_keys)
+    keys, others = source.spec.function_keys, anchor.spec.function_keys
+    keys = (*keys, *others) if same_class else [key for key in keys if key in others]
     masks = [f"{part}{dot}is_causal" for part, dot, _ in (key.rpartition(".") for key in keys)]  # of every tower
     problems = [
         f"{key} is {_setting(source, key)!r} in {a.label} and {_setting(anchor, key)!r} in {b.label}"
@@ -98,7 +95,8 @@ def check_layers(source: Typed, anchor: Typed, more: Callable[[Typed, Typed], li
         other = anchor.spec.spaces.get(name)
         if name != "label" and (other is None or other.size != space.size):
             problems.append(f"{name} has size {space.size} in {a.label} and {other and other.size} in {b.label}")
-    problems = problems or more(source, anchor)  # files may differ in what no config says, such as a pooler
+    if same_class and not problems:  # files may differ in what no config says, such as a pooler
+        problems += _only_in_one(source, anchor)
     vocabulary = any(problem.startswith("vocab ") for problem in problems)
     if a.folder and b.folder and (found := _vocabulary_problems(a.folder, b.folder)):
         problems, vocabulary = [*problems, *found], True

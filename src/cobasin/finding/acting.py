@@ -52,10 +52,10 @@ def acting_on(element: Element, model: Any) -> tuple[Element, Typed]:
         there = (site.tensor for site in wanted.sites[key] if site.tensor in own.entries)
         same = any(own.entries[name].layout.text == wanted.entries[name].layout.text for name in there)
         if same and (key not in own.sites or form.group(key) != element.form.group(key)):
+            why = "another group moves" if key in own.sites else "something else is computed once an element moves"
             raise InputError(
-                f"{typed.checkpoint.label} is a {own.architecture}, which computes something else once "
-                f"{key_text(key)} is moved, as the element does; leave {wanted.spaces[key[0]].part} out of --symmetry "
-                "where you match"
+                f"{typed.checkpoint.label} is a {own.architecture}, in which {why} {key_text(key)}; leave "
+                f"{wanted.spaces[key[0]].part} out of --symmetry where you match"
             )
     values = {key: value for key, value in element.values.items() if key in own.sites}
     gauges = [gauge and _completed(gauge, form, typed) for gauge in (element.source, element.target)]

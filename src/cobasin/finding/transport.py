@@ -109,6 +109,7 @@ def transport(
     own = [name for name in learned if name not in learned.spec.tied and (name not in source or name in heads)]
 
     def carried(name: str) -> torch.Tensor:
+        name = learned.spec.tied.get(name, name) if other else name  # the file may have both, and the bases neither
         if name in own:
             return wide(after[name])
         return wide(target[name]) + scale * (wide(after[name]) - wide(before[name]))
@@ -116,7 +117,7 @@ def transport(
     typed = learned if other else target
     made = typed.derived(Lazy(typed, carried))
     made.beside = moved_beside(acting, typed.checkpoint) if other else made.beside
-    whole = [f"{', '.join(own)}: the bases have no such head, so all of it is carried"] if own else []
+    whole = [f"{', '.join(own)}: not in the bases, or of another task: carried as a whole"] if own else []
     return Transported(made, found, (*_origin(source, learned), *whole, *left_out))
 
 

@@ -33,9 +33,8 @@ Gauge = dict[str, Tensor]
 """The free choices of a model: norm gains and offsets, means of writers and readers, free biases, bases of heads."""
 
 _SMALLEST_GAIN = 1e-6  # relative to the largest: below it a gain counts as zero
-SMALLEST_OFFSET = (
-    1e-2  # |Σ β/γ| over its own norm: below it an offset carries a head's bias in weights that may be long
-)
+# |Σ β/γ| over its own norm: below it an offset carries a head's bias in weights that may be long
+SMALLEST_OFFSET = 1e-2
 IMPOSSIBLE_OFFSET = 1e-8  # below it none can
 
 
