@@ -75,7 +75,8 @@ def _typed(element: Element, model: Any) -> Typed:
 
 def _layers(spec: Spec, other: Spec) -> dict[str, Any]:
     """What a class's layers are, of what it shares with another one."""
-    templates = {name: type_ for name, type_ in spec.templates.items() if any(map(is_layer, _indices(name)))}
+    indices = {name: re.findall(r"\{(\w+)\}", name) for name in spec.templates}
+    templates = {name: type_ for name, type_ in spec.templates.items() if any(map(is_layer, indices[name]))}
     layers = [entry.layout for entry in spec.entries.values() if layer_of(entry.index) is not None]
     axes = {axis.space for layout in layers for block in layout.blocks for axis in block.axes}
     shared = [name for name in spec.spaces if name in other.spaces and (name in axes or is_layer(name))]
@@ -88,10 +89,6 @@ def _layers(spec: Spec, other: Spec) -> dict[str, Any]:
         "templates": templates,
         **{field: getattr(spec, field) for field in ("absent", "scales", "biases", "plus_one")},
     }
-
-
-def _indices(template: str) -> list[str]:
-    return re.findall(r"\{(\w+)\}", template)
 
 
 def _check_same(typed: Typed, own: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:

@@ -46,9 +46,11 @@ def forms_of(
     def unfit(smallest: float) -> dict[int, str]:
         found = {
             anchor: [
-                line for form, own in zip(forms, gains, strict=True) for line in obstacles(form, own, to, smallest)
+                line
+                for form, own in zip(forms, gains, strict=True)
+                for line in obstacles(form, own, gains[anchor], smallest)
             ]
-            for anchor, to in ((anchor, gains[anchor]) for anchor in anchors)
+            for anchor in anchors
         }
         return {anchor: "; ".join(dict.fromkeys(lines)) for anchor, lines in found.items() if lines}
 

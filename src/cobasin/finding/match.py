@@ -188,12 +188,8 @@ def match_all(
         return Matched(_as_matched(typed, elements), elements, reference, report)
     if anchor == "consensus" and search.method == "activations":
         raise InputError("anchor consensus: not found by method activations; take medoid, a model, or another method")
-    learns, order = search.method == "learned", list(range(len(typed)))
-
-    def in_common(why_not: str = "") -> CommonForm:
-        return CommonForm(typed, symmetry, layers, None if fixed is None else [fixed], search, why_not)
-
-    common = in_common()
+    learns, order, anchors = search.method == "learned", list(range(len(typed))), None if fixed is None else [fixed]
+    common = CommonForm(typed, symmetry, layers, anchors, search)
     if learns:
         own = common.models
         check_movable(own.forms[:1], own.choice, symmetry, search, own.excluded)
@@ -209,7 +205,7 @@ def match_all(
 
     reference, found, report = search_in(common, keep)
     if long := common.too_long(reference, {i: values for i, (values, _) in found.items()}):
-        common = in_common(long)
+        common = CommonForm(typed, symmetry, layers, anchors, search, why_not=long)
         reference, found, report = search_in(common, None if keep is None else keep.anew("by-order"))
     if learns:
         found = learned(common, order, reference, found, progress)

@@ -116,7 +116,8 @@ def transport(
 
     typed = learned if other else target
     made = typed.derived(Lazy(typed, carried))
-    made.beside = moved_beside(acting, typed.checkpoint) if other else made.beside
+    if other:
+        made.beside = moved_beside(acting, typed.checkpoint)
     whole = [f"{', '.join(own)}: not in the bases, or of another task: carried as a whole"] if own else []
     return Transported(made, found, (*_origin(source, learned), *whole, *left_out))
 
