@@ -4,6 +4,7 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
+from cobasin.checkpoints.pictures_in_text import READ
 from cobasin.checkpoints.probes import probe
 from cobasin.checkpoints.running import cast_floats, instantiate
 from cobasin.statistics.grams import InputGram
@@ -42,9 +43,16 @@ def inputs_of(typed, model, batch):
     }
 
 
+def read(typed, seed=0):
+    """A probe with what data has: of pictures beside text, nothing."""
+    config = typed.checkpoint.config
+    batch = probe(config, typed.checkpoint.architecture, seed)
+    left_out = ("pixel_values", "image_sizes", "image_grid_thw") if config.model_type in READ else ()
+    return {name: value for name, value in batch.items() if name not in left_out}
+
+
 def direct_grams(typed, seed=0):
     """The Grams of a model in float64 on random inputs."""
     model = instantiate(typed.checkpoint, torch.float64)
-    batch = probe(typed.checkpoint.config, typed.checkpoint.architecture, seed)
-    found = inputs_of(typed, model, batch)
+    found = inputs_of(typed, model, read(typed, seed))
     return {name: InputGram(x.T @ x / len(x), axis) for name, (x, axis) in found.items()}

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from cobasin.checkpoints.checkpoint import load
-from cobasin.checkpoints.probes import probe
 from cobasin.checkpoints.running import cast_floats, instantiate
 from cobasin.checkpoints.typed import Typed
 from cobasin.data import Batch
@@ -16,7 +15,7 @@ from cobasin.statistics.collect import collector
 from cobasin.statistics.grams import InputGram
 from cobasin.statistics.in_turn import collect_in_turn
 from cobasin.symmetry.state import Lazy
-from direct_grams import inputs_of
+from direct_grams import inputs_of, read
 from tiny_models import ONE_A_FAMILY, checkpoint
 
 
@@ -24,7 +23,7 @@ class Data:
     """Batches of random inputs, with a count of how often they were read."""
 
     def __init__(self, typed, seeds):
-        self.batches = [probe(typed.checkpoint.config, typed.checkpoint.architecture, seed) for seed in seeds]
+        self.batches = [read(typed, seed) for seed in seeds]
         self.reads = 0
 
     def __len__(self):

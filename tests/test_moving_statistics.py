@@ -19,7 +19,7 @@ from cobasin.symmetry.dual import act_dual
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import form_of
 from cobasin.symmetry.gauges import ValueBias
-from direct_grams import direct_grams, names_by_value, value_of
+from direct_grams import direct_grams, names_by_value, read, value_of
 from tiny_models import ONE_A_FAMILY, checkpoint, tolerance
 
 
@@ -136,7 +136,7 @@ def test_a_norm_without_a_gain_cannot_be_undone():
 def direct_fishers(typed):
     """Mean squares, over rows, of the gradients of a random number that the outputs make; parameters by value."""
     model = instantiate(typed.checkpoint, torch.float64)
-    batch = probe(typed.checkpoint.config, typed.checkpoint.architecture)
+    batch = read(typed)
     rows, sums = len(next(iter(batch.values()))), {}
     for row in range(rows):
         result = model(**{name: cast_floats(x[row : row + 1], torch.float64) for name, x in batch.items()})

@@ -29,14 +29,18 @@ def tolerance(case: str) -> float:
     return 5e-6 if case.startswith(FLOAT32_PARTS) else 1e-9
 
 
+def config(case: str) -> T.PreTrainedConfig:
+    """The config of a case."""
+    _, _, config_class, options = _FAMILIES[case.split("/")[0]]
+    return config_class(**copy.deepcopy(options))
+
+
 def model(case: str, seed: int = 0, dtype: torch.dtype = torch.float64, pooler: bool = True) -> T.PreTrainedModel:
     """The model of a case, with every parameter generic: biases and offsets away from 0, gains away from 1."""
     family, architecture = case.split("/")
-    _, _, config_class, options = _FAMILIES[family]
-    config = config_class(**copy.deepcopy(options))
     torch.manual_seed(seed)
     cls = getattr(T, architecture)
-    made = cls(config) if pooler else cls(config, add_pooling_layer=False)
+    made = cls(config(case)) if pooler else cls(config(case), add_pooling_layer=False)
     with torch.no_grad():
         for parameter in made.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.3)

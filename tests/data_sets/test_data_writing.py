@@ -123,6 +123,7 @@ ANSWERING = [
     case
     for case in tiny_models.ONE_A_FAMILY
     if case.endswith(("ForConditionalGeneration", "MTModel")) and not case.startswith(("mbart", "whisper"))
+    if tiny_models.config(case).is_encoder_decoder
 ]
 
 

@@ -12,7 +12,7 @@ CHANGES = "changes"  # the tensors stay valid and the function becomes another
 KEEPS = "keeps"  # the tensors stay valid and the function stays: the key is read elsewhere, or only in training
 SHAPES = "shapes"  # the tensors are no longer those of the config: this model alone is refused, by its headers
 UNCOVERED = "uncovered"  # this model alone is refused: the declaration does not cover the value
-FAILS = "fails"  # Transformers refuses to build the model, but its headers do not tell
+FAILS = "fails"  # Transformers refuses to build the model, or to run it on a probe, but its headers do not tell
 
 SMALL = {
     "hidden_size": 24,
@@ -29,3 +29,8 @@ LINEAR_ROPE = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
 LINEAR_ROPES = dict.fromkeys(("full_attention", "sliding_attention"), LINEAR_ROPE)  # of models that have two
 PADDING_KEYS = {"pad_token_id": (7, CHANGES)}  # of a decoder that classifies
 CAUSAL_KEYS = {"is_causal": (False, CHANGES)}  # of a decoder: every token sees all others
+
+
+def within(config: str, keys: dict) -> dict:
+    """The same keys, of a config within the config."""
+    return {" + ".join(f"{config}.{key}" for key in keys_.split(" + ")): row for keys_, row in keys.items()}

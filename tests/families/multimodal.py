@@ -2,7 +2,7 @@
 
 import transformers as T
 
-from families import CAUSAL_KEYS, CHANGES, SMALL, UNCOVERED
+from families import CAUSAL_KEYS, CHANGES, SMALL, UNCOVERED, within
 from families.vision import LAYER_KEYS, PICTURE_KEYS
 
 _TEXT = {**SMALL, "eos_token_id": 39, "projection_dim": 16}
@@ -33,17 +33,13 @@ FAMILIES = {
 FLOAT32_PARTS: tuple[str, ...] = ()
 
 
-def _within(config: str, keys: dict) -> dict:
-    return {f"{config}.{key}": row for key, row in keys.items()}
-
-
 _CLIP_TEXT_KEYS = {**LAYER_KEYS, **CAUSAL_KEYS, "eos_token_id": (7, CHANGES)}
 _VISION_KEYS = LAYER_KEYS | PICTURE_KEYS
 KEYS = {
-    "clip/CLIPModel": _within("text_config", _CLIP_TEXT_KEYS) | _within("vision_config", _VISION_KEYS),
+    "clip/CLIPModel": within("text_config", _CLIP_TEXT_KEYS) | within("vision_config", _VISION_KEYS),
     "clip-text/CLIPTextModelWithProjection": _CLIP_TEXT_KEYS,
     "clip-vision/CLIPVisionModelWithProjection": _VISION_KEYS,
-    "siglip/SiglipModel": _within("text_config", LAYER_KEYS) | _within("vision_config", _VISION_KEYS),
+    "siglip/SiglipModel": within("text_config", LAYER_KEYS) | within("vision_config", _VISION_KEYS),
     "siglip-text/SiglipTextModel": LAYER_KEYS,
     "siglip-vision/SiglipVisionModel": {**_VISION_KEYS, "vision_use_head": (False, UNCOVERED)},
 }

@@ -12,16 +12,16 @@ from families.rmsnorm_decoders import (
     RMS_KEYS,
 )
 
-_GEMMA3 = {**GROUPED, "head_dim": 8, "sliding_window": 12, "query_pre_attn_scalar": 7}
-_GEMMA3["layer_types"] = ["sliding_attention", "full_attention"]
+GEMMA3 = {**GROUPED, "head_dim": 8, "sliding_window": 12, "query_pre_attn_scalar": 7}
+GEMMA3["layer_types"] = ["sliding_attention", "full_attention"]
 
 _EXAONE = {**GROUPED, "head_dim": 8, "sliding_window": None, "layer_types": ["full_attention"] * 2}
 _HUNYUAN = {**GROUPED, "head_dim": 8}
 
 FAMILIES = {
     "qwen3": ("Qwen3", HEADS, T.Qwen3Config, {**GROUPED, "head_dim": 8}),
-    "gemma3": ("Gemma3", ("ForCausalLM",), T.Gemma3TextConfig, _GEMMA3),
-    "gemma3-text": ("Gemma3Text", ("ForSequenceClassification", "Model"), T.Gemma3TextConfig, _GEMMA3),
+    "gemma3": ("Gemma3", ("ForCausalLM",), T.Gemma3TextConfig, GEMMA3),
+    "gemma3-text": ("Gemma3Text", ("ForSequenceClassification", "Model"), T.Gemma3TextConfig, GEMMA3),
     "olmo2": ("Olmo2", ("ForCausalLM", "ForSequenceClassification", "Model"), T.Olmo2Config, GROUPED),
     "olmo3": (
         "Olmo3",
@@ -59,16 +59,17 @@ FLOAT32_PARTS: tuple[str, ...] = (
 )  # RMSNorm and rotary angles
 
 _NORMED = {HEAD_KEY: ((2, 1, 16), SHAPES)}  # a gain a coordinate
+GEMMA3_KEYS = {
+    **GEMMA2_KEYS,
+    **_NORMED,
+    "use_bidirectional_attention": (True, CHANGES),
+    "rope_parameters": (LINEAR_ROPES, CHANGES),
+    "attn_logit_softcapping": (1.0, KEEPS),  # of Gemma 2; nothing reads it here
+}
 KEYS = {
     "qwen3/Qwen3ForCausalLM": RMS_KEYS | LAYER_KEYS | _NORMED,
     "qwen3/Qwen3ForSequenceClassification": PADDING_KEYS,
-    "gemma3/Gemma3ForCausalLM": {
-        **GEMMA2_KEYS,
-        **_NORMED,
-        "use_bidirectional_attention": (True, CHANGES),
-        "rope_parameters": (LINEAR_ROPES, CHANGES),
-        "attn_logit_softcapping": (1.0, KEEPS),  # of Gemma 2; nothing reads it here
-    },
+    "gemma3/Gemma3ForCausalLM": GEMMA3_KEYS,
     "gemma3-text/Gemma3TextForSequenceClassification": PADDING_KEYS,
     "olmo2/Olmo2ForCausalLM": RMS_KEYS,
     "olmo2/Olmo2ForSequenceClassification": PADDING_KEYS,

@@ -7,14 +7,15 @@ from families import CAUSAL_KEYS, CHANGES, KEEPS, LINEAR_ROPE, PADDING_KEYS, SHA
 HEADS = ("ForCausalLM", "ForSequenceClassification", "ForTokenClassification", "Model")
 GROUPED = {**SMALL, "num_key_value_heads": 2, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 _GEMMA = {**GROUPED, "head_dim": 8}
+GEMMA2 = {**_GEMMA, "sliding_window": 12, "query_pre_attn_scalar": 7}
 
 _SEED = {**GROUPED, "head_dim": 8}
 _GRANITE = {**GROUPED, "embedding_multiplier": 3.0, "attention_multiplier": 0.2}
 _MINISTRAL = {**GROUPED, "head_dim": 6, "sliding_window": 5, "layer_types": ["sliding_attention", "full_attention"]}
 # the factor on the queries grows from the fourth token on
 _GROWING = {"original_max_position_embeddings": 4, "llama_4_scaling_beta": 0.5}
-_MINISTRAL3 = {**GROUPED, "head_dim": 8, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, **_GROWING}}
-_MINISTRAL3["sliding_window"] = 5
+MINISTRAL3 = {**GROUPED, "head_dim": 8, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, **_GROWING}}
+MINISTRAL3["sliding_window"] = 5
 _SMOL = {**GROUPED, "no_rope_layers": [1, 0], "use_sliding_window": True, "sliding_window": 5}
 _SMOL["layer_types"] = ["sliding_attention", "full_attention"]
 _GRANITE |= {"residual_multiplier": 0.7, "logits_scaling": 2.0}
@@ -42,7 +43,7 @@ FAMILIES = {
     ),
     "mistral": ("Mistral", HEADS, T.MistralConfig, {**GROUPED, "sliding_window": 5}),
     "ministral": ("Ministral", HEADS, T.MinistralConfig, _MINISTRAL),
-    "ministral3": ("Ministral3", HEADS, T.Ministral3Config, _MINISTRAL3),
+    "ministral3": ("Ministral3", HEADS, T.Ministral3Config, MINISTRAL3),
     "smollm3": ("SmolLM3", HEADS, T.SmolLM3Config, _SMOL),
     "smollm3-biased": (
         "SmolLM3",
@@ -66,7 +67,7 @@ FAMILIES = {
         {**GROUPED, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.7}},
     ),
     "gemma": ("Gemma", HEADS, T.GemmaConfig, _GEMMA),
-    "gemma2": ("Gemma2", HEADS, T.Gemma2Config, {**_GEMMA, "sliding_window": 12, "query_pre_attn_scalar": 7}),
+    "gemma2": ("Gemma2", HEADS, T.Gemma2Config, GEMMA2),
 }
 FLOAT32_PARTS: tuple[str, ...] = (
     "granite",
@@ -124,7 +125,7 @@ KEYS = {
         **RMS_KEYS,
         **WINDOW_KEYS,
         HEAD_KEY: ((2, 1, 16), CHANGES),
-        "rope_parameters": (_MINISTRAL3["rope_parameters"] | {"llama_4_scaling_beta": 0.1}, CHANGES),
+        "rope_parameters": (MINISTRAL3["rope_parameters"] | {"llama_4_scaling_beta": 0.1}, CHANGES),
     },
     "ministral3/Ministral3ForSequenceClassification": PADDING_KEYS,
     "smollm3/SmolLM3ForCausalLM": {

@@ -11,8 +11,8 @@ from cobasin.architectures.parts import linear
 from cobasin.architectures.vision import FUNCTION_KEYS, PICTURE_KEYS, VIT, free_stream, pictures, pre_norm
 from cobasin.symmetry.spec import Space, Spec
 
-# what files call its layers, and what Transformers 5 writes
-LAYERS = ("decoder.decoder_layers", "decoder.decoder_encoder.layer")
+LAYERS = "decoder.decoder_layers.{layer}"
+ALIASES = {"decoder.decoder_encoder.layer.": "decoder.decoder_layers."}  # what Transformers 5 writes
 READER = "decoder.decoder_embed"
 
 
@@ -23,7 +23,6 @@ def vit_mae(request: Request) -> Spec:
     small = copy.copy(config)
     for key in ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers"):
         setattr(small, key, getattr(config, f"decoder_{key}"))
-    layers = next((name for name in LAYERS if any(one.startswith(f"{name}.") for one in request.names)), LAYERS[0])
     shown, biased, width = pictures(config, tokens=1), (config.qkv_bias,) * 3, getattr(config, "head_dim", None)
     encoder = pre_norm(
         request.architecture,
@@ -40,11 +39,12 @@ def vit_mae(request: Request) -> Spec:
         biased=biased,
         width=width,
         prefix="vit.",
+        aliases=ALIASES,
     )
     decoder = pre_norm(
         request.architecture,
         small,
-        VIT._replace(layer=layers + ".{layer}"),
+        VIT._replace(layer=LAYERS),
         {"pos": shown["pos"], "resid": free_stream(small.hidden_size), "pixel": _pixels(shown)},
         {"decoder.mask_token": "1 1 resid", "decoder.decoder_pos_embed": "1 pos resid"},
         "decoder.decoder_norm",

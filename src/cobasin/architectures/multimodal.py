@@ -7,6 +7,7 @@ output. Each tower could also change its length there: left out, since nothing k
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 
 from cobasin.architectures import Request, declares
@@ -18,7 +19,11 @@ from cobasin.symmetry.spec import Space, Spec
 
 TEXT_PROJECTION = {"text_projection.weight": "joint resid"}
 VISION_PROJECTION = {"visual_projection.weight": "joint resid"}
-UNREAD = {"SiglipForImageClassification": (r"vision_model\.head\..*",)}
+UNREAD = {
+    "SiglipForImageClassification": (r"vision_model\.head\..*",),
+    "Gemma3ForConditionalGeneration": (r"vision_tower\.head\..*",),
+    "PaliGemmaForConditionalGeneration": (r"vision_tower\.head\..*",),
+}
 TEXT, VISION = "text_model.", "vision_model."
 LAYERS = Names(
     "encoder.layers.{layer}",
@@ -94,10 +99,10 @@ def _clip_vision(request: Request, config, root: str, spaces: dict[str, Space], 
     return _tower(request, config, root, spaces, embeddings, "post_layernorm", head, PICTURE_KEYS)
 
 
-def _siglip_vision(
+def siglip_tower(
     request: Request, config, root: str, spaces: dict[str, Space], head: dict[str, str], **options
 ) -> Spec:
-    """SigLIP's vision tower."""
+    """SigLIP's vision tower without its pooling head."""
     embeddings = {
         **linear("embeddings.patch_embedding", "resid", "channel down right"),
         "embeddings.position_embedding.weight": "pos resid",
@@ -106,34 +111,44 @@ def _siglip_vision(
     return _tower(request, config, root, spaces, embeddings, "post_layernorm", head, PICTURE_KEYS, **options)
 
 
-def joined(text: Spec, vision: Spec, templates: dict[str, str], apart: str = "vision_") -> Spec:
-    """A model of two towers. The spaces of the second are called ``apart`` and their name, but for the joint one."""
+def relabelled(spec: Spec, space: Callable[[str], str] = str, name: Callable[[str], str] = str) -> Spec:
+    """The same under other names: of the spaces, and of the tensors, but for patterns of names and config keys."""
 
-    def space(name: str) -> str:
-        return name if name == "joint" else f"{apart}{name}"
-
-    def name(template: str) -> str:
-        return re.sub(r"(?<=\{)\w+", lambda found: space(found[0]), template)
+    def tensor(template: str) -> str:
+        return name(re.sub(r"(?<=\{)\w+", lambda found: space(found[0]), template))
 
     def gauge(declared):
         def field(key: str, value):
             if isinstance(value, tuple):
-                return tuple(map(name, value))
-            return value if not isinstance(value, str) else space(value) if key == "stream" else name(value)
+                return tuple(map(tensor, value))
+            return value if not isinstance(value, str) else space(value) if key == "stream" else tensor(value)
 
         return replace(declared, **{key: field(key, value) for key, value in vars(declared).items()})
 
-    spaces = {space(key): replace(own, over=tuple(map(space, own.over))) for key, own in vision.spaces.items()}
-    types = {
-        name(template): re.sub(r"[A-Za-z_]\w*", lambda found: space(found[0]), type_)
-        for template, type_ in vision.templates.items()
-    }
+    return replace(
+        spec,
+        spaces={space(key): replace(own, over=tuple(map(space, own.over))) for key, own in spec.spaces.items()},
+        templates={
+            tensor(template): re.sub(r"[A-Za-z_]\w*", lambda found: space(found[0]), type_)
+            for template, type_ in spec.templates.items()
+        },
+        tied={name(tied): name(owner) for tied, owner in spec.tied.items()},
+        norms=tuple(map(gauge, spec.norms)),
+        biases=tuple(map(gauge, spec.biases)),
+        plus_one=tuple(map(tensor, spec.plus_one)),
+    )
+
+
+def joined(text: Spec, vision: Spec, templates: dict[str, str], apart: str = "vision_") -> Spec:
+    """A model of two towers. The spaces of the second are called ``apart`` and their name, but for the joint one."""
+    vision = relabelled(vision, space=lambda name: name if name == "joint" else f"{apart}{name}")
     return replace(
         text,
-        spaces={**text.spaces, **spaces},
-        templates={**text.templates, **types, **templates},
-        norms=(*text.norms, *map(gauge, vision.norms)),
-        biases=(*text.biases, *map(gauge, vision.biases)),
+        spaces={**text.spaces, **vision.spaces},
+        templates={**text.templates, **vision.templates, **templates},
+        norms=(*text.norms, *vision.norms),
+        biases=(*text.biases, *vision.biases),
+        buffers=(*text.buffers, *vision.buffers),
         function_keys=(
             *(f"text_config.{key}" for key in text.function_keys),
             *(f"vision_config.{key}" for key in vision.function_keys),
@@ -205,7 +220,7 @@ def _pooled(request: Request, config, root: str, resid: Space, joint: Space) -> 
     base = Space(config.hidden_size // heads, Orthogonal(scaled=True), ("pool_head",), part="attention")
     # the joint space keeps its mean, which cosines read: its writers are not centred
     norm = Norm(f"{head}.layernorm.weight", (f"{head}.mlp.fc1.weight",), f"{head}.layernorm.bias", False, "joint")
-    return _siglip_vision(
+    return siglip_tower(
         request,
         config,
         root,
@@ -249,7 +264,7 @@ def siglip(request: Request) -> Spec:
 def siglip_classifier(request: Request) -> Spec:
     """SigLIP's vision tower with a head on the mean of its stream; the pooling head in the file is not read."""
     config = request.config.vision_config
-    spec = _siglip_vision(
+    spec = siglip_tower(
         request,
         config,
         VISION,

@@ -5,6 +5,7 @@ A bare model shows its stream as output: there it is fixed, and gains and layer 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from cobasin.architectures import Request, declares
@@ -87,10 +88,10 @@ def pre_norm(
 ) -> Spec:
     """A model around a stack of pre-LayerNorm layers.
 
-    ``final`` is the norm behind the stack, which the weights of ``head`` read. ``biased`` says which of query, key
-    and value have a bias, ``scales`` names the layer scales of attention and FFN. The norms fold where ``resid``
-    has a larger group for it; ``norms`` and ``biases`` are those of other parts. ``width`` is the size of a head where
-    it is not that of the stream divided by their number.
+    ``final`` is the norm behind the stack, which the weights of ``head`` read, where they are here. ``biased`` says
+    which of query, key and value have a bias, ``scales`` names the layer scales of attention and FFN. The norms fold
+    where ``resid`` has a larger group for it; ``norms`` and ``biases`` are those of other parts. ``width`` is the size
+    of a head where it is not that of the stream divided by their number.
     """
     query, key, value, output, before, after, first, second = (f"{names.layer}.{part}" for part in names[1:])
     scales = tuple(f"{names.layer}.{scale}" for scale in scales)
@@ -107,7 +108,7 @@ def pre_norm(
             keys=() if biased[1] else (f"{key}.weight",),
         ),
         Norm(f"{after}.weight", (f"{first}.weight",), f"{after}.bias"),
-        Norm(f"{final}.weight", tuple(name for name in head if name.endswith(".weight")), f"{final}.bias"),
+        *((last_norm(final, head),) if head else ()),
     )
     writers = ((f"{output}.weight", f"{output}.bias"), (f"{second}.weight", f"{second}.bias"))
     folds = spaces["resid"].folded is not None
@@ -137,6 +138,11 @@ def pre_norm(
         ),
         **options,
     )
+
+
+def last_norm(name: str, readers: Iterable[str], stream: str = "resid") -> Norm:
+    """The LayerNorm behind a stack, and the weights among ``readers``."""
+    return Norm(f"{name}.weight", tuple(x for x in readers if x.endswith(".weight")), f"{name}.bias", stream=stream)
 
 
 def _vision(

@@ -13,15 +13,13 @@ from cobasin.symmetry.types import unparse
 def problems(spec: Spec, headers: Mapping[str, tuple[tuple[int, ...], torch.dtype]]) -> list[str]:
     """All that is wrong with a checkpoint's headers (on-disk name to shape and dtype), one line each."""
     names, found = spec.disk_names(headers), []
-    within = {name.split(".")[0] for name, disk in names.items() if disk.removeprefix(spec.prefix) != disk}
     used = {spec.own_name(disk): disk for disk in names.values()}
     for disk in headers if len(names) < len(headers) else ():
         name = spec.own_name(disk)
         if name is not None and used[name] != disk:
             found.append(f"{disk} and {used[name]} are the same tensor under two names")
     for name in sorted(spec.file_entries.keys() - names.keys() - spec.tied.keys()):
-        prefix = spec.prefix if name.split(".")[0] in within else ""
-        found.append(f"missing tensor {prefix}{name} {_file_layout(spec, name)[1]}")
+        found.append(f"missing tensor {spec.name_beside(name, names)} {_file_layout(spec, name)[1]}")
     for name, disk in names.items():
         shape, dtype = headers[disk]
         if name not in spec.file_entries:

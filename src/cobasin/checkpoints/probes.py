@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -11,14 +11,16 @@ import torch
 from torch import Tensor
 
 from cobasin.architectures.parts import sides
+from cobasin.checkpoints.pictures_in_text import READ, with_pictures
 from cobasin.checkpoints.running import input_sizes, model_class, part_of, positions, written_vocabulary
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
-# Special tokens: some have places of their own in what is read, the others stand anywhere in texts.
+# Special tokens: some have places of their own in what is read, others stand anywhere in texts, or for what is no text.
 PLACED = ("pad", "eos", "decoder_start")
 IN_TEXTS = ("bos", "cls", "sep", "mask", "unk")
+OF_PICTURES = ("image", "video")
 
 
 def probe(config: PreTrainedConfig, architecture: str, seed: int = 0) -> dict[str, Tensor]:
@@ -36,7 +38,8 @@ def probe(config: PreTrainedConfig, architecture: str, seed: int = 0) -> dict[st
     sizes = input_sizes(config, architecture)
     inputs: dict[str, Tensor] = {}
     if "input_ids" in sizes or "decoder_input_ids" in sizes:
-        inputs |= _tokens(part_of(config, "text_config"), architecture, generator)
+        kept = {getattr(config, f"{kind}_token_id", None) for kind in OF_PICTURES}
+        inputs |= _tokens(part_of(config, "text_config"), architecture, generator, kept)
     if pixels := sizes.get("pixel_values"):
         height, width = pixels["image_size"]
         inputs["pixel_values"] = torch.randn(2, pixels["num_channels"], height, width, generator=generator)
@@ -50,6 +53,8 @@ def probe(config: PreTrainedConfig, architecture: str, seed: int = 0) -> dict[st
     if sounds := sizes.get("input_values"):
         shape = (sounds["max_length"], sounds["num_mel_bins"]) if "max_length" in sounds else (_samples(**sounds),)
         inputs["input_values"] = torch.randn(2, *shape, generator=generator)
+    if config.model_type in READ:
+        inputs = with_pictures(inputs, config, generator)
     accepted = inspect.signature(model_class(architecture).forward).parameters
     return {name: value for name, value in inputs.items() if name in accepted}
 
@@ -68,12 +73,14 @@ def _samples(conv_kernel: Sequence[int], conv_stride: Sequence[int]) -> int:
     return length
 
 
-def _tokens(config: PreTrainedConfig, architecture: str, generator: torch.Generator) -> dict[str, Tensor]:
-    """Token ids for encoder and decoder, and the attention mask."""
+def _tokens(
+    config: PreTrainedConfig, architecture: str, generator: torch.Generator, kept: Collection[int | None]
+) -> dict[str, Tensor]:
+    """Token ids for encoder and decoder, none of which is among ``kept``, and the attention mask."""
     # RoBERTa's position table has rows for the padding token and those before it, which are no positions.
     length = max(2, min(32, positions(config) - 4))
     named = {kind: getattr(config, f"{kind}_token_id", None) for kind in PLACED + IN_TEXTS}
-    specials = {i for value in named.values() for i in (value if isinstance(value, list) else [value])}
+    specials = {*kept} | {i for value in named.values() for i in (value if isinstance(value, list) else [value])}
     written = written_vocabulary(config)
 
     def drawn(count: int) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from cobasin.architectures.parts import sides
 from cobasin.checkpoints.checkpoint import Checkpoint
+from cobasin.checkpoints.pictures_in_text import READ
 from cobasin.errors import InputError, NotProbed, one_line
 
 if TYPE_CHECKING:
@@ -146,11 +147,13 @@ def input_sizes(config: PreTrainedConfig, architecture: str) -> dict[str, dict[s
         part = part_of(config, "vision_config" if name == "pixel_values" else "text_config")
         kind = "waveform" if name == "input_values" and hasattr(part, "conv_stride") else name
         found[name] = {key: getattr(part, key, None) for key in INPUT_SIZES.get(kind, ())}
-        foreign = name == "input_ids" and "pixel_values" not in names and hasattr(config, "vision_config")
+        alone = name == "input_ids" and "pixel_values" not in names
+        foreign = alone and hasattr(config, "vision_config") and config.model_type not in READ
         if foreign or name not in INPUT_SIZES or None in found[name].values():
             raise NotProbed(
-                f"{architecture}: reads {name}; probes are text, images of a fixed size, both in a contrastive "
-                "model, spectrograms of a fixed size, or waveforms"
+                f"{architecture}: reads {'pictures beside text' if foreign else name}; probes are text, images of a "
+                "fixed size, both in a contrastive model or a decoder that is declared, spectrograms of a fixed size, "
+                "or waveforms"
             )
         if "image_size" in found[name]:
             found[name]["image_size"] = sides(found[name]["image_size"])

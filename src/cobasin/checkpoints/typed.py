@@ -78,10 +78,8 @@ class Typed(Mapping[str, Tensor]):
         label, architecture = self.checkpoint.label, self.checkpoint.architecture
         headers = dict(self.checkpoint.headers)
         spec = declare(config, architecture, headers)
-        own = {}
-        within = {name.split(".")[0] for name, disk in self.disk_names.items() if disk == f"{spec.prefix}{name}"}
-        for name in spec.file_entries.keys() - spec.disk_names(headers).keys() - spec.tied.keys():
-            own[f"{spec.prefix}{name}" if name.split(".")[0] in within else name] = name
+        missing = spec.file_entries.keys() - spec.disk_names(headers).keys() - spec.tied.keys()
+        own = {spec.name_beside(name, self.disk_names): name for name in missing}
         header = {name: self.checkpoint.headers[disk] for name, disk in self.disk_names.items()}
         for disk, name in sorted(own.items()):
             headers[disk] = header[self.spec.tied.get(name, name)]

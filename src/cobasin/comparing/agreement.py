@@ -13,7 +13,8 @@ from torch import Tensor
 
 from cobasin.matching.state import Match
 from cobasin.symmetry.action import batch_positions, rows
-from cobasin.symmetry.spec import Key, Spec, is_layer
+from cobasin.symmetry.keys import Key, is_layer
+from cobasin.symmetry.spec import Spec
 from cobasin.symmetry.state import Lazy, State, squared_distance, squared_size
 
 POINTS = 101  # of a spectrum

@@ -52,7 +52,7 @@ from cobasin.finding.common_form import CommonForm
 from cobasin.matching.state import Match
 from cobasin.matching.weights import ascend
 from cobasin.progress import Progress, check_progress, rounds
-from cobasin.symmetry.spec import Key
+from cobasin.symmetry.keys import Key
 from cobasin.verification import VERIFIED_PARAMETERS, Verdict, verify
 
 HALF = 0.5  # of the coordinates; of the way from chance to equality

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from cobasin.checkpoints.checkpoint import Checkpoint
+from cobasin.checkpoints.pictures_in_text import READ
 from cobasin.data.rows import Numeral
 from cobasin.errors import InputError, shown
 
@@ -54,6 +55,8 @@ def task_of(checkpoint: Checkpoint) -> Task:
     name, config = checkpoint.architecture, checkpoint.config
     found: list[Task] = [task for ending, task in _ENDINGS.items() if name.endswith(ending)]
     task: Task = found[0] if found else "features"
+    if task == "seq2seq_lm" and config.model_type in READ:
+        return "causal_lm"  # of texts without pictures
     if name.endswith("ForMultipleChoice") or (task == "seq2seq_lm" and not config.is_encoder_decoder):
         raise InputError(f"{checkpoint.label}: no data is read for a {name}")
     if task not in ("classification", "image"):

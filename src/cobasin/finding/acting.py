@@ -18,7 +18,8 @@ from cobasin.errors import InputError
 from cobasin.symmetry.canonical import Gauge, gauge_of, gauge_shapes
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import Form, form_of
-from cobasin.symmetry.spec import Spec, is_layer, key_text, layer_of
+from cobasin.symmetry.keys import is_layer, key_text, layer_of
+from cobasin.symmetry.spec import Spec
 
 # what two specs must have in common, so that an element of one acts on the other as it is
 _TYPE = ("architecture", "version", "sizes", "spaces", "templates", "absent", "norms", "scales", "biases", "plus_one")

@@ -25,7 +25,7 @@ from cobasin.symmetry.action import Values
 from cobasin.symmetry.balance import conditions, in_isometries, keep_bases
 from cobasin.symmetry.canonical import Gauge, canonical, frames_as_gauge, frames_of, gauge_of
 from cobasin.symmetry.element import Element
-from cobasin.symmetry.spec import key_text, worst_by_space
+from cobasin.symmetry.keys import key_text, worst_by_space
 from cobasin.symmetry.state import Remembered, State, squared_distance
 
 COARSE = 0.5  # relative: rounding that a map makes so large is worth a note

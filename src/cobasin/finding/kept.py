@@ -16,7 +16,7 @@ from cobasin.errors import InputError, one_line, shown
 from cobasin.execution.outcomes import Outcome
 from cobasin.execution.parts import Part
 from cobasin.symmetry.element import Element
-from cobasin.symmetry.spec import key_of, key_text
+from cobasin.symmetry.keys import key_of, key_text
 from cobasin.whole_files import read_tensors, unfinished, write_tensors, write_text
 
 _ELEMENTS = "elements.json"

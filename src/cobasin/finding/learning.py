@@ -27,7 +27,7 @@ from cobasin.statistics.rows import row_count
 from cobasin.symmetry.action import Values
 from cobasin.symmetry.form import Form
 from cobasin.symmetry.groups import Value
-from cobasin.symmetry.spec import Key, key_text
+from cobasin.symmetry.keys import Key, key_text
 
 _AGAINST = {"parents": "to answer as the models do on average", "labels": "on its labels"}
 

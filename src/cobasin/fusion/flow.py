@@ -25,7 +25,8 @@ from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
 from cobasin.fusion.uses import Basis, Use, uses_of
 from cobasin.statistics.modules import input_axis, is_linear, names_by_place, place_of
-from cobasin.symmetry.spec import Spec, key_text
+from cobasin.symmetry.keys import key_text
+from cobasin.symmetry.spec import Spec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

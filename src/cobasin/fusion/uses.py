@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from cobasin.symmetry.groups import Orthogonal, Permutation
-from cobasin.symmetry.spec import Entry, Key, Spec
+from cobasin.symmetry.keys import Key
+from cobasin.symmetry.spec import Entry, Spec
 from cobasin.symmetry.types import Block, layout, unparse
 
 Basis = tuple[Key, ...]

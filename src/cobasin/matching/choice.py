@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from cobasin.errors import InputError
 from cobasin.symmetry.groups import Group, Permutation
-from cobasin.symmetry.spec import Key, Spec, is_layer, layer_of
+from cobasin.symmetry.keys import Key, is_layer, layer_of
+from cobasin.symmetry.spec import Spec
 
 PARTS = ("ffn", "experts", "heads", "attention", "scale", "residual")
 WORDS = (*PARTS, "residual-order")

@@ -10,7 +10,8 @@ from torch import Tensor
 from cobasin.matching.state import Match
 from cobasin.symmetry.cross_gram import cross_gram
 from cobasin.symmetry.groups import Gram
-from cobasin.symmetry.spec import Key, Site
+from cobasin.symmetry.keys import Key
+from cobasin.symmetry.spec import Site
 
 
 class Compared:

@@ -27,7 +27,7 @@ from cobasin.symmetry.action import Values, act
 from cobasin.symmetry.canonical import stored
 from cobasin.symmetry.form import Form
 from cobasin.symmetry.groups import Group, Value
-from cobasin.symmetry.spec import Key
+from cobasin.symmetry.keys import Key
 from cobasin.symmetry.state import State
 
 Loss = Literal["parents", "labels"]

@@ -19,7 +19,7 @@ from cobasin.symmetry.form import Form
 from cobasin.symmetry.groups import Diagonal, Gram, Group, Permutation, Value
 from cobasin.symmetry.groups.assignment import assign
 from cobasin.symmetry.groups.permutation import at_pairs
-from cobasin.symmetry.spec import Key
+from cobasin.symmetry.keys import Key
 
 BONUS = 0.05
 """By how much the score of a matched pair is above that of any other of its target, at the least."""

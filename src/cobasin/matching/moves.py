@@ -26,7 +26,7 @@ from cobasin.matching.sharpened import SOFT, settled, softened, streams
 from cobasin.symmetry.action import Values
 from cobasin.symmetry.form import Form
 from cobasin.symmetry.groups import General, Group, Orthogonal, Value
-from cobasin.symmetry.spec import Key
+from cobasin.symmetry.keys import Key
 
 LARGEST_STRETCH = 2.0
 """The logarithm of what a scale may change by, and of a general map's largest singular value over its start's."""

@@ -21,7 +21,8 @@ from cobasin.matching.experts import Experts
 from cobasin.matching.state import Match, on_cpu
 from cobasin.symmetry.groups import Gram, Permutation, Value
 from cobasin.symmetry.groups.assignment import assign, assign_lazily
-from cobasin.symmetry.spec import Key, Site, Spec
+from cobasin.symmetry.keys import Key
+from cobasin.symmetry.spec import Site, Spec
 
 LARGE = 1 << 28  # bytes: tables of this size are not made side by side; their products use all threads anyway
 SHARED = 4  # bases that are held whatever their size: more are not those of one layer

@@ -22,7 +22,7 @@ from cobasin.symmetry.form import Form
 from cobasin.symmetry.groups import Diagonal, Group, Permutation, Value
 from cobasin.symmetry.groups.assignment import assign
 from cobasin.symmetry.groups.permutation import at_pairs
-from cobasin.symmetry.spec import Key
+from cobasin.symmetry.keys import Key
 
 SOFT = 0.6  # share of all steps, after which the order stays
 SHARPER = 6.6  # times as sharp as at the start are the logits then

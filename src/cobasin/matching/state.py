@@ -15,7 +15,8 @@ from cobasin.symmetry.canonical import canonical
 from cobasin.symmetry.cross_gram import cross_gram
 from cobasin.symmetry.form import Form
 from cobasin.symmetry.groups import Gram, Group, Permutation, Value
-from cobasin.symmetry.spec import Key, Site
+from cobasin.symmetry.keys import Key
+from cobasin.symmetry.spec import Site
 from cobasin.symmetry.state import Lazy, State, squared_distance
 
 # A step is taken unless it raises the squared distance by more than rounding.

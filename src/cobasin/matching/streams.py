@@ -25,7 +25,8 @@ from cobasin.matching.neurons import (
 )
 from cobasin.matching.state import Match, on_cpu, same
 from cobasin.symmetry.groups import Gram, Group, Permutation, Value
-from cobasin.symmetry.spec import Key, Site
+from cobasin.symmetry.keys import Key
+from cobasin.symmetry.spec import Site
 
 LEANING = 1e-10  # of the norm of what the ends say: far above the rounding of float64
 

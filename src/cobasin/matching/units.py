@@ -14,7 +14,7 @@ from typing import Any
 from cobasin.execution import outcomes
 from cobasin.execution.outcomes import Keep, Outcome, found_by
 from cobasin.matching.state import Match
-from cobasin.symmetry.spec import Key
+from cobasin.symmetry.keys import Key
 
 _ROUND = "round"
 

@@ -26,7 +26,7 @@ from cobasin.matching.streams import Streams
 from cobasin.matching.units import Units
 from cobasin.symmetry.action import in_new_order, in_old_order
 from cobasin.symmetry.groups import Permutation, Value
-from cobasin.symmetry.spec import Key
+from cobasin.symmetry.keys import Key
 
 MAX_ROUNDS = 200
 SETTLED = 1e-6  # relative fall of the squared distance in a round

@@ -20,7 +20,7 @@ from cobasin.recipe import Recipe
 from cobasin.statistics.grams import InputGram
 from cobasin.symmetry.canonical import Folded, Unfolded
 from cobasin.symmetry.element import Element
-from cobasin.symmetry.spec import is_layer, layer_of
+from cobasin.symmetry.keys import is_layer, layer_of
 from cobasin.symmetry.state import Lazy, State
 
 NO_WEIGHT = 1e-8  # what is left of weights that cancel, as a part of them

@@ -17,7 +17,7 @@ from cobasin.matching.choice import Choice
 from cobasin.merging.fused import Fusion
 from cobasin.merging.statistics import Statistics
 from cobasin.recipe import Recipe
-from cobasin.symmetry.spec import is_layer
+from cobasin.symmetry.keys import is_layer
 
 
 def prepare(recipe: Recipe, models: Mapping[str, Any]) -> list[Typed]:

@@ -19,7 +19,8 @@ from cobasin.checkpoints.typed import Typed
 from cobasin.statistics.collect import device_of
 from cobasin.statistics.grams import Grams, InputGram
 from cobasin.statistics.modules import built, linear_maps
-from cobasin.symmetry.spec import Spec, is_layer
+from cobasin.symmetry.keys import is_layer
+from cobasin.symmetry.spec import Spec
 from cobasin.symmetry.state import Lazy, State
 
 if TYPE_CHECKING:

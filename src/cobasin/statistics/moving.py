@@ -22,7 +22,7 @@ from cobasin.symmetry.element import Element
 from cobasin.symmetry.gauges import ValueBias
 from cobasin.symmetry.groups import Value
 from cobasin.symmetry.inputs import Input, MovedInputs, input_obstacle
-from cobasin.symmetry.spec import Key
+from cobasin.symmetry.keys import Key
 
 _WAY_OUT = "collect them on the matched model"
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from cobasin.execution.outcomes import Keep, Outcome, found_by
 from cobasin.statistics.rows import row_count
-from cobasin.symmetry.spec import Key
+from cobasin.symmetry.keys import Key
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from cobasin.symmetry.groups import Group, Value
-from cobasin.symmetry.spec import Entry, Key, Spec
+from cobasin.symmetry.keys import Key
+from cobasin.symmetry.spec import Entry, Spec
 from cobasin.symmetry.types import Axis, Block
 
 Values = dict[Key, Value]

@@ -18,8 +18,8 @@ from torch import Tensor
 from cobasin.symmetry.action import Action, Values, action_of, batch_positions, in_new_order, in_old_order, move, rows
 from cobasin.symmetry.form import Form
 from cobasin.symmetry.groups import General, Value
+from cobasin.symmetry.keys import Key
 from cobasin.symmetry.singular import singular_values, svd
-from cobasin.symmetry.spec import Key
 from cobasin.symmetry.state import Lazy, State
 
 GENERAL = General()

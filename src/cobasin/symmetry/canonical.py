@@ -26,7 +26,7 @@ from torch import Tensor
 from cobasin.symmetry.balance import FRAME, Frames, balancing_frames, in_frames, inverses
 from cobasin.symmetry.form import Form
 from cobasin.symmetry.gauges import SoftmaxShift
-from cobasin.symmetry.spec import key_text
+from cobasin.symmetry.keys import key_text
 from cobasin.symmetry.state import Lazy, State, wide
 
 Gauge = dict[str, Tensor]

@@ -29,8 +29,9 @@ from cobasin.symmetry.canonical import (
 )
 from cobasin.symmetry.form import Form
 from cobasin.symmetry.groups import Value
+from cobasin.symmetry.keys import Key, key_of, key_text, worst_by_space
 from cobasin.symmetry.serial import dump, parse
-from cobasin.symmetry.spec import Key, Spec, key_of, key_text, worst_by_space
+from cobasin.symmetry.spec import Spec
 from cobasin.symmetry.state import Lazy, State
 from cobasin.whole_files import read_tensors, write_tensors
 

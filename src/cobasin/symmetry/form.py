@@ -11,7 +11,8 @@ from torch import Tensor
 
 from cobasin.symmetry.gauges import FreeGauge, LayerScale, Norm, SoftmaxShift, ValueBias
 from cobasin.symmetry.groups import General, Group, Value
-from cobasin.symmetry.spec import Key, Spec, layer_of
+from cobasin.symmetry.keys import Key, layer_of
+from cobasin.symmetry.spec import Spec
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,8 @@ from cobasin.symmetry.dual import dual
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import Form
 from cobasin.symmetry.gauges import Norm, ValueBias
-from cobasin.symmetry.spec import Entry, Key
+from cobasin.symmetry.keys import Key
+from cobasin.symmetry.spec import Entry
 from cobasin.symmetry.state import Lazy, State
 from cobasin.symmetry.types import Axis, Layout, Node, axes_of, layout, unparse
 

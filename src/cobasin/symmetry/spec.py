@@ -10,33 +10,8 @@ from functools import cached_property
 
 from cobasin.symmetry.gauges import FreeGauge, LayerScale, Norm
 from cobasin.symmetry.groups import Group, Orthogonal
+from cobasin.symmetry.keys import Key
 from cobasin.symmetry.types import Axis, Block, Layout, Product, TypeSyntaxError, layout, parse
-
-Key = tuple[str, *tuple[int, ...]]
-"""Names one element: its space, then the index values it belongs to, as ``("ffn", 3)`` for layer 3."""
-
-
-def key_text(key: Key) -> str:
-    """A key as in files: ``ffn.3``."""
-    return ".".join(str(part) for part in key)
-
-
-def key_of(text: str) -> Key:
-    """The inverse of `key_text`.
-
-    Raises:
-        ValueError: it is no key.
-    """
-    space, *index = text.split(".")
-    return (space, *(int(i) for i in index))
-
-
-def worst_by_space(figures: Iterable[tuple[Key, float]]) -> dict[str, float]:
-    """The largest figure of every space."""
-    worst: dict[str, float] = {}
-    for key, figure in figures:
-        worst[key[0]] = max(worst.get(key[0], 0.0), figure)
-    return worst
 
 
 @dataclass(frozen=True)
@@ -92,6 +67,7 @@ class Spec:
             name is also the first axis of the type (``experts.{expert}.w1: expert ffn resid``), the file has one
             tensor for each of its values; here they are one, stacked, named ``experts.*.w1``. A product is named
             by all its spaces (``norms.{kv rep}: (kv rep) freq``).
+        aliases: what some files have in place of the beginning of a name, without ``prefix``, to what it is here.
         absent: regular expressions of names that the templates give, but that the model does not have.
         tied: tensors that repeat another one and may be absent from the file.
         norms, scales, biases: the norms and layer scales that can be folded, the biases that are gauge.
@@ -107,6 +83,7 @@ class Spec:
     spaces: Mapping[str, Space]
     templates: Mapping[str, str]
     prefix: str = ""
+    aliases: Mapping[str, str] = field(default_factory=dict)
     absent: tuple[str, ...] = ()
     tied: Mapping[str, str] = field(default_factory=dict)
     norms: tuple[Norm, ...] = ()
@@ -261,13 +238,26 @@ class Spec:
     def own_name(self, disk: str) -> str | None:
         """The spec name of a tensor of the file; None for a buffer.
 
-        A file may carry the base model's prefix or not, and BERT files of 2018 call a norm's parameters gamma
-        and beta.
+        A file may carry the base model's prefix or not, have an alias in place of a beginning, and BERT files of 2018
+        call a norm's parameters gamma and beta.
         """
         own = disk.removeprefix(self.prefix)
+        alias = next((alias for alias in self.aliases if own.startswith(alias)), "")
+        own = self.aliases.get(alias, "") + own.removeprefix(alias)
         if own.endswith((".gamma", ".beta")):
             own = re.sub(r"(LayerNorm)\.gamma$", r"\1.weight", re.sub(r"(LayerNorm)\.beta$", r"\1.bias", own))
         return None if any(re.fullmatch(buffer, own) for buffer in self.buffers) else own
+
+    def name_beside(self, name: str, present: Mapping[str, str]) -> str:
+        """What a file whose tensors are these, spec name to on-disk name, would call one that it lacks."""
+        prefixed = {own.split(".")[0] for own, disk in present.items() if disk.removeprefix(self.prefix) != disk}
+        bare = [disk.removeprefix(self.prefix) for disk in present.values()]
+        used = {alias.split(".")[0] for alias in self.aliases if any(disk.startswith(alias) for disk in bare)}
+        prefix = self.prefix if name.split(".")[0] in prefixed else ""
+        for alias, beginning in self.aliases.items():
+            if alias.split(".")[0] in used and name.startswith(beginning):
+                return f"{prefix}{alias}{name.removeprefix(beginning)}"
+        return f"{prefix}{name}"
 
     @property
     def unread_names(self) -> list[str]:
@@ -295,16 +285,6 @@ class Spec:
             for name, space in self.spaces.items()
             if space.group == Orthogonal(scaled=True) and name not in neutral
         )
-
-
-def is_layer(space: str) -> bool:
-    """Whether an index space counts layers: ``layer``, or ``decoder_layer`` where there is more than one stack."""
-    return space == "layer" or space.endswith("_layer")
-
-
-def layer_of(index: Mapping[str, int]) -> int | None:
-    """The layer among some index values, in whatever stack of layers; None where there is none."""
-    return next((value for space, value in index.items() if is_layer(space)), None)
 
 
 def _stacked(template: str, type_: str) -> str | None:

@@ -1,0 +1,184 @@
+"""Decoders that read pictures beside text: a tower for pictures, and a projector from it to the decoder's stream.
+
+The decoder is one that is declared for text alone. What the projector makes of a picture takes the place of
+embeddings, and is written to the stream as these are.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from dataclasses import replace
+
+from cobasin.architectures import Declaration, Request, declares
+from cobasin.architectures.multimodal import joined, relabelled, siglip_tower
+from cobasin.architectures.parts import LAYER, linear, neurons, require, rotary_basis, sides, tie_keys
+from cobasin.architectures.qk_norm_decoder import gemma3
+from cobasin.architectures.rmsnorm_decoder import NEURONS, gemma, gemma2, llama, mistral
+from cobasin.architectures.vision import free_stream, last_norm
+from cobasin.symmetry.gauges import Norm
+from cobasin.symmetry.groups import Orthogonal, Permutation, SignedPermutation
+from cobasin.symmetry.spec import Space, Spec
+
+TEXT, VISION, PROJECTOR = "language_model.", "vision_tower.", "multi_modal_projector."
+PER_HEAD = ("layer", "head")
+PALIGEMMA = {"gemma": gemma, "gemma2": gemma2}
+# files on the hub have other beginnings than Transformers 5 has, which are those of the templates
+ALIASES = {
+    "language_model.model.": TEXT,
+    "language_model.lm_head.": "lm_head.",
+    "vision_tower.vision_model.": VISION,
+}
+
+
+def decoder(request: Request, declaration: Declaration, root: str = TEXT) -> Spec:
+    """The decoder, whose tensors have the names that they have within the whole: they begin with ``root``."""
+    config = copy.copy(request.config.text_config)
+    config.tie_word_embeddings = request.config.tie_word_embeddings
+    spec = declaration(Request(config, request.architecture, "ForCausalLM", request.names))
+    named = relabelled(spec, name=lambda name: name if name.startswith("lm_head.") else f"{root}{name}")
+    return replace(
+        named,
+        buffers=tuple(re.escape(root) + pattern for pattern in spec.buffers),
+        function_keys=tuple(key for key in spec.function_keys if key not in tie_keys(spec.tied)),
+    )
+
+
+def whole(
+    request: Request,
+    decoder: Spec,
+    tower: Spec,
+    projector: dict[str, str],
+    spaces: dict[str, Space],
+    norms: tuple[Norm, ...],
+    keys: tuple[str, ...],
+    aliases: dict[str, str] = ALIASES,
+) -> Spec:
+    """Decoder, tower and projector; ``norms`` are those that read the tower's stream for the projector."""
+    spec = joined(decoder, tower, projector)
+    return replace(
+        spec,
+        spaces={**spec.spaces, **spaces},
+        prefix="model.",
+        aliases=aliases,
+        norms=(*spec.norms, *norms),
+        function_keys=(*spec.function_keys, *tie_keys(spec.tied), *keys, "image_token_id"),
+    )
+
+
+def _pixtral(request: Request) -> Spec:
+    """Pixtral: a Llama that sees all patches, turned by row and column. Its first norm's gain sits in the stream."""
+    config, root, layer = request.config.vision_config, VISION, f"{VISION}transformer.layers.{{layer}}"
+    width, (down, right) = config.hidden_size // config.num_attention_heads, sides(config.patch_size)
+    own, mlp, before, after = (
+        f"{layer}.{part}" for part in ("attention", "feed_forward", "attention_norm", "ffn_norm")
+    )
+    branches = {
+        before: linear(f"{own}.q_proj", "(head pair freq)", "resid", bias=False)
+        | linear(f"{own}.k_proj", "(head pair' freq)", "resid", bias=False)
+        | linear(f"{own}.v_proj", "(head vo)", "resid", bias=False),
+        after: linear(f"{mlp}.gate_proj", "ffn~", "resid", bias=False)
+        | linear(f"{mlp}.up_proj", "ffn", "resid", bias=False),
+    }
+    return Spec(
+        request.architecture,
+        {
+            "layer": Space(config.num_hidden_layers),
+            "resid": Space(config.hidden_size, SignedPermutation, part="residual"),
+            "head": Space(config.num_attention_heads, Permutation(), LAYER, part="heads"),
+            **rotary_basis(width, PER_HEAD),
+            "vo": Space(width, Orthogonal(scaled=True), PER_HEAD, part="attention"),
+            "ffn": Space(config.intermediate_size, NEURONS, LAYER, part="ffn"),
+            "channel": Space(config.num_channels),
+            "down": Space(down),
+            "right": Space(right),
+        },
+        {
+            f"{root}patch_conv.weight": "resid channel down right",
+            **dict.fromkeys((f"{root}ln_pre.weight", f"{before}.weight", f"{after}.weight"), "resid~"),
+            **branches[before],
+            **branches[after],
+            **linear(f"{own}.o_proj", "resid", "(head vo')", bias=False),
+            **linear(f"{mlp}.down_proj", "resid", "ffn'", bias=False),
+        },
+        norms=tuple(Norm(f"{norm}.weight", tuple(branch), centred=False) for norm, branch in branches.items()),
+        function_keys=("num_attention_heads", "hidden_act", "rope_parameters"),
+    )
+
+
+@declares("Gemma3", "gemma3", "ForConditionalGeneration")
+def gemma3_pictures(request: Request) -> Spec:
+    """Gemma 3 with SigLIP's tower, whose last gain sits in what is averaged over patches: permutations only."""
+    tower = request.config.vision_config
+    weight, gain = f"{PROJECTOR}mm_input_projection_weight", f"{PROJECTOR}mm_soft_emb_norm.weight"
+    spec = whole(
+        request,
+        decoder(request, gemma3),
+        siglip_tower(request, tower, VISION, {"resid": Space(tower.hidden_size, Permutation(), part="residual")}, {}),
+        {weight: "vision_resid resid", gain: "vision_resid"},
+        {},
+        (Norm(gain, (weight,), centred=False, stream="vision_resid"),),
+        ("mm_tokens_per_image",),
+    )
+    return replace(spec, plus_one=(*spec.plus_one, gain))
+
+
+@declares("Mistral3", "mistral3", "ForConditionalGeneration")
+def mistral3(request: Request) -> Spec:
+    """Mistral Small 3.1, Ministral 3 and others with Pixtral's tower, a square of whose patches becomes one token."""
+    config = request.config
+    require(config.vision_feature_layer == -1, "vision_feature_layer other than -1")
+    merging, biased = f"{PROJECTOR}patch_merger.merging_layer", config.multimodal_projector_bias
+    return whole(
+        request,
+        decoder(request, mistral),
+        _pixtral(request),
+        {f"{PROJECTOR}norm.weight": "vision_resid~"}
+        | linear(merging, "merged", "(vision_resid merge)", bias=False)
+        | linear(f"{PROJECTOR}linear_1", "projector", "merged'", biased)
+        | linear(f"{PROJECTOR}linear_2", "resid", "projector'", biased),
+        {
+            "merge": Space(config.spatial_merge_size**2),
+            "merged": Space(config.vision_config.hidden_size, Orthogonal(scaled=True), part="residual"),
+            "projector": Space(config.text_config.hidden_size, neurons(config.projector_hidden_act), part="ffn"),
+        },
+        (Norm(f"{PROJECTOR}norm.weight", (f"{merging}.weight",), centred=False, stream="vision_resid"),),
+        ("projector_hidden_act",),
+    )
+
+
+@declares("PaliGemma", "paligemma", "ForConditionalGeneration")
+def paligemma(request: Request) -> Spec:
+    """PaliGemma 1 and 2: SigLIP's tower, a linear map, and Gemma or Gemma 2."""
+    tower, kind = request.config.vision_config, request.config.text_config.model_type
+    require(kind in PALIGEMMA, f"text_config.model_type {kind!r}")
+    projector = linear(f"{PROJECTOR}linear", "resid", "vision_resid")
+    return whole(
+        request,
+        decoder(request, PALIGEMMA[kind]),
+        siglip_tower(request, tower, VISION, {"resid": free_stream(tower.hidden_size)}, {}),
+        projector,
+        {},
+        (last_norm(f"{VISION}post_layernorm", projector, "vision_resid"),),
+        (),
+    )
+
+
+@declares("SmolVLM", "smolvlm", "ForConditionalGeneration")
+@declares("Idefics3", "idefics3", "ForConditionalGeneration")
+def idefics3(request: Request) -> Spec:
+    """Idefics 3 and SmolVLM: SigLIP's tower, a linear map of squares of its patches, and Llama."""
+    config, kind = request.config, request.config.text_config.model_type
+    require(kind == "llama", f"text_config.model_type {kind!r}")
+    tower, root = config.vision_config, "vision_model."
+    projector = linear("connector.modality_projection.proj", "resid", "(merge vision_resid)", bias=False)
+    return whole(
+        request,
+        decoder(request, llama, "text_model."),
+        siglip_tower(request, tower, root, {"resid": free_stream(tower.hidden_size)}, {}),
+        projector,
+        {"merge": Space(config.scale_factor**2)},
+        (last_norm(f"{root}post_layernorm", projector, "vision_resid"),),
+        (),
+        {},
+    )

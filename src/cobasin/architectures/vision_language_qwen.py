@@ -1,0 +1,166 @@
+"""Qwen's decoders that read pictures beside text: Qwen2-VL, Qwen2.5-VL, Qwen3-VL.
+
+The tower's patches see each other, or those of a window, turned by row and column. Squares of them, in Qwen3-VL those
+behind some earlier layers as well, are read by projectors that write to the decoder's stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cobasin.architectures import Request, declares
+from cobasin.architectures.parts import LAYER, layer_norm, linear, neurons, rotary_basis, sides
+from cobasin.architectures.qk_norm_decoder import normed_basis, normed_projections
+from cobasin.architectures.rmsnorm_decoder import NEURONS, gated, head_width, projections, rmsnorm_decoder, rotary
+from cobasin.architectures.vision import free_stream
+from cobasin.architectures.vision_language import PER_HEAD, TEXT, decoder, whole
+from cobasin.symmetry.gauges import Norm, ValueBias
+from cobasin.symmetry.groups import Orthogonal, Permutation, SignedPermutation
+from cobasin.symmetry.spec import Space, Spec
+
+BLOCK, OWN, MLP = "visual.blocks.{layer}", "visual.blocks.{layer}.attn", "visual.blocks.{layer}.mlp"
+MERGER = "visual.merger"
+# on the hub the decoders of Qwen2-VL and 2.5 have the names of decoders that are alone
+ALIASES = {f"{part}.": f"{TEXT}{part}." for part in ("embed_tokens", "layers", "norm")}
+
+
+def _tower(
+    request: Request,
+    stream: Space,
+    ffn: Space,
+    up: Mapping[str, str],
+    down: Mapping[str, str],
+    embeddings: Mapping[str, str],
+    centred: bool,
+    *keys: str,
+) -> Spec:
+    """The tower up to its last layer; its norms are LayerNorms (``centred``) or RMSNorms."""
+    config = request.config.vision_config
+    width, (height, length) = stream.size // config.num_heads, sides(config.patch_size)
+    qkv = linear(f"{OWN}.qkv", "(head pair freq + head pair' freq + head vo)", "resid")
+    norms = {f"{BLOCK}.norm1": qkv, f"{BLOCK}.norm2": up}
+    return Spec(
+        request.architecture,
+        {
+            "layer": Space(config.depth),
+            "resid": stream,
+            "head": Space(config.num_heads, Permutation(), LAYER, part="heads"),
+            **rotary_basis(width, PER_HEAD),
+            "vo": Space(width, Orthogonal(scaled=True), PER_HEAD, part="attention"),
+            "ffn": ffn,
+            "channel": Space(config.in_channels),
+            "frame": Space(config.temporal_patch_size),
+            "down": Space(height),
+            "right": Space(length),
+        },
+        {
+            "visual.patch_embed.proj.weight": "resid channel frame down right",
+            **embeddings,
+            **{name: type_ for norm in norms for name, type_ in _norm_types(norm, centred, "resid").items()},
+            **qkv,
+            **linear(f"{OWN}.proj", "resid", "(head vo')"),
+            **up,
+            **down,
+        },
+        norms=tuple(_norm(norm, branch, centred) for norm, branch in norms.items() if stream.folded),
+        biases=(ValueBias(f"{OWN}.qkv.bias", f"{OWN}.proj.weight", f"{OWN}.proj.bias", block=2),),
+        function_keys=("num_heads", "hidden_act", "rope_parameters", *keys),
+    )
+
+
+def _norm_types(name: str, centred: bool, space: str) -> dict[str, str]:
+    return layer_norm(name, space) if centred else {f"{name}.weight": f"{space}~"}
+
+
+def _norm(name: str, branch: Mapping[str, str], centred: bool, stream: str = "resid") -> Norm:
+    readers = tuple(reader for reader in branch if reader.endswith(".weight"))
+    return Norm(f"{name}.weight", readers, f"{name}.bias" if centred else None, centred, stream)
+
+
+def _merged(request: Request) -> dict[str, Space]:
+    """Spaces of a square of patches, and of the neurons that read it."""
+    config = request.config.vision_config
+    square = config.spatial_merge_size**2
+    width = square * getattr(config, "embed_dim", config.hidden_size)
+    return {"merge": Space(square), "merged": Space(width, Permutation(), part="ffn")}
+
+
+def _with_qwen2(request: Request, tower: Spec, centred: bool) -> Spec:
+    """The tower and a decoder of Qwen2's."""
+
+    def qwen2(request: Request) -> Spec:
+        return rmsnorm_decoder(
+            request,
+            rotary(head_width(request.config)),
+            projections(bias=True),
+            gated(),
+            keys=("sliding_window", "layer_types"),
+        )
+
+    reading = linear(f"{MERGER}.mlp.0", "merged", "(merge vision_resid)")
+    projector = {
+        **_norm_types(f"{MERGER}.ln_q", centred, "vision_resid"),
+        **reading,
+        **linear(f"{MERGER}.mlp.2", "resid", "merged'"),
+    }
+    norm = _norm(f"{MERGER}.ln_q", reading, centred, "vision_resid")
+    return whole(request, decoder(request, qwen2), tower, projector, _merged(request), (norm,), (), ALIASES)
+
+
+@declares("Qwen2VL", "qwen2_vl", "ForConditionalGeneration")
+def qwen2_vl(request: Request) -> Spec:
+    """Qwen2-VL: a tower of LayerNorms."""
+    config = request.config.vision_config
+    ffn = Space(int(config.embed_dim * config.mlp_ratio), neurons(config.hidden_act), LAYER, part="ffn")
+    up, down = linear(f"{MLP}.fc1", "ffn", "resid"), linear(f"{MLP}.fc2", "resid", "ffn'")
+    return _with_qwen2(request, _tower(request, free_stream(config.embed_dim), ffn, up, down, {}, True), True)
+
+
+@declares("Qwen2_5_VL", "qwen2_5_vl", "ForConditionalGeneration")
+def qwen2_5_vl(request: Request) -> Spec:
+    """Qwen2.5-VL: a tower of RMSNorms and gated FFNs, whose patches see those of their window in most layers."""
+    config = request.config.vision_config
+    stream = Space(config.hidden_size, SignedPermutation, part="residual", folded=Orthogonal())
+    ffn = Space(config.intermediate_size, NEURONS, LAYER, part="ffn")
+    up = linear(f"{MLP}.gate_proj", "ffn~", "resid") | linear(f"{MLP}.up_proj", "ffn", "resid")
+    down, keys = linear(f"{MLP}.down_proj", "resid", "ffn'"), ("window_size", "fullatt_block_indexes")
+    return _with_qwen2(request, _tower(request, stream, ffn, up, down, {}, False, *keys), False)
+
+
+@declares("Qwen3VL", "qwen3_vl", "ForConditionalGeneration")
+def qwen3_vl(request: Request) -> Spec:
+    """Qwen3-VL: a tower of LayerNorms, those behind earlier layers over a whole square: permutations only."""
+
+    def qwen3(request: Request) -> Spec:
+        config = request.config
+        attention = normed_projections(config.attention_bias, shared=True)
+        return rmsnorm_decoder(request, normed_basis(head_width(config), shared=True), attention, gated())
+
+    config = request.config.vision_config
+    stream = Space(config.hidden_size, Permutation(), part="residual")
+    ffn = Space(config.intermediate_size, neurons(config.hidden_act), LAYER, part="ffn")
+    up, down = linear(f"{MLP}.linear_fc1", "ffn", "resid"), linear(f"{MLP}.linear_fc2", "resid", "ffn'")
+    embeddings = {"visual.patch_embed.proj.bias": "resid", "visual.pos_embed.weight": "pos resid"}
+    keys = ("deepstack_visual_indexes",)
+    early = "visual.deepstack_merger_list.{early}"
+    return whole(
+        request,
+        decoder(request, qwen3),
+        _tower(request, stream, ffn, up, down, embeddings, True, *keys),
+        {
+            **layer_norm(f"{MERGER}.norm", "vision_resid"),
+            **linear(f"{MERGER}.linear_fc1", "merged", "(merge vision_resid)"),
+            **linear(f"{MERGER}.linear_fc2", "resid", "merged'"),
+            **layer_norm(f"{early}.norm", "(merge vision_resid)"),
+            **linear(f"{early}.linear_fc1", "early_merged", "(merge vision_resid)"),
+            **linear(f"{early}.linear_fc2", "resid", "early_merged'"),
+        },
+        _merged(request)
+        | {
+            "early": Space(len(config.deepstack_visual_indexes)),
+            "early_merged": Space(_merged(request)["merged"].size, Permutation(), ("early",), part="ffn"),
+            "vision_pos": Space(config.num_position_embeddings),
+        },
+        (),
+        (),
+    )

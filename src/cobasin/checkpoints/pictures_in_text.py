@@ -1,0 +1,81 @@
+"""Pictures among the tokens of a text, as decoders with a tower for pictures read them: random ones, for probes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from cobasin.architectures.parts import sides
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+
+def _pixels(config: PreTrainedConfig, generator: torch.Generator) -> Tensor:
+    """A picture a row, of the tower's size."""
+    tower = config.vision_config
+    return torch.randn(2, tower.num_channels, *sides(tower.image_size), generator=generator)
+
+
+def _averaged(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[str, Tensor], int]:
+    """Gemma 3: as many tokens as the config says."""
+    return {"pixel_values": _pixels(config, generator)}, config.mm_tokens_per_image
+
+
+def _all_patches(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[str, Tensor], int]:
+    """PaliGemma: a token a patch."""
+    (height, width), (down, right) = sides(config.vision_config.image_size), sides(config.vision_config.patch_size)
+    return {"pixel_values": _pixels(config, generator)}, (height // down) * (width // right)
+
+
+def _some_a_text(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[str, Tensor], int]:
+    """Idefics 3: any number of pictures a text, here one; a token a square of patches."""
+    count = (config.vision_config.image_size // config.vision_config.patch_size // config.scale_factor) ** 2
+    return {"pixel_values": _pixels(config, generator)[:, None]}, count
+
+
+def _any_size(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[str, Tensor], int]:
+    """Mistral 3: pictures of any size, here of two by two tokens, told in pixels."""
+    tower, merged = config.vision_config, config.spatial_merge_size
+    side = 2 * merged * tower.patch_size
+    pixels = torch.randn(2, tower.num_channels, side, side, generator=generator)
+    return {"pixel_values": pixels, "image_sizes": torch.full((2, 2), side)}, 4
+
+
+def _patches(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[str, Tensor], int]:
+    """Qwen-VL: rows of patches, of pictures of two by two tokens, told in patches."""
+    tower, side = config.vision_config, 2 * config.vision_config.spatial_merge_size
+    down, right = sides(tower.patch_size)
+    size = tower.in_channels * tower.temporal_patch_size * down * right
+    pixels = torch.randn(2 * side**2, size, generator=generator)
+    return {"pixel_values": pixels, "image_grid_thw": torch.tensor([[1, side, side]] * 2)}, 4
+
+
+READ = {
+    "gemma3": _averaged,
+    "paligemma": _all_patches,
+    "idefics3": _some_a_text,
+    "smolvlm": _some_a_text,
+    "mistral3": _any_size,
+    "qwen2_vl": _patches,
+    "qwen2_5_vl": _patches,
+    "qwen3_vl": _patches,
+}
+"""What makes pictures, and says of how many tokens one is, by the model's type."""
+
+
+def with_pictures(tokens: dict[str, Tensor], config: PreTrainedConfig, generator: torch.Generator) -> dict[str, Tensor]:
+    """Token ids [2, length], with their mask, as inputs in each row of which a picture begins at the second token."""
+    pictures, count = READ[config.model_type](config, generator)
+    ids, mask = tokens["input_ids"], tokens["attention_mask"]
+    placed = torch.full((2, count), config.image_token_id)
+    ids = torch.cat([ids[:, :1], placed, ids[:, 1:]], 1)
+    seen = (ids == config.image_token_id).long()
+    return pictures | {
+        "input_ids": ids,
+        "attention_mask": torch.cat([mask[:, :1], torch.ones_like(placed), mask[:, 1:]], 1),
+        "token_type_ids": seen,
+        "mm_token_type_ids": seen,
+    }

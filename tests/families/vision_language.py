@@ -1,0 +1,193 @@
+"""Decoders that read pictures beside text."""
+
+import transformers as T
+
+from families import CHANGES, FAILS, KEEPS, SHAPES, UNCOVERED, within
+from families.qk_norm_decoders import GEMMA3, GEMMA3_KEYS
+from families.rmsnorm_decoders import (
+    GEMMA2,
+    GEMMA2_KEYS,
+    GEMMA_KEYS,
+    GROUPED,
+    HEAD_KEY,
+    MINISTRAL3,
+    RMS_KEYS,
+    WINDOW_KEYS,
+)
+from families.rmsnorm_decoders import LAYER_KEYS as QWEN_KEYS
+from families.vision import LAYER_KEYS as VIT_KEYS
+
+
+def _turned(theta: float, *sections: int) -> dict:
+    """A rotary embedding for the frame, the row and the column of a patch."""
+    return {"rope_type": "default", "rope_theta": theta, "mrope_section": [*sections]}
+
+
+_TOWER = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 12, "patch_size": 4}
+_GEMMA3 = {
+    "text_config": GEMMA3,
+    "vision_config": {**_TOWER, "image_size": 16},
+    "mm_tokens_per_image": 4,
+    "image_token_index": 7,
+}
+_MISTRAL3 = {
+    "text_config": {"model_type": "mistral", **GROUPED, "head_dim": 8, "sliding_window": 5},
+    "vision_config": {"model_type": "pixtral", **_TOWER, "image_size": 16},
+    "image_token_index": 7,
+}
+_PALIGEMMA = {
+    "text_config": {"model_type": "gemma", **GROUPED, "head_dim": 8},
+    "vision_config": {**_TOWER, "image_size": 8},
+    "projection_dim": GROUPED["hidden_size"],
+    "image_token_index": 7,
+    "tie_word_embeddings": False,
+}
+_PALIGEMMA2 = {"text_config": {"model_type": "gemma2", **GEMMA2}, "tie_word_embeddings": True}
+_IDEFICS = {
+    "text_config": {"model_type": "llama", **GROUPED},
+    "vision_config": {**_TOWER, "image_size": 16},
+    "scale_factor": 2,
+    "image_token_id": 7,
+    "tie_word_embeddings": False,
+}
+_QWEN_TOWER = {"depth": 2, "num_heads": 2, "patch_size": 4, "spatial_merge_size": 2}
+_IDS = {"image_token_id": 7, "video_token_id": 8, "vision_start_token_id": 9, "vision_end_token_id": 10}
+_QWEN2 = {
+    "text_config": {**GROUPED, "rope_parameters": _turned(1e4, 1, 1, 1)},
+    "vision_config": {**_QWEN_TOWER, "embed_dim": 16, "mlp_ratio": 2, "hidden_size": GROUPED["hidden_size"]},
+    **_IDS,
+}
+_QWEN25_TOWER = {
+    **_QWEN_TOWER,
+    "hidden_size": 16,
+    "intermediate_size": 12,
+    "out_hidden_size": GROUPED["hidden_size"],
+    "window_size": 8,  # a token
+    "fullatt_block_indexes": [1],
+}
+_QWEN3_TOWER = {
+    **_QWEN_TOWER,
+    "hidden_size": 16,
+    "intermediate_size": 12,
+    "out_hidden_size": GROUPED["hidden_size"],
+    "num_position_embeddings": 16,
+    "deepstack_visual_indexes": [0],
+}
+_QWEN25 = {"text_config": {**GROUPED, "rope_parameters": _turned(1e4, 1, 1, 1)}, "vision_config": _QWEN25_TOWER, **_IDS}
+_QWEN3 = {
+    "text_config": {**GROUPED, "head_dim": 8, "rope_parameters": _turned(1e4, 2, 1, 1)},
+    "vision_config": _QWEN3_TOWER,
+    **_IDS,
+}
+_WHOLE = ("ForConditionalGeneration",)
+
+FAMILIES = {
+    "gemma3-pictures": ("Gemma3", _WHOLE, T.Gemma3Config, _GEMMA3),
+    "mistral3": ("Mistral3", _WHOLE, T.Mistral3Config, {**_MISTRAL3, "tie_word_embeddings": False}),
+    "mistral3-ministral-biased-tied": (
+        "Mistral3",
+        _WHOLE,
+        T.Mistral3Config,
+        {**_MISTRAL3, "text_config": {"model_type": "ministral3", **MINISTRAL3}, "multimodal_projector_bias": True},
+    ),
+    "paligemma": ("PaliGemma", _WHOLE, T.PaliGemmaConfig, _PALIGEMMA),
+    "paligemma2-tied": ("PaliGemma", _WHOLE, T.PaliGemmaConfig, {**_PALIGEMMA, **_PALIGEMMA2}),
+    "idefics3": ("Idefics3", _WHOLE, T.Idefics3Config, _IDEFICS),
+    "smolvlm-tied": ("SmolVLM", _WHOLE, T.SmolVLMConfig, {**_IDEFICS, "tie_word_embeddings": True}),
+    "qwen2-vl": ("Qwen2VL", _WHOLE, T.Qwen2VLConfig, _QWEN2),
+    "qwen2-vl-tied": ("Qwen2VL", _WHOLE, T.Qwen2VLConfig, {**_QWEN2, "tie_word_embeddings": True}),
+    "qwen2.5-vl": ("Qwen2_5_VL", _WHOLE, T.Qwen2_5_VLConfig, _QWEN25),
+    "qwen2.5-vl-tied": ("Qwen2_5_VL", _WHOLE, T.Qwen2_5_VLConfig, {**_QWEN25, "tie_word_embeddings": True}),
+    "qwen3-vl": ("Qwen3VL", _WHOLE, T.Qwen3VLConfig, _QWEN3),
+    "qwen3-vl-tied": ("Qwen3VL", _WHOLE, T.Qwen3VLConfig, {**_QWEN3, "tie_word_embeddings": True}),
+}
+FLOAT32_PARTS: tuple[str, ...] = (
+    "gemma3-pictures",
+    "paligemma",
+    "idefics3",
+    "smolvlm",
+    "mistral3",
+    "qwen2-vl",
+    "qwen2.5-vl",
+    "qwen3-vl",
+)
+
+_TEXT = within("text_config", RMS_KEYS)
+_QWEN2_TEXT = {
+    **_TEXT,
+    "text_config.num_attention_heads + text_config.num_key_value_heads + text_config.rope_parameters": (
+        (2, 1, _turned(1e4, 2, 2, 2)),
+        CHANGES,
+    ),
+    "text_config.rope_parameters": (_turned(10.0, 1, 1, 1), CHANGES),
+    **within("text_config", QWEN_KEYS),
+}
+del _QWEN2_TEXT[f"text_config.{HEAD_KEY.replace(' + ', ' + text_config.')}"]
+_VIT_ONLY = {"num_attention_heads": (4, CHANGES), "image_size": (24, SHAPES), "patch_size": (2, SHAPES)}
+_VIT = within("vision_config", VIT_KEYS | _VIT_ONLY)
+_IMAGE = {"image_token_index": (5, FAILS)}
+_AXIAL = {"vision_config.rope_parameters": ({"rope_type": "axial", "rope_theta": 10.0}, CHANGES)}
+_QWEN = {
+    **_AXIAL,
+    **within("vision_config", {"num_heads": (4, CHANGES), "hidden_act": ("relu", CHANGES)}),
+    "image_token_id": (5, FAILS),
+}
+_ROPE = {"rope_type": "default", "rope_theta": 10.0}
+# what is not said is true; read where a kernel makes its own mask
+_PREFIX = {"text_config.use_bidirectional_attention": (False, KEEPS)}
+_IDEFICS_KEYS = {
+    **_TEXT,
+    **within("text_config", {HEAD_KEY: ((2, 1, 12), CHANGES)}),
+    **_VIT,
+    "image_token_id": (5, FAILS),
+}
+KEYS = {
+    "gemma3-pictures/Gemma3ForConditionalGeneration": {
+        **within("text_config", GEMMA3_KEYS),
+        "text_config.final_logit_softcapping": (1.0, KEEPS),  # of the decoder alone
+        **_VIT,
+        "mm_tokens_per_image": (1, FAILS),
+        **_IMAGE,
+    },
+    "mistral3/Mistral3ForConditionalGeneration": {
+        **_TEXT,
+        **within("text_config", {HEAD_KEY: ((2, 1, 16), CHANGES), **WINDOW_KEYS}),
+        "vision_config.num_attention_heads + vision_config.head_dim": ((4, 4), CHANGES),
+        "vision_config.hidden_act": ("relu", CHANGES),
+        **_AXIAL,
+        "projector_hidden_act": ("relu", CHANGES),
+        "vision_feature_layer": (-2, UNCOVERED),
+        **_IMAGE,
+    },
+    "paligemma/PaliGemmaForConditionalGeneration": {
+        **within("text_config", GEMMA_KEYS),
+        **_PREFIX,
+        **_VIT,
+        **_IMAGE,
+    },
+    "paligemma2-tied/PaliGemmaForConditionalGeneration": within("text_config", GEMMA2_KEYS) | _PREFIX,
+    "idefics3/Idefics3ForConditionalGeneration": _IDEFICS_KEYS,
+    "smolvlm-tied/SmolVLMForConditionalGeneration": _IDEFICS_KEYS,
+    "qwen2-vl/Qwen2VLForConditionalGeneration": {**_QWEN2_TEXT, **_QWEN},
+    "qwen2.5-vl/Qwen2_5_VLForConditionalGeneration": {
+        **_QWEN2_TEXT,
+        **_QWEN,
+        "vision_config.window_size": (16, CHANGES),
+        "vision_config.fullatt_block_indexes": ([0], CHANGES),
+    },
+    "qwen3-vl/Qwen3VLForConditionalGeneration": {
+        **_TEXT,
+        **within("text_config", {HEAD_KEY: ((2, 1, 16), SHAPES)}),
+        **_QWEN,
+        "vision_config.deepstack_visual_indexes": ([1], CHANGES),
+    },
+}
+TIED: tuple[str, ...] = (
+    "gemma3-pictures/Gemma3ForConditionalGeneration",
+    "paligemma2-tied/PaliGemmaForConditionalGeneration",
+    "smolvlm-tied/SmolVLMForConditionalGeneration",
+    "mistral3-ministral-biased-tied/Mistral3ForConditionalGeneration",
+    "qwen2-vl-tied/Qwen2VLForConditionalGeneration",
+    "qwen2.5-vl-tied/Qwen2_5_VLForConditionalGeneration",
+    "qwen3-vl-tied/Qwen3VLForConditionalGeneration",
+)

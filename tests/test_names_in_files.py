@@ -1,0 +1,87 @@
+"""Models whose tensors have other names on the hub than within Transformers, or in versions of it."""
+
+import pytest
+import torch
+
+from cobasin.checkpoints.checkpoint import load
+from cobasin.checkpoints.probes import probe
+from cobasin.checkpoints.running import instantiate, outputs
+from command_line import edit_tensors, refused, run, stock, tensors_of
+from tiny_models import model
+
+GEMMA = "gemma3-pictures/Gemma3ForConditionalGeneration"
+QWEN = "qwen2.5-vl/Qwen2_5_VLForConditionalGeneration"
+MAE = "vit-mae/ViTMAEForPreTraining"
+MISTRAL = "mistral3-ministral-biased-tied/Mistral3ForConditionalGeneration"
+# a case, and other beginnings of names in its files: those of the hub, and those within Transformers
+OTHERS = [
+    (GEMMA, {"vision_tower.": "vision_tower.vision_model."}),
+    (GEMMA, {"language_model.model.": "model.language_model.", "": "model."}),
+    (MISTRAL, {"language_model.model.": "model.language_model.", "": "model."}),
+    (QWEN, {"lm_head.": "lm_head.", "visual.": "model.visual.", "model.": "model.language_model."}),
+    (MAE, {"decoder.decoder_encoder.layer.": "decoder.decoder_layers."}),
+]
+
+
+def renamed(folder, case, beginnings, seed=0):
+    """A model, and the same with other names in its file."""
+    for name in ("own", "other"):
+        model(case, seed, torch.float32).save_pretrained(folder / name)
+
+    def change(tensors):
+        for name in list(tensors):
+            old = next((beginning for beginning in beginnings if name.startswith(beginning)), name)
+            new = beginnings.get(old, old) + name.removeprefix(old)
+            tensors[new] = tensors.pop(name)
+
+    edit_tensors(folder / "other", change)
+    assert tensors_of(folder / "own").keys() != tensors_of(folder / "other").keys()
+    return folder / "own", folder / "other"
+
+
+@pytest.mark.parametrize(("case", "beginnings"), OTHERS)
+def test_either_name_is_read(tmp_path, case, beginnings):
+    """As stock Transformers reads it; and what is written has the names that were read."""
+    own, other = renamed(tmp_path, case, beginnings)
+    assert run("verify", own, other).code == 0
+    stock(other)
+    model(case, 5, torch.float32).save_pretrained(tmp_path / "anchor")
+    found = [
+        run("match", end, tmp_path / "anchor", "--out", tmp_path / f"{end.name}-out", "--json") for end in (own, other)
+    ]
+    assert found[0].json["distance_after"] == pytest.approx(found[1].json["distance_after"], rel=1e-6)
+    untied = {"lm_head.weight", "language_model.lm_head.weight"}
+    assert tensors_of(tmp_path / "other-out").keys() - untied == tensors_of(other).keys() - untied
+    assert run("verify", other, tmp_path / "other-out").code == 0
+    stock(tmp_path / "other-out")
+
+
+def test_a_head_that_is_untied_has_a_name_like_the_others(tmp_path):
+    own, other = renamed(tmp_path, *OTHERS[2])
+    model(MISTRAL, 5, torch.float32).save_pretrained(tmp_path / "anchor")
+    for end, name in ((own, "language_model.lm_head.weight"), (other, "lm_head.weight")):
+        assert run("match", end, tmp_path / "anchor", "--out", tmp_path / "out", "--overwrite").code == 0
+        assert tensors_of(tmp_path / "out").keys() - tensors_of(end).keys() == {name}
+        stock(tmp_path / "out")
+
+
+def test_what_is_missing_is_named_as_the_file_would(tmp_path):
+    own, other = renamed(tmp_path, *OTHERS[0])
+    lost = "vision_tower.vision_model.post_layernorm.weight"
+    edit_tensors(other, lambda tensors: tensors.pop(lost))
+    assert f"missing tensor {lost} (16,)" in refused(tmp_path, "match", other, own, "--out", tmp_path / "out")
+
+
+@pytest.mark.parametrize("case", [GEMMA, QWEN])
+def test_a_probe_has_a_picture_in_every_row(case):
+    """Of as many tokens as the tower makes of it; in another picture, other logits behind it, and the same before."""
+    made = load(model(case))
+    inputs = probe(made.config, made.architecture)
+    running = instantiate(made, torch.float64)
+    other = inputs | {"pixel_values": inputs["pixel_values"].flip(0)}
+    before, after = (running(**one).logits for one in (inputs, other))
+    image = made.config.image_token_id
+    assert ((inputs["input_ids"] == image).sum(1) == 4).all()
+    assert torch.equal(before[:, 0], after[:, 0])
+    assert not torch.isclose(before[:, 1:5], after[:, 1:5]).all(-1).any()
+    assert len(outputs(running, inputs)) == int(inputs["attention_mask"].sum()) * before.shape[-1]
