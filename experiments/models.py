@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint, load
@@ -167,7 +168,9 @@ def _with_head(start: Path, data: DataSet, seed: int) -> tuple[Any, Any]:
         options |= {"num_labels": len(names), "problem_type": PROBLEMS.get(str(data.task))}
     classes = {"tokens": transformers.AutoModelForTokenClassification}
     head = classes.get(str(data.task), transformers.AutoModelForSequenceClassification)
-    model, found = head.from_pretrained(start, **options, ignore_mismatched_sizes=True, output_loading_info=True)
+    # in bfloat16 a step of fine-tuning would be rounded away, in float16 it may overflow
+    options |= {"dtype": torch.float32, "ignore_mismatched_sizes": True}
+    model, found = head.from_pretrained(start, **options, output_loading_info=True)
     # only the head may be of another size: a body would be drawn anew without a word
     if wrong := sorted(name for name, *_ in found["mismatched_keys"] if name.startswith(f"{model.base_model_prefix}.")):
         raise InputError(f"{start}: {wrong[0]} has another shape than the config says; correct one of them")

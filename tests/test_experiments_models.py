@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file
 
 from real_models import minilm
-from tiny_experiments import SIZES, emotions, made_place, ran, refused
+from tiny_experiments import SIZES, TRAINING, emotions, made_place, ran, refused
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "experiments"), str(ROOT / "benchmarks")]
@@ -99,6 +100,24 @@ def test_a_decoder_that_cannot_pad_pads_with_its_end(place, tmp_path, capsys):
     ran(place, tmp_path, capsys, models={"decoder": [{"path": f"{tmp_path}/gpt2"}]})
     trained = {json.loads(file.read_text())["pad_token_id"] for file in tmp_path.glob("models/*/config.json")}
     assert trained == {tokenizer.eos_token_id}
+
+
+def test_a_start_of_16_bits_is_trained_in_32(place, tmp_path, capsys):
+    """In bfloat16 small steps are rounded away; what they do can be seen in the body."""
+    start = transformers.BertModel.from_pretrained(place / "start-0", dtype=torch.bfloat16)
+    start.save_pretrained(tmp_path / "start")
+    transformers.AutoTokenizer.from_pretrained(place / "start-0").save_pretrained(tmp_path / "start")
+    ran(place, tmp_path, capsys, models={"half": [{"path": str(tmp_path / "start")}]})
+    (trained, *_) = (load_file(file) for file in tmp_path.glob("models/*/model.safetensors"))
+    assert {tensor.dtype for tensor in trained.values()} == {torch.float32}
+    weight = trained["bert.encoder.layer.0.output.dense.weight"]
+    assert not torch.equal(weight, weight.bfloat16().float())
+
+
+def test_a_training_that_diverges(place, tmp_path, capsys):
+    training = TRAINING | {"learning_rate": 1e30}
+    assert "training: it diverged: " in refused(place, tmp_path, capsys, training=training)
+    assert not [*tmp_path.glob("out/models/*")]
 
 
 def test_a_start_with_a_head_for_other_labels(place, tmp_path, capsys):

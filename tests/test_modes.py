@@ -1,6 +1,7 @@
 """What is computed does not depend on the modes of torch, or the default device, that a caller has set."""
 
 import pickle
+from contextlib import contextmanager
 from inspect import signature
 
 import pytest
@@ -8,6 +9,15 @@ import torch
 
 import cobasin
 from tiny_models import checkpoint
+
+
+@contextmanager
+def default_dtype(dtype):
+    """What tensors are made in where nothing is said."""
+    torch.set_default_dtype(dtype)
+    yield
+    torch.set_default_dtype(torch.float32)
+
 
 BERT = "bert/BertForSequenceClassification"
 LEARN = {"method": "learned", "samples": 16, "steps": 1}
@@ -20,6 +30,8 @@ LEARN = {"method": "learned", "samples": 16, "steps": 1}
         torch.inference_mode,
         lambda: torch.autocast("cpu", dtype=torch.bfloat16),
         lambda: torch.device("meta"),
+        lambda: default_dtype(torch.bfloat16),
+        lambda: default_dtype(torch.float64),
     ],
 )
 def test_matching_and_merging_in_a_mode(mode):

@@ -65,13 +65,13 @@ def test_models_are_evaluated_in_float32_and_checkpoints_kept():
     seen = []
 
     def evaluate(model):
-        seen.append((model.dtype, model.training))
+        seen.append((model.dtype, model.training, any(x.requires_grad for x in model.parameters())))
         with torch.no_grad():
             model.classifier.bias.zero_()
         return 0.0, 0.0
 
     loss_path(a, b, evaluate, points=3)
-    assert seen == [(torch.float32, False)] * 3
+    assert seen == [(torch.float32, False, False)] * 3  # nothing is kept for a gradient
     assert (b["classifier.bias"] == 1).all()
 
 

@@ -13,6 +13,8 @@ import torch
 from safetensors.torch import load_file
 from transformers import BertForMaskedLM
 
+from cobasin.checkpoints.writer import save
+from cobasin.errors import InputError
 from cobasin.execution import outcomes
 from cobasin.matching import weights
 from command_line import pair, refused, run, snapshot
@@ -185,6 +187,13 @@ def test_merge_of_three(tmp_path):
         assert_same_files(out, tmp_path / "whole")
 
 
+def occupied(out):
+    """A folder with something in it."""
+    out.mkdir()
+    (out / "mine").touch()
+    return out
+
+
 def test_a_run_of_something_else_is_refused_and_one_without_resume_starts_anew(tmp_path):
     source, anchor = pair(tmp_path, CASE, shard="20KB")
     out, start = tmp_path / "out", ["merge", str(anchor), str(source), "--match", "none", "--out"]
@@ -203,6 +212,9 @@ def test_a_run_of_something_else_is_refused_and_one_without_resume_starts_anew(t
     times = (source / "config.json").stat()
     os.utime(source / "config.json", ns=(times.st_atime_ns, times.st_mtime_ns + 1))
     assert f"with other model {source}" in refused(tmp_path, *start, out, "--resume")
+    with pytest.raises(InputError, match="is not empty"):  # what is refused takes nothing away
+        save(source, occupied(out))
+    shutil.rmtree(out)
     (folder / ".run.json").write_text("{")
     assert f"{folder}: does not say what run it is of" in refused(tmp_path, *start, out, "--resume")
     assert run(*start, tmp_path / "whole").code == 0

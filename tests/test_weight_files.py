@@ -13,7 +13,8 @@ from safetensors.torch import load_file, save_file
 
 from cobasin.checkpoints import weight_files
 from cobasin.checkpoints.checkpoint import load
-from cobasin.checkpoints.weight_files import Header
+from cobasin.checkpoints.weight_files import Header, open_safetensors
+from cobasin.errors import InputError
 from model_folders import Exploit, as_bins, assert_bitwise, load_refusal
 
 
@@ -83,6 +84,18 @@ def test_packed_elements_are_refused(folder):
     head = json.dumps(entry).encode()
     (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(head)) + head + bytes(2))
     assert "packed has element type F4" in load_refusal(folder)
+
+
+def test_a_file_that_may_not_be_read(tmp_path, monkeypatch):
+    """Of adapters as of models; the errors of safetensors have no number."""
+
+    def denied(path, **_):
+        raise FileNotFoundError(f"No such file or directory: {path}")
+
+    save_file({"x": torch.ones(1)}, tmp_path / "a.safetensors")
+    monkeypatch.setattr(weight_files, "safe_open", denied)
+    with pytest.raises(InputError, match=r"a\.safetensors: cannot be read: No such file or directory"):
+        open_safetensors(tmp_path / "a.safetensors")
 
 
 @pytest.mark.parametrize("shards", [1, 3])

@@ -32,9 +32,14 @@ def training_arguments(seed: int, /, **given: Any) -> TrainingArguments:
     own: dict[str, Any] = {"seed": seed, "save_strategy": "no", "report_to": "none"}
     own |= {"disable_tqdm": not sys.stderr.isatty(), "dataloader_pin_memory": torch.cuda.is_available()}
     try:
-        return TrainingArguments(**(own | given))
+        found = TrainingArguments(**(own | given))
     except (TypeError, ValueError) as error:
         raise InputError(f"training: {' '.join(str(error).split())}") from None
+    if found.eval_strategy != "no":
+        raise InputError(
+            f"training: eval_strategy {given['eval_strategy']!r}: nothing is evaluated meanwhile; leave it out"
+        )
+    return found
 
 
 def fine_tune(
@@ -59,7 +64,7 @@ def fine_tune(
         arguments: of ``transformers.TrainingArguments``.
 
     Raises:
-        InputError: the arguments cannot be used.
+        InputError: the arguments cannot be used; the training diverged.
     """
     import transformers
 
@@ -74,5 +79,7 @@ def fine_tune(
     with redirect_stdout(sys.stderr):  # where the Trainer prints its losses: they are no results
         trainer.train()
     seconds = time.perf_counter() - started
+    if wrong := next((name for name, x in model.named_parameters() if not x.isfinite().all()), None):
+        raise InputError(f"training: it diverged: {wrong} is not finite; lower learning_rate")
     model.to("cpu").save_pretrained(folder)
     return {"seconds": seconds, "device": str(trainer.args.device)}

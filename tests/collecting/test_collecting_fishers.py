@@ -289,6 +289,17 @@ def test_a_row_that_overflows():
         sums.add(batch(rows).inputs, None, 10)
 
 
+def test_gradients_may_be_larger_than_any_weight():
+    """Of labels that are prices; squared, they are not taken for weights of a training that diverged."""
+    checkpoint = bert("SequenceClassification", num_labels=1)
+    inputs = {"input_ids": torch.tensor([[5, 6]]), "attention_mask": torch.ones(1, 2, dtype=torch.int64)}
+    (found, tiny) = (
+        fishers(checkpoint, "regression", [Batch(inputs, torch.tensor([price]))], sampled=False)["classifier.bias"]
+        for price in (250_000.0, 2.5)
+    )
+    assert float(found) > 1e9 > float(tiny)
+
+
 def test_labels_none_of_which_counts_have_no_fisher_information():
     checkpoint = bert("TokenClassification")
     rows = [{"input_ids": torch.tensor([[3, 4]]), "labels": torch.full((1, 2), -100)}]

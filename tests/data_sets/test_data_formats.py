@@ -331,6 +331,8 @@ def test_datasets_saved_parquet_and_folders(tmp_path, monkeypatch):
     (tmp_path / "folder").mkdir()
     jsonl(tmp_path / "folder" / "train.jsonl", *ROWS)
     assert list(rows(tmp_path / "folder", format="datasets")) == list(rows(tmp_path / "folder"))
+    jsonl(tmp_path / "folder" / "test.jsonl", *ROWS)
+    assert len(rows(tmp_path / "folder", format="datasets", split="all")) == 2 * len(ROWS)
 
 
 def test_names_of_classes_that_are_numbers_but_not_their_places(tmp_path):

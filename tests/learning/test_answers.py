@@ -11,7 +11,15 @@ from cobasin.checkpoints.running import instantiate
 from cobasin.data import Batch
 from cobasin.errors import InputError
 from cobasin.evaluation.tasks import evaluate
-from cobasin.learning.answers import Memory, against_labels, against_mean, answers, mean_answer
+from cobasin.learning.answers import (
+    Memory,
+    against_labels,
+    against_mean,
+    answers,
+    label_count,
+    mean_answer,
+    mean_over_labels,
+)
 from tiny_models import checkpoint
 
 BERT = "bert/BertForSequenceClassification"
@@ -107,6 +115,20 @@ def test_labels_that_are_missing_do_not_count():
     assert float(one) == pytest.approx(float(cross_entropy(logits[1:], torch.tensor([1]))))
     with pytest.raises(InputError, match="no labels"):
         against_labels("image", logits, Batch({}, None))
+
+
+def test_a_mean_over_labels_counts_every_label_once():
+    logits, labels = torch.randn(4, 2), torch.tensor([1, -100, 0, 0])
+    pieces = [(slice(0, 1), 1), (slice(1, 2), 0), (slice(2, 4), 2)]
+    parts = [Batch({"x": logits[rows]}, labels[rows]) for rows, _ in pieces]
+
+    def loss(batch):
+        return against_labels("image", batch.inputs["x"], batch)
+
+    assert [label_count("image", part) for part in parts] == [count for _, count in pieces]
+    assert mean_over_labels("image", parts, loss) == pytest.approx(float(cross_entropy(logits, labels)), rel=1e-6)
+    with pytest.raises(InputError, match="held out have no label that counts: give more rows with labels"):
+        mean_over_labels("image", parts[1:2], loss)
 
 
 def test_what_was_computed_before_is_remembered_up_to_a_size():

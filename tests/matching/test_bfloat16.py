@@ -55,3 +55,17 @@ def test_the_precision_of_products_comes_back():
     with pytest.raises(KeyError, match="medium"):
         within()
     assert torch.get_float32_matmul_precision() == before
+
+
+def test_a_precision_set_by_the_newer_interface_of_torch_stays():
+    """It cannot be read by the older one, which raises."""
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    try:
+        with pytest.raises(RuntimeError, match="mix of the legacy and new"):
+            torch.get_float32_matmul_precision()
+        with bfloat16_products():
+            pass
+        assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = "none"
+        torch.set_float32_matmul_precision("highest")

@@ -64,11 +64,11 @@ def working(
         left = _left(out, resume)
         # without RUN it was killed before there was anything to keep, or while it was published
         kept = left.pop() if resume and left and (left[-1] / RUN).exists() else None
-        for path in left:
-            shutil.rmtree(path)
         check_output(out, overwrite, inputs)
         if kept is not None:
             check_run(kept, run, "leave --resume out to start anew")
+        for path in left:
+            shutil.rmtree(path)
         made = [path for path in out.parents if not path.exists()]
         out.parent.mkdir(parents=True, exist_ok=True)
         partial = out.with_name(f".{out.name}.partial-{os.getpid()}")

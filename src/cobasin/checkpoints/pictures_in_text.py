@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def _pixels(config: PreTrainedConfig, generator: torch.Generator) -> Tensor:
     """A picture a row, of the tower's size."""
     tower = config.vision_config
-    return torch.randn(2, tower.num_channels, *sides(tower.image_size), generator=generator)
+    return torch.randn(2, tower.num_channels, *sides(tower.image_size), generator=generator, dtype=torch.float32)
 
 
 def _averaged(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[str, Tensor], int]:
@@ -40,7 +40,7 @@ def _any_size(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dic
     """Mistral 3: pictures of any size, here of two by two tokens, told in pixels."""
     tower, merged = config.vision_config, config.spatial_merge_size
     side = 2 * merged * tower.patch_size
-    pixels = torch.randn(2, tower.num_channels, side, side, generator=generator)
+    pixels = torch.randn(2, tower.num_channels, side, side, generator=generator, dtype=torch.float32)
     return {"pixel_values": pixels, "image_sizes": torch.full((2, 2), side)}, 4
 
 
@@ -49,7 +49,7 @@ def _patches(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict
     tower, side = config.vision_config, 2 * config.vision_config.spatial_merge_size
     down, right = sides(tower.patch_size)
     size = tower.in_channels * tower.temporal_patch_size * down * right
-    pixels = torch.randn(2 * side**2, size, generator=generator)
+    pixels = torch.randn(2 * side**2, size, generator=generator, dtype=torch.float32)
     return {"pixel_values": pixels, "image_grid_thw": torch.tensor([[1, side, side]] * 2)}, 4
 
 

@@ -42,17 +42,19 @@ def probe(config: PreTrainedConfig, architecture: str, seed: int = 0) -> dict[st
         inputs |= _tokens(part_of(config, "text_config"), architecture, generator, kept)
     if pixels := sizes.get("pixel_values"):
         height, width = pixels["image_size"]
-        inputs["pixel_values"] = torch.randn(2, pixels["num_channels"], height, width, generator=generator)
+        inputs["pixel_values"] = torch.randn(
+            2, pixels["num_channels"], height, width, generator=generator, dtype=torch.float32
+        )
         inputs["noise"] = patch_noise(2, config, height, width, generator)
         if getattr(config, "use_mask_token", False):
             inputs["bool_masked_pos"] = (torch.arange(inputs["noise"].shape[1]) % 3 == 1).expand(2, -1)
     if mel := sizes.get("input_features"):
         frames = 2 * mel["max_source_positions"]  # the second convolution has stride two
-        inputs["input_features"] = torch.randn(2, mel["num_mel_bins"], frames, generator=generator)
+        inputs["input_features"] = torch.randn(2, mel["num_mel_bins"], frames, generator=generator, dtype=torch.float32)
         inputs.pop("attention_mask", None)  # it would be over frames
     if sounds := sizes.get("input_values"):
         shape = (sounds["max_length"], sounds["num_mel_bins"]) if "max_length" in sounds else (_samples(**sounds),)
-        inputs["input_values"] = torch.randn(2, *shape, generator=generator)
+        inputs["input_values"] = torch.randn(2, *shape, generator=generator, dtype=torch.float32)
     if config.model_type in READ:
         inputs = with_pictures(inputs, config, generator)
     accepted = inspect.signature(model_class(architecture).forward).parameters

@@ -208,6 +208,8 @@ def open_safetensors(path: Path) -> tuple[dict[str, Header], Reader]:
     except SafetensorError as error:
         reason = f"truncated, corrupt or not safetensors ({one_line(error)})"
         raise InputError(f"{path}: {reason}; fetch the file again") from error
+    except OSError as error:  # one that safetensors gives has no number
+        raise InputError(f"{path}: cannot be read: {one_line(error)}") from error
     except RuntimeError as error:  # the system may refuse to map a file that is larger than its memory
         reason = one_line(error)
         raise InputError(f"{path}: cannot be mapped ({reason}); save the model in smaller shards") from error

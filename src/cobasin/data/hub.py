@@ -70,8 +70,9 @@ def _open(data: DataConfig) -> Any:
     except ImportError:
         raise InputError(f"{data.path}: reading it needs the library datasets: pip install 'cobasin[data]'") from None
     folder = expanded(data.path)
+    saved = any((folder / name).exists() for name in SAVED)
     try:
-        if any((folder / name).exists() for name in SAVED):
+        if saved:
             found = datasets.load_from_disk(folder)
         elif folder.is_file():
             kind = {".parquet": "parquet", ".arrow": "arrow"}.get(folder.suffix.lower())
@@ -92,7 +93,7 @@ def _open(data: DataConfig) -> Any:
                 f"{data.path}: no split {split!r} (there are: {', '.join(map(str, found))}){sliced(split)}"
             )
         found = found[split]
-    elif data.split not in (None, str(found.split)):
+    elif saved and data.split not in (None, str(found.split)):
         raise InputError(
             f"{data.path}: no split {data.split!r}, it is a single one; leave out 'split'{sliced(data.split)}"
         )

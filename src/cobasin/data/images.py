@@ -109,7 +109,7 @@ class ImageInputs:
     def _normalised(self, pixels: Tensor) -> Tensor:
         if self.mean is None or self.std is None:
             return pixels
-        mean, std = torch.tensor(self.mean), torch.tensor(self.std)
+        mean, std = (torch.tensor(numbers, dtype=pixels.dtype) for numbers in (self.mean, self.std))
         return (pixels - mean[:, None, None]) / std[:, None, None]
 
     def _decoded(self, image: Path | bytes, where: str) -> np.ndarray:

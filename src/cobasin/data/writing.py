@@ -184,7 +184,7 @@ def filled(model: PreTrainedModel, count: int, blank: Blank, generator: torch.Ge
     free = (ids[0] == blank.mask).nonzero()[:, 0]
     special = torch.tensor(blank.special, device=model.device)
     for _ in range(DRAWN):
-        order = free[torch.rand(count, len(free), generator=generator).argsort(1)]
+        order = free[torch.rand(count, len(free), generator=generator, dtype=torch.float32).argsort(1)]
         for places in order.split(-(-len(free) // _PARTS), 1):
             masked = ids.scatter(1, places, blank.mask)
             for some, at in zip(range(0, count, _ROWS), places.split(_ROWS), strict=True):

@@ -43,7 +43,7 @@ class Blend:
             raise InputError(
                 f"{', '.join(model.label for model in models)}: tie different tensors: no line between them"
             )
-        self._model = _built(first, models[freest], device)
+        self._model = _built(first, models[freest], device).requires_grad_(False)
         state = self._model.state_dict()
         self._target, *self._ends = ([own[name] for name in names] for own in (state, *states))
 

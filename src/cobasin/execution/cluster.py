@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cobasin.errors import InputError
+from cobasin.errors import InputError, one_line
 
 RETRIES = 3  # of a part whose node dies; until it is started again the others do what it would have done
 
@@ -32,9 +32,8 @@ def on_ray(work: Callable[..., Any], address: str) -> None:
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError, RuntimeError, OSError) as error:
-        reason = str(error).splitlines()[0]
         raise InputError(
-            f"--address {address}: no Ray cluster there ({reason}); start one with ray start --head"
+            f"--address {address}: no Ray cluster there ({one_line(error)}); start one with ray start --head"
         ) from error
     try:
         cpus = {node["NodeID"]: int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]}

@@ -87,9 +87,13 @@ def bfloat16_products() -> Iterator[None]:
     """Let products of float32 matrices round their factors to bfloat16, where the processor is faster with it.
 
     Sums stay in float32, so products of matrices that come from bfloat16 files lose nothing. It holds for all threads:
-    nothing else may multiply matrices meanwhile.
+    nothing else may multiply matrices meanwhile. A precision that was set by torch's newer interface stays as it is.
     """
-    before = torch.get_float32_matmul_precision()
+    try:
+        before = torch.get_float32_matmul_precision()
+    except RuntimeError:  # the two interfaces do not mix
+        yield
+        return
     torch.set_float32_matmul_precision("medium")
     try:
         yield

@@ -17,8 +17,9 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 from cobasin.checkpoints.fingerprint import tensor_hash
 from cobasin.checkpoints.running import OUTPUT_NAMES
 from cobasin.data import Batch
+from cobasin.errors import InputError
 from cobasin.evaluation.tasks import labels_of
-from cobasin.statistics.likelihood import loss_of
+from cobasin.statistics.likelihood import counted, loss_of
 from cobasin.statistics.rows import Tokens
 
 REMEMBERED = 1 << 28  # bytes
@@ -106,3 +107,21 @@ def against_labels(task: str, logits: Tensor, batch: Batch) -> Tensor:
     """
     loss, counts = loss_of(task, logits, labels_of(batch), batch.inputs)
     return loss / counts.sum().clamp_min(1)
+
+
+def mean_over_labels(task: str, batches: Sequence[Batch], loss: Callable[[Batch], Tensor]) -> float:
+    """The mean over all labels that are there of a loss that `against_labels` has for every batch.
+
+    Raises:
+        InputError: none is.
+    """
+    counts = [label_count(task, batch) for batch in batches]
+    if not any(counts):
+        raise InputError("the rows that are held out have no label that counts: give more rows with labels")
+    sums = (count * float(loss(batch)) for count, batch in zip(counts, batches, strict=True) if count)
+    return sum(sums) / sum(counts)
+
+
+def label_count(task: str, batch: Batch) -> int:
+    """How many labels of a batch count (neither -100 nor NaN)."""
+    return int(counted(task, labels_of(batch)).sum())

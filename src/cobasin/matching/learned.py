@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from cobasin.data import Batch
-from cobasin.learning.answers import Memory, against_labels, against_mean, answers, mean_answer
+from cobasin.learning.answers import Memory, against_labels, against_mean, answers, mean_answer, mean_over_labels
 from cobasin.learning.descent import LOOK, Data, Descent, descend
 from cobasin.learning.in_memory import InMemory
 from cobasin.matching.moves import Moves
@@ -109,8 +109,14 @@ class Mixture:
 
     @torch.no_grad()
     def middle_loss(self, values: Sequence[Values], batches: Sequence[Batch]) -> float:
-        """The loss of the mean of all models, its mean over the batches."""
+        """The loss of the mean of all models, its mean over the batches; of labels over all of them.
+
+        Raises:
+            InputError: no label counts.
+        """
         parameters = self.parameters(values, [1 / len(values)] * len(values))
+        if self.labels:
+            return mean_over_labels(self.task, batches, lambda batch: self.loss(parameters, batch))
         return sum(float(self.loss(parameters, batch)) for batch in batches) / len(batches)
 
 

@@ -68,7 +68,7 @@ class Moves:
             for part in _parts(groups[key], value, turns)
         }
         found |= {
-            (key, "order"): torch.zeros(2 * start[key]["perm"].shape, device=device)
+            (key, "order"): torch.zeros(2 * start[key]["perm"].shape, dtype=torch.float32, device=device)
             for key in (streams(form, {key: groups[key] for key in start}) if turns else ())
         }
         found |= {

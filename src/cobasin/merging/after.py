@@ -17,6 +17,7 @@ import torch
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
 from cobasin.finding.match import Matched
+from cobasin.learning.answers import label_count
 from cobasin.learning.descent import Data, hold_out
 from cobasin.learning.inputs import SAMPLES, TEXTS, Inputs
 from cobasin.merging.fused import Fusion
@@ -114,7 +115,9 @@ class Afterwards:
         parents = {i: _Running(matched.typed[i], matched.states[i], self.device) for i in self.parents}
         held, seen = hold_out(self.inputs.batches([parents[i].model for i in self.parents], progress))
         judge = Judge([parents[i].model for i in self.teachers], self.inputs.task)
-        against = [*(["parents"] if self.teachers else []), *(["labels"] if self.inputs.labelled else [])]
+        against = ["parents"] if self.teachers else []
+        if self.inputs.labelled and (not against or any(label_count(self.inputs.task, batch) for batch in held)):
+            against.append("labels")
         report: dict[str, Any] = {
             "inputs": self.inputs.report | {"held_out": sum(row_count(one.inputs) for one in held)},
             "losses": {},

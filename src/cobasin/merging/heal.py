@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from cobasin.data import Batch
-from cobasin.learning.answers import against_labels, against_mean, answers, mean_answer
+from cobasin.learning.answers import against_labels, against_mean, answers, mean_answer, mean_over_labels
 from cobasin.learning.descent import Data, Descent, descend
 
 if TYPE_CHECKING:
@@ -48,7 +48,13 @@ class Judge:
 
     @torch.no_grad()
     def mean(self, model: PreTrainedModel, batches: Sequence[Batch], against: str) -> float:
-        """The mean over batches."""
+        """The mean over batches; of labels over all of them.
+
+        Raises:
+            InputError: no label counts.
+        """
+        if against == "labels":
+            return mean_over_labels(self.task, batches, lambda batch: self.loss(model, batch, against))
         return sum(float(self.loss(model, batch, against)) for batch in batches) / len(batches)
 
 

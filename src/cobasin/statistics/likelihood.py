@@ -67,8 +67,13 @@ def loss_of(task: str, logits: Tensor, labels: Tensor, inputs: Mapping[str, Tens
             the second token on, which is the first that is predicted.
     """
     loss = -score(task, logits, labels, inputs, None) * (2 if task == "regression" else 1)  # half is the likelihood
+    return loss, counted(task, labels)
+
+
+def counted(task: str, labels: Tensor) -> Tensor:
+    """Which labels count in `loss_of`."""
     labels = labels[:, 1:] if task == "causal_lm" else labels
-    return loss, ~labels.isnan() if labels.is_floating_point() else labels != IGNORED
+    return ~labels.isnan() if labels.is_floating_point() else labels != IGNORED
 
 
 def _categorical(logits: Tensor, generator: torch.Generator) -> Tensor:

@@ -103,13 +103,14 @@ def writing(modules: Mapping[str, list[nn.Module]], call: Callable[[str, Tensor]
 def by_spec_name(model: PreTrainedModel, typed: Typed) -> dict[str, Tensor]:
     """The parameters of a model by spec name, stacked where the spec stacks them, tied ones once.
 
-    Tensors of the file that the class does not read are not in the model, and left out.
+    Tensors of the file that the class does not read are not in the model, and left out. They may be sums of any size.
     """
-    state = Typed(load(model), typed.spec)
+    saved = load(model)
+    names = typed.spec.disk_names(saved.headers)
     return {
-        name: state[name]
+        name: torch.stack([saved[names[part]] for part in entry.stack]) if entry.stack else saved[names[name]]
         for name, entry in typed.spec.entries.items()
-        if all(part in state.disk_names for part in entry.stack or (name,))
+        if all(part in names for part in entry.stack or (name,))
     }
 
 

@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from safetensors import SafetensorError
@@ -66,8 +67,8 @@ def prepare(folder: Path) -> None:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / f".{os.getpid()}").touch()
-        (folder / f".{os.getpid()}").unlink()
+        with TemporaryFile(dir=folder):
+            pass
     except OSError as error:
         raise InputError(f"{folder}: cannot be written: {one_line(error)}; choose another folder") from error
 

@@ -46,7 +46,7 @@ class Permutation(Group):
         return {"perm": torch.arange(n).expand(*batch, n).clone()} | self._entries.identity(batch, n)
 
     def sample(self, batch: Batch, n: int, generator: torch.Generator) -> Value:
-        perm = torch.rand(*batch, n, generator=generator).argsort(-1)
+        perm = torch.rand(*batch, n, generator=generator, dtype=torch.float32).argsort(-1)
         return {"perm": perm} | self._entries.sample(batch, n, generator)
 
     def act(self, value: Value, x: Tensor, charge: int = 1) -> Tensor:
