@@ -80,7 +80,10 @@ BASE = {"merge_method": "ties", "base_model": "{place}/wider", "parameters": {"d
         ({"groups": [["happy", "angri"]]}, "groups: no end model 'angri'; did you mean 'angry'?"),
         ({"groups": [["happy", "happy"]]}, "groups: 'happy' is twice in one; give every name once"),
         ({"groups": [["happy"]]}, "models: own starts: nothing to merge: there is happy, angry, and groups are"),
-        ({"training": {"eval_strategy": "epoch"}}, "training: eval_strategy 'epoch': nothing is evaluated; leave it out"),
+        (
+            {"training": {"eval_strategy": "epoch"}},
+            "training: eval_strategy 'epoch': nothing is evaluated; leave it out",
+        ),
         ({"use": ["happy"]}, "models: own starts: nothing to merge: there is happy, and groups are pairs"),
         ({"labels": ["joy", "joy"]}, "labels: 'joy' is there twice; give every name once"),
         ({"seeds": [0, -1]}, "seeds[1]: -1: "),

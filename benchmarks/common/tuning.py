@@ -36,9 +36,7 @@ def training_arguments(seed: int, /, **given: Any) -> TrainingArguments:
     except (TypeError, ValueError) as error:
         raise InputError(f"training: {' '.join(str(error).split())}") from None
     if found.eval_strategy != "no":
-        raise InputError(
-            f"training: eval_strategy {given['eval_strategy']!r}: nothing is evaluated meanwhile; leave it out"
-        )
+        raise InputError(f"training: eval_strategy {given['eval_strategy']!r}: nothing is evaluated; leave it out")
     return found
 
 
