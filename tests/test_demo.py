@@ -25,6 +25,7 @@ def test_all_ways_are_written_and_shown(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "out" / "path.png").read_bytes().startswith(b"\x89PNG")
     demo.show(result)
     shown = capsys.readouterr().out
+    assert "/path.png" in shown
     assert all(f"average, {name}" in shown for name in demo.NAMES.values())
     assert "CHANGED" not in shown
     with pytest.raises(InputError, match="is not empty"):

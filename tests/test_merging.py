@@ -161,6 +161,27 @@ def test_names_of_models_in_memory_are_no_folders(tmp_path, monkeypatch):
     assert largest_difference(dict(found.checkpoint), dict(a)) < 1e-5
 
 
+def test_a_folder_that_is_called_as_a_word_of_recipes_is_a_folder(tmp_path, monkeypatch):
+    """One whose head is taken, by its place, does not keep all heads."""
+    monkeypatch.chdir(tmp_path)
+    for seed, name in enumerate(("keep", "medoid")):
+        save(checkpoint(CLASSIFIER, seed, torch.float32), Path(name))
+    found = merge([Path("keep"), "medoid"], head=0, anchor=1, symmetry="ffn")
+    assert len(found.checkpoints) == 1
+    assert found.names == ["./keep", "./medoid"]
+    assert found.matched.reference == 1
+
+
+def test_what_is_made_is_shown_in_a_line():
+    a, b = (checkpoint(CLASSIFIER, seed) for seed in (0, 1))
+    found = merge([a, b], "slerp", t=0.5)
+    element = next(element for element in found.matched.elements if element is not None)
+    assert repr(found) == "<Merge by slerp of model 0, model 1>"
+    assert repr(element).startswith("<Element of BertForSequenceClassification: ")
+    assert repr(compare(a, a)).startswith("<Comparison: ")
+    assert max(len(repr(made)) for made in (found, element, compare(a, a))) < 200
+
+
 def test_what_is_computed_is_not_taken_for_its_files(tmp_path):
     """A moved model has the folder of the one it was, and other tensors."""
     folders = saved(tmp_path, CLASSIFIER, 2)

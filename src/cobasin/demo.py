@@ -107,10 +107,10 @@ def run(out: Path, *, epochs: int = EPOCHS, points: int = 25, overwrite: bool = 
         InputError: scikit-learn is not installed, or `out` cannot be used.
     """
     with working(out, overwrite) as folder:
-        return _run(folder, epochs, points)
+        return _run(folder, out, epochs, points)
 
 
-def _run(out: Path, epochs: int, points: int) -> dict[str, Any]:
+def _run(out: Path, final: Path, epochs: int, points: int) -> dict[str, Any]:
     digits = load_digits()
     started = time.perf_counter()
     # The models are tiny: a second thread would only wait for the first, and results would depend on the machine.
@@ -125,6 +125,7 @@ def _run(out: Path, epochs: int, points: int) -> dict[str, Any]:
     paths = {NAMES[way]: outcome.path for way, outcome in outcomes.items()}
     plot_paths(paths, out / "path.png", "From model 0 to model 1 in a straight line", "test accuracy")
     result = {
+        "out": str(final),
         "test_images": len(digits.test_labels),
         "parents": parents,
         "merged": {way: _as_dict(outcome) for way, outcome in outcomes.items()},
@@ -257,6 +258,7 @@ def show(result: dict[str, Any]) -> None:
             _sentence(outcome["verify"]),
         )
     output.table(table)
+    output.print(f"written to {result['out']}; the losses on the line between the models: {result['out']}/path.png")
 
 
 def _sentence(verdict: dict[str, Any] | None) -> str:

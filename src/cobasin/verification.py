@@ -101,7 +101,7 @@ def verify(a: Any, b: Any, tolerance: float | None = None) -> Verdict:
         if not y.any() or (y.numel() > 1 and y.max() == y.min()):
             return Verdict(None, f"the outputs of {checkpoint.label} are all {y[0].item():g}")
 
-    relative = _relative(left, right)
+    relative = relative_change(left, right)
     if tolerance is None:
         noise = _rounding_noise(a, b, inputs, left)
         same, limit, reason = judge(relative, noise)
@@ -122,7 +122,7 @@ def verify(a: Any, b: Any, tolerance: float | None = None) -> Verdict:
 def change(a: Checkpoint, b: Checkpoint) -> float:
     """The relative difference in float64 of two models of one config, as `verify` measures it; no verdict."""
     inputs = probe(a.config, a.architecture)
-    return _relative(*(computed(c, inputs) for c in (a, b)))
+    return relative_change(*(computed(c, inputs) for c in (a, b)))
 
 
 def computed(checkpoint: Checkpoint, inputs: Mapping[str, Tensor]) -> Tensor:
@@ -183,11 +183,12 @@ def _rounding_noise(a: Checkpoint, b: Checkpoint, inputs: Mapping[str, Tensor], 
                 step = max(torch.finfo(dtype).eps for dtype in stored if dtype.is_floating_point)
                 u = torch.rand(state[name].shape, generator=generator, dtype=torch.float64) - 0.5
                 state[name] *= 1 + step * u
-        changes.append(_relative(reference, _outputs(build(a, state, torch.float64), inputs)))
+        changes.append(relative_change(reference, _outputs(build(a, state, torch.float64), inputs)))
     return max(changes) if all(map(math.isfinite, changes)) else None
 
 
-def _relative(reference: Tensor, other: Tensor) -> float:
+def relative_change(reference: Tensor, other: Tensor) -> float:
+    """The largest difference, relative to the largest value."""
     return ((reference - other).abs().max() / reference.abs().max()).item()
 
 
@@ -197,7 +198,7 @@ def _native_difference(a: Checkpoint, b: Checkpoint, inputs: Mapping[str, Tensor
     if all(dtype == torch.float64 for _, dtype in native):
         return in_float64
     try:
-        relative = _relative(*(_outputs(instantiate(c, dtype), inputs).double() for c, dtype in native))
+        relative = relative_change(*(_outputs(instantiate(c, dtype), inputs).double() for c, dtype in native))
     except (RuntimeError, TypeError):
         # A few classes have float32 written into their code, a few operations no kernel for short floats, and
         # nothing computes in 8 bits.

@@ -189,7 +189,7 @@ def test_images_that_have_a_value_in_another_array(tmp_path):
     assert "'where' names image of shape [3, 10, 12, 3]; expected an array of a value a row" in message
     np.savez(tmp_path / "b.npz", split=["train"])
     message = refusal(rows_of, DataConfig(path=str(tmp_path / "b.npz"), where={"split": "train"}))
-    assert "none of its arrays (split) has the name of a role" in message
+    assert "none of its arrays (split) has a role's name (" in message
 
 
 def test_a_wrong_size_names_the_image():

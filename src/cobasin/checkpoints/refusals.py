@@ -39,7 +39,9 @@ def check_output(out: Path, overwrite: bool, inputs: Iterable[Path | None] = ())
             if target.is_dir() and (linked := next(_links(source, target), None)):
                 raise InputError(f"{out}: holds the input {linked}; choose another folder")
         if target.is_dir() and not overwrite and any(target.iterdir()):
-            raise InputError(f"{out}: is not empty; choose another folder, or replace it with --overwrite")
+            raise InputError(
+                f"{out}: is not empty; choose another folder, or replace it with --overwrite (in Python overwrite=True)"
+            )
         parent = next((path for path in target.parents if path.exists()), target)
         if not parent.is_dir():
             raise InputError(f"{out}: {parent} is a file; choose another folder")

@@ -104,7 +104,8 @@ def match(
     heads and the residual stream in another basis. Two LoRAs (PEFT folders) of one base are matched in their ranks.
 
     Writes an ordinary model folder of the same architecture and dtype, with the transformation
-    (cobasin.safetensors) and a report (cobasin.json) beside it. Average it with the anchor with any tool.
+    (cobasin.safetensors) and a report (cobasin.json) beside it. Average it with the anchor with any tool,
+    by cobasin merge --match none where a note says that its output head was untied.
 
     Example: cobasin match ./model-b ./model-a --out ./b-matched
 

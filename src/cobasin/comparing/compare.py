@@ -101,6 +101,9 @@ class Comparison:
     notes: list[str]
     seconds: float
 
+    def __repr__(self) -> str:
+        return f"<Comparison: {self.verdict}: {self.reason}>"
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return asdict(self)

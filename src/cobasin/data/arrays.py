@@ -38,8 +38,8 @@ class NpzRows(Rows):
             raise InputError(f"{path}: cannot be read as npz: {one_line(error)}{hint}") from error
         if not wanted & self.arrays.keys():
             raise InputError(
-                f"{path}: none of its arrays ({', '.join(self.all_names)}) has the name of a role; say which are "
-                "used under 'columns'"
+                f"{path}: none of its arrays ({', '.join(self.all_names)}) has a role's name ({', '.join(ROLES)}): "
+                "say which is which in a data configuration, as columns: {image: x_test, label: y_test}"
             )
         if single := [name for name, array in self.arrays.items() if not array.ndim]:
             raise InputError(

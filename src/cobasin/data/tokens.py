@@ -44,7 +44,7 @@ def tokenizer_of(checkpoint: Checkpoint, words: bool = False, blocks: bool = Fal
     folder = checkpoint.folder
     if folder is None or not tokenizer_files(folder):
         raise InputError(
-            f"{checkpoint.label}: has no tokenizer, which text needs, and masks, too; put its files beside it, "
+            f"{checkpoint.label}: has no tokenizer, which text needs, and masks: put its files into the folder, "
             "or give rows with input_ids (not to a masked language model)"
         )
     # byte-level tokenizers tell the first word of a text from the others

@@ -18,7 +18,7 @@ from cobasin.symmetry.state import squared_size
 BY_ORDER = "residual stream matched by permutation only"
 UNTIED = "the output head is untied from the embedding"
 _ROUNDING = 1e-5  # of a reader that has become longer, relative to what it was
-AVERAGED = "cobasin merge averages models whose head was untied; other tools do so only with an untied anchor"
+AVERAGED = "average it with an anchor whose head is tied by cobasin merge; other tools average only what both have"
 
 
 def forms_of(

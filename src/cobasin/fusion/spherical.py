@@ -90,7 +90,7 @@ def karcher(
     weights = weights / weight_sum(weights.tolist())
     shares = weights * directed / (weights * directed).sum().clamp_min(torch.finfo(torch.float64).tiny)
     if length(shares) < NO_DIRECTION:
-        return _combined(tensors, (weights / weights.sum()).tolist(), dtype)
+        return _combined(tensors, weights.tolist(), dtype)
     mean = shares / length(shares)
     for _ in range(max_iter):
         cosine = (cosines @ mean).clamp(-1, 1)

@@ -35,6 +35,9 @@ from cobasin.statistics.grams import InputGram
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.state import State
 
+WORDS = ("keep", "medoid", "consensus", "base", "union")
+"""What may stand in a recipe where the name of a model could."""
+
 
 @dataclass(frozen=True)
 class Merge:
@@ -63,6 +66,9 @@ class Merge:
     statistics: dict[str, Any]
     notes: list[str]
     after: dict[str, Any] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Merge by {self.recipe.merge_method} of {', '.join(self.names)}>"
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -131,7 +137,8 @@ def merge(
         raise InputError(f"a merge needs two models or more, got {count}")
     taken = {str(model) for model in (*models, base) if isinstance(model, (str, Path))}
     names = [
-        str(model) if isinstance(model, (str, Path)) else _unlike(f"model {i}", taken) for i, model in enumerate(models)
+        _as_path(model) if isinstance(model, (str, Path)) else _unlike(f"model {i}", taken)
+        for i, model in enumerate(models)
     ]
     loaded = dict(zip(names, models, strict=True))
     parameters = {name.removesuffix("_"): value for name, value in parameters.items()}
@@ -267,6 +274,11 @@ def _coupled(recipe: Recipe, matched: Matched, statistics: Statistics, report: P
 
 def _several(value: Any) -> bool:
     return isinstance(value, (list, tuple))
+
+
+def _as_path(model: str | Path) -> str:
+    """A folder's name, told apart from the words that a recipe has in a model's place."""
+    return f"./{model}" if str(model) in WORDS else str(model)
 
 
 def _unlike(name: str, taken: Collection[str]) -> str:

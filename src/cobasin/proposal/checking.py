@@ -27,7 +27,7 @@ from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import Form, form_of
 from cobasin.symmetry.gauges import KeyBias
 from cobasin.symmetry.spec import Spec
-from cobasin.verification import FLOAT32_PARTS, computed
+from cobasin.verification import FLOAT32_PARTS, computed, relative_change
 
 EXACT = 1e-9  # what is below was computed in float64 throughout
 IDLE = 20  # a tensor makes no difference where leaving it out changes less than this many times the rounding
@@ -178,7 +178,7 @@ def run(given: Checkpoint) -> Tensor:
 
 def change(given: Checkpoint, reference: Tensor) -> float:
     """How far a model's outputs are from ``reference``, relatively; infinite where they are not finite."""
-    relative = float((run(given) - reference).abs().max() / reference.abs().max())
+    relative = relative_change(reference, run(given))
     return relative if math.isfinite(relative) else math.inf
 
 

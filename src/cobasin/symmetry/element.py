@@ -67,6 +67,10 @@ class Element:
                 "untied model (`Typed.untied`), or one that is not folded"
             )
 
+    def __repr__(self) -> str:
+        spaces = ", ".join(dict.fromkeys(key[0] for key in self.values))
+        return f"<Element of {self.spec.architecture}: {len(self.values)} maps, of {spaces or 'no space'}>"
+
     @property
     def spec(self) -> Spec:
         """The type of the models it acts on."""
