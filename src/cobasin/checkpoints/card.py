@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-NOT_VERIFIED = "not run on probe inputs (large model); check with cobasin verify"
 _FRONT = "---\nlibrary_name: transformers\ntags:\n- merge\n- cobasin\n---\n"
 _ADAPTER_FRONT = _FRONT.replace("transformers", "peft")
 
@@ -151,6 +150,6 @@ def _function(report: Mapping[str, Any]) -> str:
     """What is known of the function."""
     verification = report["verification"]
     if verification is None:
-        return report.get("not_verified", NOT_VERIFIED)
+        return report["not_verified"]
     rounded = verification.get("rounded")
     return verification["reason"] + (f"; rounded to the dtypes of the file, {rounded}" if rounded else "")

@@ -6,8 +6,6 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
-from cobasin.checkpoints.card import NOT_VERIFIED
-
 
 class Output(Console):
     """A console that does not end the program where its reader has left."""
@@ -176,7 +174,7 @@ def _distances(report: dict) -> None:
 
 def _function(report: dict) -> None:
     if report["verification"] is None:
-        output.print(f"function: {report.get('not_verified', NOT_VERIFIED)}")
+        output.print(f"function: {report['not_verified']}")
     else:
         output.print(f"function in float64: {report['verification']['reason']}")
         if rounded := report["verification"].get("rounded"):

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from cobasin.checkpoints.fingerprint import fingerprint
 from cobasin.checkpoints.typed import Typed
+from cobasin.data import Batches, task_of
 from cobasin.errors import InputError, one_line, shown
 from cobasin.execution.outcomes import Keep
 from cobasin.statistics.activations import SAMPLED, Activations
@@ -19,9 +20,6 @@ from cobasin.statistics.grams import Grams, InputGram
 from cobasin.statistics.modules import built, linear_maps
 from cobasin.statistics.slices import Collector, Report, Sums, alone, together
 from cobasin.statistics.store import Source, prepare, read, write
-
-if TYPE_CHECKING:
-    from cobasin.data import Batches
 
 KINDS = {"fisher": ("seed",), "fisher_empirical": (), "grams": (), "activations": ("seed", "sampled")}
 """What can be collected, and the settings it depends on."""
@@ -97,8 +95,6 @@ def collector(kind: str, typed: Typed, device: torch.device, *, seed: int = 0, s
         return Grams(model, linear_maps(holders))
     if kind == "activations":
         return Activations(model, holders, sampled, seed)
-    from cobasin.data import task_of
-
     return Fishers(model, typed, task_of(typed.checkpoint), sampled=kind == "fisher", seed=seed)
 
 

@@ -62,7 +62,8 @@ def evidence_of(element: Element, source: Checkpoint) -> dict:
     """
     evidence: dict = {"deviation_from_group": element.deviation()}
     if source.parameters > VERIFIED_PARAMETERS:
-        return evidence | {"verification": None}
+        not_verified = "not run on probe inputs (large model); check with cobasin verify"
+        return evidence | {"verification": None, "not_verified": not_verified}
     with bars.status("verifying the function in float64"):
         try:
             moved = transform(element, source, torch.float64)
