@@ -367,3 +367,13 @@ def test_a_defect_ends_with_a_code_of_its_own(monkeypatch):
     assert finished.code == 70
     assert finished.err.startswith("Traceback")
     assert finished.err.endswith("ZeroDivisionError: a defect\n")
+
+
+def test_a_large_model_is_not_run(tmp_path, monkeypatch):
+    """Where one is large; the report, the card and what is printed say what can be done."""
+    monkeypatch.setattr("cobasin.workflows.shared.VERIFIED_PARAMETERS", 10)
+    source, anchor = pair(tmp_path, "bert/BertForMaskedLM")
+    said = "not run on probe inputs (large model); check with cobasin verify"
+    assert said in run("match", source, anchor, "--out", tmp_path / "out").out
+    assert said in (tmp_path / "out" / "README.md").read_text()
+    assert json.loads((tmp_path / "out" / "cobasin.json").read_text())["not_verified"] == said

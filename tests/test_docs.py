@@ -6,14 +6,17 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import torch
 
+import cobasin
 from cobasin import architectures
 from cobasin.architectures import registered
 from cobasin.data import DataConfig
 from cobasin.recipe import Recipe
 from cobasin.recipe.after import Heal
 from cobasin.recipe.blocks import Matching, Statistics
-from command_line import run
+from command_line import near, run
+from tiny_models import model
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = [DOCS.parent / "README.md", *sorted(DOCS.glob("*.md"))]
@@ -49,6 +52,21 @@ def test_the_worked_example(tmp_path, monkeypatch):
                 else:
                     subprocess.run(command, shell=True, check=True)
     assert codes == [0, 1, 0, 0, 0, 0]
+
+
+def test_the_page_on_python(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name, seed in (("model-a", 0), ("model-b", 1), ("model-c", 2)):
+        model("llama-gqa/LlamaForCausalLM", seed, torch.float32).save_pretrained(name)
+    near(model("llama-gqa/LlamaForCausalLM", 0, torch.float32)).save_pretrained("tuned-a")
+    Path("test.jsonl").write_text('{"input_ids": [1, 2, 3, 4]}\n' * 8)
+    page, names = (DOCS / "python.md").read_text(encoding="utf-8"), {}
+    for block in re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE):
+        exec(block, names)
+    assert capsys.readouterr().out.startswith("True ")
+    assert len(names["elements"]) == 3
+    assert cobasin.verify("model-b", "b-matched").same
+    assert not cobasin.verify("model-b", "carried").same
 
 
 def test_the_table_of_declarations():
