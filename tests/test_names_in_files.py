@@ -6,7 +6,7 @@ import torch
 from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.probes import probe
 from cobasin.checkpoints.running import instantiate, outputs
-from command_line import edit_tensors, refused, run, stock, tensors_of
+from command_line import duplicate, edit_tensors, refused, run, stock, tensors_of
 from tiny_models import model
 
 GEMMA = "gemma3-pictures/Gemma3ForConditionalGeneration"
@@ -85,3 +85,23 @@ def test_a_probe_has_a_picture_in_every_row(case):
     assert torch.equal(before[:, 0], after[:, 0])
     assert not torch.isclose(before[:, 1:5], after[:, 1:5]).all(-1).any()
     assert len(outputs(running, inputs)) == int(inputs["attention_mask"].sum()) * before.shape[-1]
+
+
+@pytest.mark.parametrize(
+    ("case", "changes", "text"),
+    [
+        (GEMMA, {"vision_config.model_type": "clip_vision_model"}, "vision_config.model_type 'clip_vision_model'"),
+        (GEMMA, {"image_token_index": None}, "image_token_id other than a number"),
+        (
+            "paligemma/PaliGemmaForConditionalGeneration",
+            {"text_config.model_type": "gemma3_text"},
+            "text_config.model_type",
+        ),
+    ],
+)
+def test_other_parts_than_those_of_the_declaration(tmp_path, case, changes, text):
+    model(case, 0, torch.float32).save_pretrained(tmp_path / "own")
+    other = duplicate(tmp_path / "own", "other", **changes)
+    line = refused(tmp_path, "match", other, tmp_path / "own", "--out", tmp_path / "out")
+    assert f"{other}: {text}" in line
+    assert "is not covered" in line

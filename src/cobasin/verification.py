@@ -134,7 +134,7 @@ def computed(checkpoint: Checkpoint, inputs: Mapping[str, Tensor]) -> Tensor:
     model = instantiate(checkpoint, torch.float64)
     try:
         return _outputs(model, inputs)
-    except (AttributeError, RuntimeError, LookupError, TypeError, ValueError) as error:  # whatever a class raises
+    except (ArithmeticError, AttributeError, RuntimeError, LookupError, TypeError, ValueError) as error:  # of any class
         where = f"{checkpoint.label}: {checkpoint.architecture}"
         raise NotProbed(f"{where} does not run on made-up inputs in float64: {one_line(error)}") from error
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import re
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from cobasin.architectures import Declaration, Request, declares
 from cobasin.architectures.multimodal import joined, relabelled, siglip_tower
@@ -19,6 +20,9 @@ from cobasin.architectures.vision import free_stream, last_norm
 from cobasin.symmetry.gauges import Norm
 from cobasin.symmetry.groups import Orthogonal, Permutation, SignedPermutation
 from cobasin.symmetry.spec import Space, Spec
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 TEXT, VISION, PROJECTOR = "language_model.", "vision_tower.", "multi_modal_projector."
 PER_HEAD = ("layer", "head")
@@ -44,6 +48,13 @@ def decoder(request: Request, declaration: Declaration, root: str = TEXT) -> Spe
     )
 
 
+def vision_of(request: Request, kind: str) -> PreTrainedConfig:
+    """The config of the tower, which has to be of this type."""
+    found = request.config.vision_config
+    require(found.model_type == kind, f"vision_config.model_type {found.model_type!r}")
+    return found
+
+
 def whole(
     request: Request,
     decoder: Spec,
@@ -55,6 +66,7 @@ def whole(
     aliases: dict[str, str] = ALIASES,
 ) -> Spec:
     """Decoder, tower and projector; ``norms`` are those that read the tower's stream for the projector."""
+    require(isinstance(request.config.image_token_id, int), "image_token_id other than a number")
     spec = joined(decoder, tower, projector)
     return replace(
         spec,
@@ -68,7 +80,7 @@ def whole(
 
 def _pixtral(request: Request) -> Spec:
     """Pixtral: a Llama that sees all patches, turned by row and column. Its first norm's gain sits in the stream."""
-    config, root, layer = request.config.vision_config, VISION, f"{VISION}transformer.layers.{{layer}}"
+    config, root, layer = vision_of(request, "pixtral"), VISION, f"{VISION}transformer.layers.{{layer}}"
     width, (down, right) = config.hidden_size // config.num_attention_heads, sides(config.patch_size)
     own, mlp, before, after = (
         f"{layer}.{part}" for part in ("attention", "feed_forward", "attention_norm", "ffn_norm")
@@ -109,7 +121,7 @@ def _pixtral(request: Request) -> Spec:
 @declares("Gemma3", "gemma3", "ForConditionalGeneration")
 def gemma3_pictures(request: Request) -> Spec:
     """Gemma 3 with SigLIP's tower, whose last gain sits in what is averaged over patches: permutations only."""
-    tower = request.config.vision_config
+    tower = vision_of(request, "siglip_vision_model")
     weight, gain = f"{PROJECTOR}mm_input_projection_weight", f"{PROJECTOR}mm_soft_emb_norm.weight"
     spec = whole(
         request,
@@ -150,7 +162,7 @@ def mistral3(request: Request) -> Spec:
 @declares("PaliGemma", "paligemma", "ForConditionalGeneration")
 def paligemma(request: Request) -> Spec:
     """PaliGemma 1 and 2: SigLIP's tower, a linear map, and Gemma or Gemma 2."""
-    tower, kind = request.config.vision_config, request.config.text_config.model_type
+    tower, kind = vision_of(request, "siglip_vision_model"), request.config.text_config.model_type
     require(kind in PALIGEMMA, f"text_config.model_type {kind!r}")
     projector = linear(f"{PROJECTOR}linear", "resid", "vision_resid")
     return whole(
