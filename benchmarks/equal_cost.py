@@ -81,7 +81,7 @@ def trained(bench: Bench, pair: tuple[int, int], start: str, target: str, steps:
         parents = [instantiate(end, torch.float32) for end in ends]
         model = min(parents, key=lambda parent: evaluate(parent, held, task.kind).loss)
     else:
-        model = Blend(ends).at([0.5, 0.5])
+        model = Blend(ends).at([0.5, 0.5]).requires_grad_()
     against = "labels" if target == LABELS else "parents"
     how: dict[str, Any] = {"steps": steps, "against": against, "rate": STARTS[start], "seed": seed}
     losses = heal(model, judge, held, seen, **how, patience=steps).losses  # all steps are taken
