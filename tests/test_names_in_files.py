@@ -1,11 +1,14 @@
 """Models whose tensors have other names on the hub than within Transformers, or in versions of it."""
 
+import copy
+
 import pytest
 import torch
 
 from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.probes import probe
 from cobasin.checkpoints.running import instantiate, outputs
+from cobasin.verification import verify
 from command_line import duplicate, edit_tensors, refused, run, stock, tensors_of
 from tiny_models import model
 
@@ -105,3 +108,25 @@ def test_other_parts_than_those_of_the_declaration(tmp_path, case, changes, text
     line = refused(tmp_path, "match", other, tmp_path / "own", "--out", tmp_path / "out")
     assert f"{other}: {text}" in line
     assert "is not covered" in line
+
+
+def test_a_tower_has_no_name_that_transformers_cannot_read(tmp_path):
+    """Pixtral's has none but its own."""
+    own, other = renamed(tmp_path, MISTRAL, {"vision_tower.": "vision_tower.vision_model."})
+    line = refused(tmp_path, "merge", other, own, "--match", "none", "--out", tmp_path / "out")
+    assert "missing tensor vision_tower.ln_pre.weight" in line
+
+
+def test_every_row_of_a_table_of_positions_counts():
+    """Also those between the few points at which it is read for a small picture."""
+    made = model("qwen3-vl/Qwen3VLForConditionalGeneration")
+    config = copy.deepcopy(made.config)
+    config.vision_config.num_position_embeddings = 144
+    wide = type(made)(config).double().eval()
+    state, name = wide.state_dict(), "model.visual.pos_embed.weight"
+    for row in (0, 5, 30, 66, 77, 143):
+        changed = {key: value.clone() for key, value in state.items()}
+        changed[name][row] += 5 * torch.randn(16, dtype=torch.float64)
+        other = type(made)(config).double().eval()
+        other.load_state_dict(changed)
+        assert verify(load(wide), load(other)).same is False, row

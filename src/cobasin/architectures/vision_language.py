@@ -28,11 +28,8 @@ TEXT, VISION, PROJECTOR = "language_model.", "vision_tower.", "multi_modal_proje
 PER_HEAD = ("layer", "head")
 PALIGEMMA = {"gemma": gemma, "gemma2": gemma2}
 # files on the hub have other beginnings than Transformers 5 has, which are those of the templates
-ALIASES = {
-    "language_model.model.": TEXT,
-    "language_model.lm_head.": "lm_head.",
-    "vision_tower.vision_model.": VISION,
-}
+TEXT_ALIASES = {"language_model.model.": TEXT, "language_model.lm_head.": "lm_head."}
+ALIASES = TEXT_ALIASES | {"vision_tower.vision_model.": VISION}
 
 
 def decoder(request: Request, declaration: Declaration, root: str = TEXT) -> Spec:
@@ -156,6 +153,7 @@ def mistral3(request: Request) -> Spec:
         },
         (Norm(f"{PROJECTOR}norm.weight", (f"{merging}.weight",), centred=False, stream="vision_resid"),),
         ("projector_hidden_act",),
+        TEXT_ALIASES,
     )
 
 

@@ -134,6 +134,8 @@ def mix_vocabulary(model: PreTrainedModel) -> bool:
         with suppress(NotImplementedError):  # of CLIP as a whole; its text tower has one
             if isinstance(part, PreTrainedModel):
                 tables[part.get_input_embeddings()] = None
+    if model.config.model_type in READ:  # small pictures meet a few rows of a table of positions that is resampled
+        tables |= dict.fromkeys(part for part in model.modules() if isinstance(part, torch.nn.Embedding))
     mixed: dict[Tensor, torch.nn.Parameter] = {}  # of several tables that are one
     for table in tables:
         if isinstance(table, torch.nn.Embedding):
