@@ -48,10 +48,14 @@ def normed_projections(bias: bool, shared: bool) -> dict[str, str]:
 @declares("Qwen3", "qwen3", *HEADS)
 def qwen3(request: Request) -> Spec:
     """Qwen3."""
+    return qwen3_decoder(request, "sliding_window", "layer_types")
+
+
+def qwen3_decoder(request: Request, *keys: str) -> Spec:
+    """The decoder of Qwen3, whose windows are said by ``keys``."""
     config = request.config
     attention = normed_projections(config.attention_bias, shared=True)
-    basis, keys = normed_basis(head_width(config), shared=True), ("sliding_window", "layer_types")
-    return rmsnorm_decoder(request, basis, attention, gated(), keys=keys)
+    return rmsnorm_decoder(request, normed_basis(head_width(config), shared=True), attention, gated(), keys=keys)
 
 
 @declares("Gemma3", "gemma3_text", "ForCausalLM")

@@ -108,7 +108,7 @@ def pre_norm(
             keys=() if biased[1] else (f"{key}.weight",),
         ),
         Norm(f"{after}.weight", (f"{first}.weight",), f"{after}.bias"),
-        *((last_norm(final, head),) if head else ()),
+        *((norm_before(head, final),) if head else ()),
     )
     writers = ((f"{output}.weight", f"{output}.bias"), (f"{second}.weight", f"{second}.bias"))
     folds = spaces["resid"].folded is not None
@@ -140,9 +140,10 @@ def pre_norm(
     )
 
 
-def last_norm(name: str, readers: Iterable[str], stream: str = "resid") -> Norm:
-    """The LayerNorm behind a stack, and the weights among ``readers``."""
-    return Norm(f"{name}.weight", tuple(x for x in readers if x.endswith(".weight")), f"{name}.bias", stream=stream)
+def norm_before(readers: Iterable[str], name: str, stream: str = "resid", centred: bool = True) -> Norm:
+    """The norm in front of the weights among ``readers``: a LayerNorm (``centred``) or an RMSNorm."""
+    weights = tuple(reader for reader in readers if reader.endswith(".weight"))
+    return Norm(f"{name}.weight", weights, f"{name}.bias" if centred else None, centred, stream)
 
 
 def _vision(

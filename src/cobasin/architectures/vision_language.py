@@ -16,7 +16,7 @@ from cobasin.architectures.multimodal import joined, relabelled, siglip_tower
 from cobasin.architectures.parts import LAYER, linear, neurons, require, rotary_basis, sides, tie_keys
 from cobasin.architectures.qk_norm_decoder import gemma3
 from cobasin.architectures.rmsnorm_decoder import NEURONS, gemma, gemma2, llama, mistral
-from cobasin.architectures.vision import free_stream, last_norm
+from cobasin.architectures.vision import free_stream, norm_before
 from cobasin.symmetry.gauges import Norm
 from cobasin.symmetry.groups import Orthogonal, Permutation, SignedPermutation
 from cobasin.symmetry.spec import Space, Spec
@@ -57,9 +57,9 @@ def whole(
     decoder: Spec,
     tower: Spec,
     projector: dict[str, str],
-    spaces: dict[str, Space],
-    norms: tuple[Norm, ...],
-    keys: tuple[str, ...],
+    *norms: Norm,
+    spaces: dict[str, Space] | None = None,
+    keys: tuple[str, ...] = (),
     aliases: dict[str, str] = ALIASES,
 ) -> Spec:
     """Decoder, tower and projector; ``norms`` are those that read the tower's stream for the projector."""
@@ -67,7 +67,7 @@ def whole(
     spec = joined(decoder, tower, projector)
     return replace(
         spec,
-        spaces={**spec.spaces, **spaces},
+        spaces={**spec.spaces, **(spaces or {})},
         prefix="model.",
         aliases=aliases,
         norms=(*spec.norms, *norms),
@@ -110,7 +110,7 @@ def _pixtral(request: Request) -> Spec:
             **linear(f"{own}.o_proj", "resid", "(head vo')", bias=False),
             **linear(f"{mlp}.down_proj", "resid", "ffn'", bias=False),
         },
-        norms=tuple(Norm(f"{norm}.weight", tuple(branch), centred=False) for norm, branch in branches.items()),
+        norms=tuple(norm_before(branch, norm, centred=False) for norm, branch in branches.items()),
         function_keys=("num_attention_heads", "hidden_act", "rope_parameters"),
     )
 
@@ -125,9 +125,8 @@ def gemma3_pictures(request: Request) -> Spec:
         decoder(request, gemma3),
         siglip_tower(request, tower, VISION, {"resid": Space(tower.hidden_size, Permutation(), part="residual")}, {}),
         {weight: "vision_resid resid", gain: "vision_resid"},
-        {},
-        (Norm(gain, (weight,), centred=False, stream="vision_resid"),),
-        ("mm_tokens_per_image",),
+        Norm(gain, (weight,), centred=False, stream="vision_resid"),
+        keys=("mm_tokens_per_image",),
     )
     return replace(spec, plus_one=(*spec.plus_one, gain))
 
@@ -137,23 +136,24 @@ def mistral3(request: Request) -> Spec:
     """Mistral Small 3.1, Ministral 3 and others with Pixtral's tower, a square of whose patches becomes one token."""
     config = request.config
     require(config.vision_feature_layer == -1, "vision_feature_layer other than -1")
-    merging, biased = f"{PROJECTOR}patch_merger.merging_layer", config.multimodal_projector_bias
+    biased = config.multimodal_projector_bias
+    merger = linear(f"{PROJECTOR}patch_merger.merging_layer", "merged", "(vision_resid merge)", bias=False)
     return whole(
         request,
         decoder(request, mistral),
         _pixtral(request),
         {f"{PROJECTOR}norm.weight": "vision_resid~"}
-        | linear(merging, "merged", "(vision_resid merge)", bias=False)
+        | merger
         | linear(f"{PROJECTOR}linear_1", "projector", "merged'", biased)
         | linear(f"{PROJECTOR}linear_2", "resid", "projector'", biased),
-        {
+        norm_before(merger, f"{PROJECTOR}norm", "vision_resid", centred=False),
+        spaces={
             "merge": Space(config.spatial_merge_size**2),
             "merged": Space(config.vision_config.hidden_size, Orthogonal(scaled=True), part="residual"),
             "projector": Space(config.text_config.hidden_size, neurons(config.projector_hidden_act), part="ffn"),
         },
-        (Norm(f"{PROJECTOR}norm.weight", (f"{merging}.weight",), centred=False, stream="vision_resid"),),
-        ("projector_hidden_act",),
-        TEXT_ALIASES,
+        keys=("projector_hidden_act",),
+        aliases=TEXT_ALIASES,
     )
 
 
@@ -168,9 +168,7 @@ def paligemma(request: Request) -> Spec:
         decoder(request, PALIGEMMA[kind]),
         siglip_tower(request, tower, VISION, {"resid": free_stream(tower.hidden_size)}, {}),
         projector,
-        {},
-        (last_norm(f"{VISION}post_layernorm", projector, "vision_resid"),),
-        (),
+        norm_before(projector, f"{VISION}post_layernorm", "vision_resid"),
     )
 
 
@@ -187,8 +185,7 @@ def idefics3(request: Request) -> Spec:
         decoder(request, llama, "text_model."),
         siglip_tower(request, tower, root, {"resid": free_stream(tower.hidden_size)}, {}),
         projector,
-        {"merge": Space(config.scale_factor**2)},
-        (last_norm(f"{root}post_layernorm", projector, "vision_resid"),),
-        (),
-        {},
+        norm_before(projector, f"{root}post_layernorm", "vision_resid"),
+        spaces={"merge": Space(config.scale_factor**2)},
+        aliases={},
     )

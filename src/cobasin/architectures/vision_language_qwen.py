@@ -7,14 +7,15 @@ behind some earlier layers as well, are read by projectors that write to the dec
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from cobasin.architectures import Request, declares
 from cobasin.architectures.parts import LAYER, layer_norm, linear, neurons, rotary_basis, sides
-from cobasin.architectures.qk_norm_decoder import normed_basis, normed_projections
-from cobasin.architectures.rmsnorm_decoder import NEURONS, gated, head_width, projections, rmsnorm_decoder, rotary
-from cobasin.architectures.vision import free_stream
+from cobasin.architectures.qk_norm_decoder import qwen3_decoder
+from cobasin.architectures.rmsnorm_decoder import NEURONS, qwen2
+from cobasin.architectures.vision import free_stream, norm_before
 from cobasin.architectures.vision_language import PER_HEAD, TEXT, decoder, whole
-from cobasin.symmetry.gauges import Norm, ValueBias
+from cobasin.symmetry.gauges import ValueBias
 from cobasin.symmetry.groups import Orthogonal, Permutation, SignedPermutation
 from cobasin.symmetry.spec import Space, Spec
 
@@ -62,7 +63,7 @@ def _tower(
             **up,
             **down,
         },
-        norms=tuple(_norm(norm, branch, centred) for norm, branch in norms.items() if stream.folded),
+        norms=tuple(norm_before(branch, norm, centred=centred) for norm, branch in norms.items() if stream.folded),
         biases=(ValueBias(f"{OWN}.qkv.bias", f"{OWN}.proj.weight", f"{OWN}.proj.bias", block=2),),
         function_keys=("num_heads", "hidden_act", "rope_parameters", *keys),
     )
@@ -70,11 +71,6 @@ def _tower(
 
 def _norm_types(name: str, centred: bool, space: str) -> dict[str, str]:
     return layer_norm(name, space) if centred else {f"{name}.weight": f"{space}~"}
-
-
-def _norm(name: str, branch: Mapping[str, str], centred: bool, stream: str = "resid") -> Norm:
-    readers = tuple(reader for reader in branch if reader.endswith(".weight"))
-    return Norm(f"{name}.weight", readers, f"{name}.bias" if centred else None, centred, stream)
 
 
 def _merged(request: Request) -> dict[str, Space]:
@@ -87,24 +83,15 @@ def _merged(request: Request) -> dict[str, Space]:
 
 def _with_qwen2(request: Request, tower: Spec, centred: bool) -> Spec:
     """The tower and a decoder of Qwen2's."""
-
-    def qwen2(request: Request) -> Spec:
-        return rmsnorm_decoder(
-            request,
-            rotary(head_width(request.config)),
-            projections(bias=True),
-            gated(),
-            keys=("sliding_window", "layer_types"),
-        )
-
     reading = linear(f"{MERGER}.mlp.0", "merged", "(merge vision_resid)")
     projector = {
         **_norm_types(f"{MERGER}.ln_q", centred, "vision_resid"),
         **reading,
         **linear(f"{MERGER}.mlp.2", "resid", "merged'"),
     }
-    norm = _norm(f"{MERGER}.ln_q", reading, centred, "vision_resid")
-    return whole(request, decoder(request, qwen2), tower, projector, _merged(request), (norm,), (), ALIASES)
+    norm = norm_before(reading, f"{MERGER}.ln_q", "vision_resid", centred)
+    parts = decoder(request, qwen2), tower, projector, norm
+    return whole(request, *parts, spaces=_merged(request), aliases=ALIASES)
 
 
 @declares("Qwen2VL", "qwen2_vl", "ForConditionalGeneration")
@@ -130,13 +117,7 @@ def qwen2_5_vl(request: Request) -> Spec:
 @declares("Qwen3VL", "qwen3_vl", "ForConditionalGeneration")
 def qwen3_vl(request: Request) -> Spec:
     """Qwen3-VL: a tower of LayerNorms, those behind earlier layers over a whole square: permutations only."""
-
-    def qwen3(request: Request) -> Spec:
-        config = request.config
-        attention = normed_projections(config.attention_bias, shared=True)
-        return rmsnorm_decoder(request, normed_basis(head_width(config), shared=True), attention, gated())
-
-    config = request.config.vision_config
+    config, merged = request.config.vision_config, _merged(request)
     stream = Space(config.hidden_size, Permutation(), part="residual")
     ffn = Space(config.intermediate_size, neurons(config.hidden_act), LAYER, part="ffn")
     up, down = linear(f"{MLP}.linear_fc1", "ffn", "resid"), linear(f"{MLP}.linear_fc2", "resid", "ffn'")
@@ -145,7 +126,7 @@ def qwen3_vl(request: Request) -> Spec:
     early = "visual.deepstack_merger_list.{early}"
     return whole(
         request,
-        decoder(request, qwen3),
+        decoder(request, qwen3_decoder),
         _tower(request, stream, ffn, up, down, embeddings, True, *keys),
         {
             **layer_norm(f"{MERGER}.norm", "vision_resid"),
@@ -155,12 +136,10 @@ def qwen3_vl(request: Request) -> Spec:
             **linear(f"{early}.linear_fc1", "early_merged", "(merge vision_resid)"),
             **linear(f"{early}.linear_fc2", "resid", "early_merged'"),
         },
-        _merged(request)
+        spaces=merged
         | {
             "early": Space(len(config.deepstack_visual_indexes)),
-            "early_merged": Space(_merged(request)["merged"].size, Permutation(), ("early",), part="ffn"),
+            "early_merged": replace(merged["merged"], over=("early",)),
             "vision_pos": Space(config.num_position_embeddings),
         },
-        (),
-        (),
     )

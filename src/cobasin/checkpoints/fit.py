@@ -18,8 +18,9 @@ def problems(spec: Spec, headers: Mapping[str, tuple[tuple[int, ...], torch.dtyp
         name = spec.own_name(disk)
         if name is not None and used[name] != disk:
             found.append(f"{disk} and {used[name]} are the same tensor under two names")
-    for name in sorted(spec.file_entries.keys() - names.keys() - spec.tied.keys()):
-        found.append(f"missing tensor {spec.name_beside(name, names)} {_file_layout(spec, name)[1]}")
+    missing = sorted(spec.file_entries.keys() - names.keys() - spec.tied.keys())
+    for name, disk in spec.names_beside(missing, names).items():
+        found.append(f"missing tensor {disk} {_file_layout(spec, name)[1]}")
     for name, disk in names.items():
         shape, dtype = headers[disk]
         if name not in spec.file_entries:

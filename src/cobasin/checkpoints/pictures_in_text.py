@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from cobasin.architectures.parts import sides
+from cobasin.architectures.vision import grid
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -26,14 +27,14 @@ def _averaged(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dic
 
 def _all_patches(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[str, Tensor], int]:
     """PaliGemma: a token a patch."""
-    (height, width), (down, right) = sides(config.vision_config.image_size), sides(config.vision_config.patch_size)
-    return {"pixel_values": _pixels(config, generator)}, (height // down) * (width // right)
+    rows, columns = grid(config.vision_config)
+    return {"pixel_values": _pixels(config, generator)}, rows * columns
 
 
 def _some_a_text(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[str, Tensor], int]:
     """Idefics 3: any number of pictures a text, here one; a token a square of patches."""
-    count = (config.vision_config.image_size // config.vision_config.patch_size // config.scale_factor) ** 2
-    return {"pixel_values": _pixels(config, generator)[:, None]}, count
+    rows, columns = (count // config.scale_factor for count in grid(config.vision_config))
+    return {"pixel_values": _pixels(config, generator)[:, None]}, rows * columns
 
 
 def _any_size(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[str, Tensor], int]:

@@ -79,7 +79,7 @@ class Typed(Mapping[str, Tensor]):
         headers = dict(self.checkpoint.headers)
         spec = declare(config, architecture, headers)
         missing = spec.file_entries.keys() - spec.disk_names(headers).keys() - spec.tied.keys()
-        own = {spec.name_beside(name, self.disk_names): name for name in missing}
+        own = {disk: name for name, disk in spec.names_beside(missing, self.disk_names).items()}
         header = {name: self.checkpoint.headers[disk] for name, disk in self.disk_names.items()}
         for disk, name in sorted(own.items()):
             headers[disk] = header[self.spec.tied.get(name, name)]

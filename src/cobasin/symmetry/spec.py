@@ -248,16 +248,18 @@ class Spec:
             own = re.sub(r"(LayerNorm)\.gamma$", r"\1.weight", re.sub(r"(LayerNorm)\.beta$", r"\1.bias", own))
         return None if any(re.fullmatch(buffer, own) for buffer in self.buffers) else own
 
-    def name_beside(self, name: str, present: Mapping[str, str]) -> str:
-        """What a file whose tensors are these, spec name to on-disk name, would call one that it lacks."""
+    def names_beside(self, missing: Iterable[str], present: Mapping[str, str]) -> dict[str, str]:
+        """What a file whose tensors are ``present``, spec name to on-disk name, would call those that it lacks."""
         prefixed = {own.split(".")[0] for own, disk in present.items() if disk.removeprefix(self.prefix) != disk}
         bare = [disk.removeprefix(self.prefix) for disk in present.values()]
         used = {alias.split(".")[0] for alias in self.aliases if any(disk.startswith(alias) for disk in bare)}
-        prefix = self.prefix if name.split(".")[0] in prefixed else ""
-        for alias, beginning in self.aliases.items():
-            if alias.split(".")[0] in used and name.startswith(beginning):
-                return f"{prefix}{alias}{name.removeprefix(beginning)}"
-        return f"{prefix}{name}"
+        aliases = {alias: start for alias, start in self.aliases.items() if alias.split(".")[0] in used}
+        found = {}
+        for name in missing:
+            alias = next((alias for alias, start in aliases.items() if name.startswith(start)), "")
+            prefix = self.prefix if name.split(".")[0] in prefixed else ""
+            found[name] = f"{prefix}{alias}{name.removeprefix(aliases.get(alias, ''))}"
+        return found
 
     @property
     def unread_names(self) -> list[str]:
