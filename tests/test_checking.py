@@ -13,6 +13,7 @@ from cobasin.checkpoints.checkpoint import load
 from cobasin.errors import InputError
 from cobasin.proposal import checking
 from cobasin.proposal.checking import check_declaration
+from cobasin.verification import FLOAT32_PARTS
 from command_line import refused, run
 from own_architectures import EXAMPLE, changed, starcoder2
 from tiny_models import checkpoint, model
@@ -156,3 +157,14 @@ def test_a_file_with_all_copies_of_a_tied_tensor():
 
 def test_gains_that_a_bare_model_leaves_alone_and_stores_minus_one():
     assert check_declaration(checkpoint("gemma3/Gemma3TextModel")).sound
+
+
+def test_a_model_that_amplifies_the_float32_of_its_parts():
+    sharp = model("llama-gqa/LlamaForCausalLM")
+    with torch.no_grad():
+        for name, parameter in sharp.named_parameters():
+            if name.endswith(("q_proj.weight", "up_proj.weight")):
+                parameter.mul_(30)
+    found = check_declaration(sharp)
+    assert found.limit > FLOAT32_PARTS
+    assert found.sound

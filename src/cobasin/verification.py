@@ -103,7 +103,7 @@ def verify(a: Any, b: Any, tolerance: float | None = None) -> Verdict:
 
     relative = relative_change(left, right)
     if tolerance is None:
-        noise = _rounding_noise(a, b, inputs, left)
+        noise = rounding_noise(a, _steps(a, b), inputs, left)
         same, limit, reason = judge(relative, noise)
     else:
         noise, limit, same = None, float(tolerance), bool(relative <= tolerance)
@@ -166,24 +166,31 @@ def judge(relative: float, noise: float | None) -> tuple[bool | None, float, str
     return None, limit, f"{reason}: too far for rounding, too near for another function"
 
 
-def _rounding_noise(a: Checkpoint, b: Checkpoint, inputs: Mapping[str, Tensor], reference: Tensor) -> float | None:
-    """The largest relative change of `a`'s float64 outputs under one random rounding of its tensors.
+def _steps(a: Checkpoint, b: Checkpoint) -> dict[str, float]:
+    """The relative steps in which the tensors of `a` are stored, or those of `b`, if they are coarser."""
+    steps = {}
+    for name in a:
+        stored = [c.headers[name].dtype for c in (a, b) if name in c.headers]
+        if stored[0].is_floating_point:
+            steps[name] = max(torch.finfo(dtype).eps for dtype in stored if dtype.is_floating_point)
+    return steps
 
-    The step is that of the stored dtype, the coarser one where `a` and `b` are stored differently.  None
-    where the change is not finite.
+
+def rounding_noise(
+    model: Checkpoint, steps: Mapping[str, float], inputs: Mapping[str, Tensor], reference: Tensor
+) -> float | None:
+    """The largest relative change of a model's float64 outputs under one random rounding of its tensors.
+
+    ``steps`` are the relative steps of the tensors that are rounded. None where the change is not finite.
     """
     changes = []
     for draw in range(NOISE_DRAWS):
         generator = torch.Generator().manual_seed(1 + draw)
-        state = {}
-        for name in a:
-            stored = [c.headers[name].dtype for c in (a, b) if name in c.headers]
-            state[name] = cast_floats(a[name], torch.float64)
-            if stored[0].is_floating_point:
-                step = max(torch.finfo(dtype).eps for dtype in stored if dtype.is_floating_point)
-                u = torch.rand(state[name].shape, generator=generator, dtype=torch.float64) - 0.5
-                state[name] *= 1 + step * u
-        changes.append(relative_change(reference, _outputs(build(a, state, torch.float64), inputs)))
+        state = {name: cast_floats(model[name], torch.float64) for name in model}
+        for name, step in steps.items():
+            u = torch.rand(state[name].shape, generator=generator, dtype=torch.float64) - 0.5
+            state[name] *= 1 + step * u
+        changes.append(relative_change(reference, _outputs(build(model, state, torch.float64), inputs)))
     return max(changes) if all(map(math.isfinite, changes)) else None
 
 

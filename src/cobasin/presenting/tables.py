@@ -230,6 +230,7 @@ def check(report: dict) -> None:
         table.add_row("the same, norms folded and biases moved", _size(report["canonical"]))
     for name, change in report["pieces"].items():
         table.add_row(f"  {name} alone", _size(change))
+    table.add_row("(what may be rounding)", _size(report["limit"]))
     output.table(table)
     for line in report["repairs"]:
         output.print(f"with this change the function would be kept: {line}")

@@ -12,6 +12,7 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import Form, form_of
 from cobasin.symmetry.gauges import KeyBias
 from cobasin.symmetry.spec import Spec
-from cobasin.verification import FLOAT32_PARTS, computed, relative_change
+from cobasin.verification import FLOAT32_PARTS, NEAR, computed, relative_change, rounding_noise
 
 EXACT = 1e-9  # what is below was computed in float64 throughout
 IDLE = 20  # a tensor makes no difference where leaving it out changes less than this many times the rounding
@@ -41,6 +42,8 @@ class Check:
 
     Attributes:
         architecture: the Transformers class.
+        limit: changes up to this are rounding: 5e-6, or four times what one float32 rounding of the tensors changes,
+            as Transformers computes parts in float32 always.
         plain: the change under a random element of the declared groups.
         canonical: the same with the norms folded, the free biases moved and the bases balanced, all at random; None
             where the groups alone are wrong.
@@ -50,6 +53,7 @@ class Check:
     """
 
     architecture: str
+    limit: float
     plain: float
     canonical: float | None = None
     pieces: dict[str, float] = field(default_factory=dict)
@@ -59,7 +63,7 @@ class Check:
     @property
     def sound(self) -> bool:
         """Whether the function is kept and every tensor makes a difference."""
-        return self.canonical is not None and max(self.plain, self.canonical) <= FLOAT32_PARTS and not self.idle
+        return self.canonical is not None and max(self.plain, self.canonical) <= self.limit and not self.idle
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON; a change that is not finite is None."""
@@ -91,25 +95,40 @@ def check_declaration(model: Any) -> Check:
     if not (reference.numel() and reference.isfinite().all()):
         what = "outputs that are not finite" if reference.numel() else "no outputs"
         raise InputError(f"{given.checkpoint.label}: has {what} in float64, so its declaration cannot be checked")
-    check = Check(typed.spec.architecture, change(moved(typed, sample(Form(typed.spec), 1)), reference))
-    if check.plain > FLOAT32_PARTS:
+    check = Check(
+        typed.spec.architecture,
+        _limit(typed.checkpoint, reference),
+        change(moved(typed, sample(Form(typed.spec), 1)), reference),
+    )
+    if check.plain > check.limit:
         return _take_apart(check, typed, reference)
     check = _check_canonical(check, typed, generic(given, 2), reference)
     if check.pieces:
         return check
-    limit = IDLE * (EXACT if check.plain < EXACT else FLOAT32_PARTS)
+    limit = IDLE * (EXACT if check.plain < EXACT else check.limit)
     found = sorted(idle(typed, reference, limit, first_names(typed.spec)) - cancelled(typed.spec))
     return replace(check, idle=[_block_text(typed.spec, *one) for one in found])
+
+
+def _limit(model: Checkpoint, reference: Tensor) -> float:
+    """Up to what a change is rounding; random noise makes models that amplify that of parts in float32."""
+    steps = dict.fromkeys((name for name in model if model[name].is_floating_point()), torch.finfo(torch.float32).eps)
+    noise = rounding_noise(model, steps, probe(model.config, model.architecture), reference)
+    return max(FLOAT32_PARTS, NEAR * (noise or 0))
 
 
 def _take_apart(check: Check, typed: Typed, reference: Tensor) -> Check:
     """Which spaces are wrong, and what would mend them."""
     pieces = {space: change(moved(typed, one), reference) for space, one in _spaces(Form(typed.spec))}
-    broken = [space for space, size in pieces.items() if size > FLOAT32_PARTS]
+    broken = [space for space, size in pieces.items() if size > check.limit]
     found: list[str] = []
+
+    def keeps(spec: Spec, space: str) -> bool:
+        return _alone(replace(typed, spec=spec), space, reference) <= check.limit
+
     if typed.checkpoint.parameters <= REPAIRED:
         for space in broken:
-            found += repairs(typed.spec, space, lambda spec, space=space: _keeps(typed, spec, space, reference))
+            found += repairs(typed.spec, space, partial(keeps, space=space))
     return replace(check, pieces=pieces, repairs=list(dict.fromkeys(found)))
 
 
@@ -118,17 +137,17 @@ def _check_canonical(check: Check, typed: Typed, twin: Typed, reference: Tensor)
     (full, form), (other, _) = forms(typed)[-1], forms(twin)[-1]
     gauge = gauge_of(form, other)  # any gauge will do, so take one that is another model's
     check = replace(check, canonical=change(moved(full, replace(sample(form, 2), target=gauge)), reference))
-    if check.canonical is None or check.canonical <= FLOAT32_PARTS:
+    if check.canonical is None or check.canonical <= check.limit:
         return check
     pieces = {name: change(moved(full, one), reference) for name, one in _gauges(full, form, gauge)}
-    if max(pieces.values(), default=0) > FLOAT32_PARTS:
+    if max(pieces.values(), default=0) > check.limit:
         return replace(check, pieces=pieces)
     pieces = {space: change(moved(full, one), reference) for space, one in _spaces(form)}
     found = []
     for space, declared in full.spec.spaces.items():
-        for group in subgroups(declared.folded, declared.size) if pieces.get(space, 0) > FLOAT32_PARTS else ():
+        for group in subgroups(declared.folded, declared.size) if pieces.get(space, 0) > check.limit else ():
             spec = replace(full.spec, spaces={**full.spec.spaces, space: replace(declared, folded=group)})
-            if _keeps(replace(full, spec=spec), spec, space, reference, folded=True):
+            if _alone(replace(full, spec=spec), space, reference, folded=True) <= check.limit:
                 found.append(f"space {space}: folded, the group {group}")
     return replace(check, pieces=pieces, repairs=found)
 
@@ -236,10 +255,10 @@ def _gauges(typed: Typed, form: Form, other: Gauge) -> Iterator[tuple[str, Eleme
         yield stem, Element(form, {}, target={**own, **chosen})
 
 
-def _keeps(typed: Typed, spec: Spec, space: str, reference: Tensor, folded: bool = False) -> bool:
-    """Whether a random element of one space keeps the function under another declaration."""
-    element = dict(_spaces(form_of(spec, folded=folded))).get(space)
-    return element is not None and change(moved(replace(typed, spec=spec), element), reference) <= FLOAT32_PARTS
+def _alone(typed: Typed, space: str, reference: Tensor, folded: bool = False) -> float:
+    """The change under a random element of one space; infinite where nothing acts on it."""
+    element = dict(_spaces(form_of(typed.spec, folded=folded))).get(space)
+    return math.inf if element is None else change(moved(typed, element), reference)
 
 
 def _block_text(spec: Spec, name: str, number: int) -> str:
