@@ -68,7 +68,10 @@ READ = {
 
 
 def with_pictures(tokens: dict[str, Tensor], config: PreTrainedConfig, generator: torch.Generator) -> dict[str, Tensor]:
-    """Token ids [2, length], with their mask, as inputs in each row of which a picture begins at the second token."""
+    """Token ids [2, length], with their mask, as inputs in each row of which a picture begins at the second token.
+
+    Logits are asked for behind tokens of the text: a picture of PaliGemma has up to 4,096 tokens, a vocabulary 257,216.
+    """
     pictures, count = READ[config.model_type](config, generator)
     ids, mask = tokens["input_ids"], tokens["attention_mask"]
     placed = torch.full((2, count), config.image_token_id)
@@ -79,4 +82,5 @@ def with_pictures(tokens: dict[str, Tensor], config: PreTrainedConfig, generator
         "attention_mask": torch.cat([mask[:, :1], torch.ones_like(placed), mask[:, 1:]], 1),
         "token_type_ids": seen,
         "mm_token_type_ids": seen,
+        "logits_to_keep": (seen[0] == 0).nonzero()[:, 0],
     }

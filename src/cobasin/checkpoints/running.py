@@ -170,6 +170,8 @@ def outputs(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Tensor:
     """
     # The mask leaves no padding out of a decoder's outputs, which have positions of their own.
     mask = None if "decoder_input_ids" in inputs else inputs.get("attention_mask")
+    if mask is not None and (kept := inputs.get("logits_to_keep")) is not None:
+        mask = mask[:, kept]
     cast = {name: cast_floats(value, model.dtype) for name, value in inputs.items()}
     with torch.no_grad():
         result = model(**cast, return_dict=True)
