@@ -289,3 +289,8 @@ def test_different_labels_cannot_be_learned():
     ends[0].config.id2label, ends[0].config.label2id = {0: "yes", 1: "no"}, {"yes": 0, "no": 1}
     with pytest.raises(InputError, match="the task heads have different labels"):
         api.match(*map(load, ends), method="learned")
+
+
+def test_what_reads_pictures_learns_from_texts_and_says_so():
+    match = api.match(*models("paligemma/PaliGemmaForConditionalGeneration"), **LEARN)
+    assert any("inputs that were made up (texts, without pictures)" in note for note in match.report["notes"])

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 import torch
 
 from cobasin.checkpoints.checkpoint import Checkpoint
+from cobasin.checkpoints.pictures_in_text import READ
 from cobasin.data import Batch, Batches, DataSet, batches, task_of
 from cobasin.data.synthetic import check_synthetic, images, reads_text
 from cobasin.data.writing import Blank, blank_of, texts
@@ -106,11 +107,11 @@ class Inputs:
     @property
     def kind(self) -> str:
         """What they are, in words."""
+        pictures = " (texts, without pictures)" if self.checkpoint.config.model_type in READ else ""
         if self.data is not None:
-            return "rows of data"
-        return (
-            "rows of random tokens" if self.task == "masked_lm" and self.blank is None else "inputs that were made up"
-        )
+            return f"rows of data{pictures}"
+        drawn = self.task == "masked_lm" and self.blank is None
+        return "rows of random tokens" if drawn else f"inputs that were made up{pictures}"
 
     @property
     def report(self) -> dict[str, Any]:
