@@ -5,7 +5,7 @@ import torch
 from cobasin.checkpoints.probes import probe
 from cobasin.checkpoints.running import instantiate
 from cobasin.checkpoints.typed import Typed
-from cobasin.fusion.uses import uses_of
+from cobasin.coupling.uses import uses_of
 from cobasin.statistics.modules import holders_of, writing
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import form_of

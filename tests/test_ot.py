@@ -7,10 +7,10 @@ import tiny_models
 from cobasin.checkpoints.probes import probe
 from cobasin.checkpoints.running import instantiate, outputs
 from cobasin.checkpoints.typed import Typed
+from cobasin.coupling.couplings import hard
+from cobasin.coupling.flow import Stage, flow_of
 from cobasin.errors import InputError
 from cobasin.fusion import ot
-from cobasin.fusion.couplings import hard
-from cobasin.fusion.flow import Stage, flow_of
 from cobasin.fusion.registry import find
 from cobasin.symmetry.state import Lazy
 from permuted_copies import activations, permuted

@@ -4,8 +4,8 @@ import pytest
 import torch
 from scipy.optimize import linear_sum_assignment
 
-from cobasin.fusion import couplings
-from cobasin.fusion.couplings import Likeness, hard, soft, standardised
+from cobasin.coupling import couplings
+from cobasin.coupling.couplings import Likeness, hard, soft, standardised
 
 N = 40
 

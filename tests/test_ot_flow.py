@@ -7,9 +7,9 @@ import tiny_models
 from cobasin.checkpoints.probes import probe
 from cobasin.checkpoints.running import instantiate
 from cobasin.checkpoints.typed import Typed
+from cobasin.coupling.flow import flow_of
+from cobasin.coupling.uses import uses_of
 from cobasin.errors import InputError
-from cobasin.fusion.flow import flow_of
-from cobasin.fusion.uses import uses_of
 
 # what is written there: by experts, by fused attention, by weights whose layer is not called, behind gains all share
 NOT_FOLLOWED = {

@@ -21,12 +21,12 @@ from annotated_types import Gt
 from torch import Tensor
 
 from cobasin.checkpoints.typed import Typed
+from cobasin.coupling.couplings import Likeness, Solver, hard, soft, standardised
+from cobasin.coupling.flow import Flow, Stage, flow_of
+from cobasin.coupling.uses import Use
 from cobasin.errors import InputError
 from cobasin.fusion.average import linear
-from cobasin.fusion.couplings import Likeness, Solver, hard, soft, standardised
-from cobasin.fusion.flow import Flow, Stage, flow_of
 from cobasin.fusion.registry import method
-from cobasin.fusion.uses import Use
 from cobasin.symmetry.state import Lazy, State, wide
 
 Activations = Mapping[str, Tensor]

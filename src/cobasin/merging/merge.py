@@ -16,12 +16,12 @@ from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.pairs import other_pixels
 from cobasin.checkpoints.typed import Typed, equally_tied, omissions
 from cobasin.checkpoints.writer import Content
+from cobasin.coupling.flow import flow_of
 from cobasin.data.tokens import tokenizer_files
 from cobasin.errors import InputError, shown
 from cobasin.finding.beside import moved_beside
 from cobasin.finding.kept import Kept, check_kept
 from cobasin.finding.match import Matched, match_all
-from cobasin.fusion.flow import flow_of
 from cobasin.fusion.registry import find
 from cobasin.merging.after import Afterwards, cautions
 from cobasin.merging.fused import Fusion

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from cobasin.checkpoints.probes import probe
 from cobasin.checkpoints.running import cast_floats, instantiate
 from cobasin.checkpoints.typed import Typed
+from cobasin.coupling.uses import Basis, Use, uses_of
 from cobasin.errors import InputError
-from cobasin.fusion.uses import Basis, Use, uses_of
 from cobasin.statistics.modules import input_axis, is_linear, names_by_place, place_of
 from cobasin.symmetry.keys import key_text
 from cobasin.symmetry.spec import Spec
