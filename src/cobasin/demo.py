@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from rich.box import SIMPLE
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from torch import Tensor
 from torch.nn.functional import cross_entropy, pad
@@ -30,6 +28,7 @@ from cobasin.execution.jobs import torch_threads
 from cobasin.finding.applying import transform
 from cobasin.finding.match import match
 from cobasin.merging.merge import merge
+from cobasin.presenting.progress import steps
 from cobasin.presenting.tables import output
 from cobasin.symmetry.state import apart
 from cobasin.verification import Verdict, verify
@@ -272,7 +271,12 @@ def _sentence(verdict: dict[str, Any] | None) -> str:
 @contextmanager
 def _steps(total: int) -> Iterator[Show]:
     """A progress bar on stderr."""
-    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("starting", total=total)
-        yield lambda doing, steps=1: progress.update(task, description=doing, advance=steps)
+    done = 0
+    with steps("starting") as progress:
+
+        def show(doing: str, steps: int = 1) -> None:
+            nonlocal done
+            done += steps
+            progress(doing, done, total)
+
+        yield show
