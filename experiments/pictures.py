@@ -8,21 +8,30 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import numpy as np
+
 from cobasin.evaluation.path import LossPath
 from cobasin.evaluation.plots import COLOURS, plot_paths
+from cobasin.evaluation.tasks import METRICS
+from experiment import Experiment
 from means import Rows, by_seed, different, varied, where
+
+ROW = 0.11  # inches of height that a matching has in a method's row
 
 
 def draw(found: Mapping[str, Any], out: Path) -> list[Path]:
     """The pictures of an item, one for every setting (of paths, for every first line); none of seconds."""
-    rows, measure = found["rows"], found["settings"].get("measure", "scores")
-    made = []
+    rows, experiment = found["rows"], Experiment.model_validate(found["settings"])
+    measure = experiment.measure
+    made: list[Path] = []
     for setting in different(rows, "models"):
         own = where(rows, models=setting)
         path = out / f"{found['item']}-{re.sub(r'[^a-z0-9]+', '-', setting.lower())}.png"
+        if path in made:  # settings that differ in other signs
+            path = path.with_stem(f"{path.stem}-{len(made) + 1}")
         title = f"{found['title']}: {setting}"
         if measure == "paths":
-            _paths(own, path, title)
+            _paths(own, path, title, experiment)
         elif measure == "distances":
             _distances(own, path, title)
         elif measure == "scores":
@@ -32,12 +41,14 @@ def draw(found: Mapping[str, Any], out: Path) -> list[Path]:
     return made
 
 
-def _paths(rows: Rows, path: Path, title: str) -> None:
+def _paths(rows: Rows, path: Path, title: str, experiment: Experiment) -> None:
     """The lines between the first two models, on the first test."""
     first = rows[0]
     same = where(rows, **{key: first[key] for key in ("group", "seed", "test")})
     lines = {row["matching"]: LossPath(row["alphas"], row["loss"], row["metric"]) for row in same}
-    plot_paths(lines, path, f"{title}, {first['test']}", "metric")
+    data = experiment.used()[first["test"]]
+    assert data.task is not None
+    plot_paths(lines, path, f"{title}, {first['test']}", data.metric or METRICS[data.task])
 
 
 def _distances(rows: Rows, path: Path, title: str) -> None:
@@ -63,17 +74,20 @@ def _scores(rows: Rows, path: Path, title: str) -> None:
     names, ways = (different(merged, key) for key in ("matching", "way"))
     if any(varied(merged, name) for name in names):
         return _layers(merged, path, title)
-    figure, (axes,) = _axes(title, (9, 1.8 + 0.5 * len(ways)))
+    figure, (axes,) = _axes(title, (9, 1.6 + ROW * len(ways) * (len(names) + 1)))
     for i, name in enumerate(names):
         points = [where(merged, matching=name, way=way) for way in ways]
         values = [mean(by_seed(own, lambda row: 100 * row["metric"])) for own in points]
         again, colour = divmod(i, len(COLOURS))  # where there are more than colours, in other shapes
-        look: dict[str, Any] = {"marker": "oDs^"[again % 4], "color": COLOURS[colour], "markersize": 9, "alpha": 0.85}
-        axes.plot(values, range(len(ways)), linestyle="", label=name, **look)
+        look: dict[str, Any] = {"marker": "oDs^"[again % 4], "color": COLOURS[colour], "markersize": 8}
+        lines = np.arange(len(ways)) + (i - (len(names) - 1) / 2) / (len(names) + 1)  # below each other: none is hidden
+        axes.plot(values, lines, linestyle="", label=name, **look)
     parents = where(rows, way="parents")
     axes.axvline(mean(by_seed(parents, lambda row: 100 * row["metric"])), color="black", linestyle=":", label="parents")
     axes.set_yticks(range(len(ways)), ways, fontsize=12)
     axes.set_ylim(len(ways) - 0.5, -0.5)
+    axes.hlines(np.arange(1, len(ways)) - 0.5, 0, 1, transform=axes.get_yaxis_transform(), color="0.85", linewidth=0.8)
+    axes.grid(visible=False, axis="y")
     axes.set_xlabel(f"{', '.join(different(rows, 'metric_name'))}, %", fontsize=12)
     axes.legend(fontsize=11, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
     figure.savefig(path, dpi=150)

@@ -1,4 +1,4 @@
-"""Measured results as Markdown, and into the page docs/paper.md: python experiments/tables.py.
+"""Measured results as Markdown, and with their pictures into the page docs/paper.md: python experiments/tables.py.
 
 The page has a block for every item, between ``<!-- measured: ITEM -->`` and ``<!-- end -->``: the tables of
 ``docs/measured/ITEM.json``, as ``experiments/run.py`` writes it; and one for the `summary` of all.
@@ -7,12 +7,15 @@ The page has a block for every item, between ``<!-- measured: ITEM -->`` and ``<
 from __future__ import annotations
 
 import json
+import re
 import shlex
+import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import mean, stdev
+from tempfile import TemporaryDirectory
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
@@ -36,6 +39,7 @@ from means import (  # noqa: E402
     varied,
     where,
 )
+from pictures import draw  # noqa: E402
 
 STEPS = 3
 DOCS = ROOT / "docs"
@@ -234,10 +238,21 @@ def filled(page: str, measured: Path) -> str:
     return pages.filled(page, tables)
 
 
+def _draw(page: str, measured: Path) -> None:
+    """The pictures that the page shows."""
+    shown = set(re.findall(r"images/paper/([\w-]+\.png)", page))
+    with TemporaryDirectory() as folder:
+        for file in measured.glob("*.json"):
+            for picture in draw(json.loads(file.read_text("utf-8")), Path(folder)):
+                if picture.name in shown:
+                    shutil.copy(picture, DOCS / "images" / "paper")
+
+
 def main() -> None:
     """Fill the page."""
-    page = DOCS / "paper.md"
-    page.write_text(filled(page.read_text("utf-8"), DOCS / "measured"), "utf-8")
+    page, measured = DOCS / "paper.md", DOCS / "measured"
+    page.write_text(filled(page.read_text("utf-8"), measured), "utf-8")
+    _draw(page.read_text("utf-8"), measured)
 
 
 if __name__ == "__main__":
