@@ -270,7 +270,9 @@ def test_bad_lines_of_a_file_are_named_by_number(tmp_path):
 def test_empty_data():
     for head in ("ForSequenceClassification", "LMHeadModel"):
         assert refusal(batches, bert(head), [], **ALL) == "rows: is empty"
-    assert refusal(batches, bert("LMHeadModel"), [{"text": "\n"}], **ALL) == "rows: is empty"
+    for row in {"text": "\n"}, {"input_ids": [3]}:
+        line = refusal(batches, bert("LMHeadModel"), [row], **ALL)
+        assert line == "rows: no text has two tokens, the least that a language model learns from"
 
 
 def test_numbers_from_one_on():

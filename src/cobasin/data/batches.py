@@ -134,7 +134,9 @@ def batches(
         if lm:
             cutter = None if role == "input_ids" else tokenizer
             vocabulary = reads["input_ids"]["vocab_size"]
-            rows = _filled(blocks_of(rows, cutter, vocabulary, length, samples, seed))
+            rows = blocks_of(rows, cutter, vocabulary, length, samples, seed)
+            if not len(rows):
+                raise InputError(f"{rows.label}: no text has two tokens, the least that a language model learns from")
     examples = Examples(rows, checkpoint, task, data, reads, length)
     encoder = Encoder(checkpoint, task, reads, tokenizer, data, length, seed)
     return Batches(examples, choose(len(rows), samples, seed), encoder, batch_size)

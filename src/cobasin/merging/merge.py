@@ -290,8 +290,10 @@ def _unlike(name: str, taken: Collection[str]) -> str:
 
 def _named(names: Sequence[str], model: str | int, what: str) -> str:
     """A model by its name, which may be given by its position; words stay as they are."""
-    if not isinstance(model, int | np.integer):
+    if isinstance(model, str):
         return model
+    if not isinstance(model, int | np.integer):
+        raise InputError(f"{what} {shown(model)}: expected a word, or the position of a model, from 0 on")
     if not 0 <= model < len(names):
         raise InputError(f"{what} {model} does not exist: there are models 0 to {len(names) - 1}")
     return names[model]
