@@ -143,6 +143,7 @@ def test_without_scale_groups_do_not_rescale():
         assert full.group(declared) == declared
         assert unscaled.group(declared) == expected
     assert paper.group(both) == paper.group(SignedPermutation) == Permutation()
+    assert paper.group(Permutation(signed=True, tied=True)) == Permutation(tied=True)
     assert paper.group(Rotation2(scaled=True)) == Rotation2(scaled=True)
 
 

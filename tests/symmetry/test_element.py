@@ -14,10 +14,10 @@ from cobasin.symmetry.action import act
 from cobasin.symmetry.canonical import gauge_of
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import form_of as form
-from random_states import CONFIGS, distance, form_of, random_state
+from random_states import BY_NAME, distance, form_of, random_state
 
 every_form = pytest.mark.parametrize(
-    ("family", "folded"), [(family, folded) for family in CONFIGS for folded in (True, False)]
+    ("family", "folded"), [(family, folded) for family in BY_NAME for folded in (True, False)]
 )
 
 
@@ -83,7 +83,7 @@ def test_composed_with_its_inverse_it_is_the_identity(family, folded):
     assert_same(element.compose(element.inverse()).apply(source), source)
 
 
-@pytest.mark.parametrize("family", CONFIGS)
+@pytest.mark.parametrize("family", BY_NAME)
 def test_partial_elements_compose(family):
     """A space that one of two elements leaves alone, also the base of a fibre that the other moves."""
     form = form_of(family)

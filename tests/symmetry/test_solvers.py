@@ -41,6 +41,27 @@ def test_planted_element(group, joint, batch, seed):
         assert error.max() < 1e-13
 
 
+@pytest.mark.parametrize("scaled", [True, False])
+@quick
+@given(seeds)
+def test_one_order_with_signs_and_scales_apart(scaled, seed):
+    """Against all orders; alone, the places that share it would have other ones."""
+    group, apart = (Permutation(signed=True, scaled=scaled, tied=tied) for tied in (True, False))
+    entries, batch, n = Diagonal(signed=True, scaled=scaled), (2, 3), 4
+    source, target = sides(batch, n, seed), sides(batch, n, seed + 1)
+    gram = gram_of(source, target)
+    found = group.project(gram)
+    assert group.deviation(found) == group.deviation(sample(group, batch, n, seed)) == 0
+    assert math.isinf(group.deviation(apart.project(gram)))
+    best = torch.full((2,), math.inf, dtype=torch.float64)
+    for order in itertools.permutations(range(n)):
+        moved_ = {charge: x[..., list(order)] for charge, x in source.items()}
+        value = entries.project(gram_of(moved_, target))
+        best = best.minimum(distance(entries, value, moved_, target).sum(-1))
+    torch.testing.assert_close(distance(group, found, source, target).sum(-1), best)
+    assert (group.support(gram)[..., 0] <= apart.support(gram).sum(-1)).all()
+
+
 @every_group
 @quick
 @given(seeds)

@@ -63,7 +63,7 @@ class Choice:
     def group(self, declared: Group) -> Group:
         """A declared group, without the scales and signs that are not asked for."""
         if self.paper and isinstance(declared, Permutation):
-            return Permutation()
+            return replace(declared, signed=False, scaled=False)
         return declared if "scale" in self.parts else without_scale(declared)
 
     def frees(self, spec: Spec, key: Key) -> bool:

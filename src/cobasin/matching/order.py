@@ -19,6 +19,7 @@ from torch import Tensor
 from cobasin.matching.compared import Compared
 from cobasin.matching.experts import Experts
 from cobasin.matching.state import Match, on_cpu
+from cobasin.symmetry.action import in_old_order
 from cobasin.symmetry.groups import Gram, Permutation, Value
 from cobasin.symmetry.groups.assignment import assign, assign_lazily
 from cobasin.symmetry.keys import Key
@@ -84,13 +85,16 @@ def propose_order(match: Match, base: Key) -> dict[Key, Value]:
         if match.spec.sizes[inner[0]] == 1:
             within = torch.zeros(2 * (match.spec.sizes[base[0]],) + (1,), dtype=torch.int64, device="cpu")
         else:
-            found = [_support(match.groups[key].support(each(key)), leading=4) for key in bases]
+            apart = [key for key in bases if by_heads(key)[0].cross]  # all else is the same for all heads of a group
+            found = [_support(match.groups[key].support(each(key)), leading=4) for key in apart]
             within = assign(_total([*found, *inside]))  # [P, Q, S]: source of every target
         terms = [_matched_heads(within)[0](term) for term in inside]
         plain = [site for site in plain if not _carries(match, site, [inner])]
 
     def matched(key: Key) -> Gram:
         own, shared = by_heads(key)
+        if within is not None and inner and inner[0] in match.spec.batch_axes(key[0]):  # every head has its own
+            return own.map(partial(_heads_of, within))
         return own.map(*_matched_heads(within)).plus(shared.map(*_matched_heads(None)))
 
     if plain:
@@ -104,13 +108,17 @@ def propose_order(match: Match, base: Key) -> dict[Key, Value]:
     back = perm.argsort()  # elements act before the order changes, so they are listed in the source's order
     chosen = torch.arange(len(perm), device="cpu")
     proposal: dict[Key, Value] = {base: {"perm": perm}}
-    for key in bases:
-        picked = matched(key).map(partial(_of_pairs, sources=perm, targets=chosen))
-        proposal[key] = _listed(on_cpu(match.groups[key].project(picked, not match.choice.paper)), back)
-    for key, own in experts.items():
-        proposal[key] = _listed(on_cpu(own.best((p, q) for q, p in enumerate(perm.tolist()))), back)
     if inner and within is not None:
         proposal[inner] = {"perm": within[perm, chosen][back]}
+    elsewhere = {key: value for key, value in (match.values | proposal).items() if key != base}
+    for key in bases:
+        picked = matched(key).map(partial(_of_pairs, sources=perm, targets=chosen))
+        value = _listed(on_cpu(match.groups[key].project(picked, not match.choice.paper)), back)
+        place = match.spec.batch_axes(key[0]).index(base[0])
+        value = {part: x.movedim(0, place) for part, x in value.items()}
+        proposal[key] = in_old_order(match.spec, elsewhere, key, value)
+    for key, own in experts.items():
+        proposal[key] = _listed(on_cpu(own.best((p, q) for q, p in enumerate(perm.tolist()))), back)
     return proposal
 
 
@@ -131,7 +139,7 @@ def inner_order(match: Match, base: Key) -> Key | None:
     fibres = match.fibres(base)
     for key in fibres:
         others = [other for other in fibres if other != key]
-        if isinstance(match.groups[key], Permutation) and any(_carries(match, s, others) for s in match.sites(key)):
+        if match.spec.spaces[key[0]].part == "heads" and any(_carries(match, s, others) for s in match.sites(key)):
             return key
     return None
 
@@ -203,6 +211,12 @@ def _matched_heads(within: Tensor | None):
         return x.gather(2, index.expand(*within.shape[:2], 1, *x.shape[3:])).sum((2, 3))
 
     return cross, lambda x: x.sum((2, 3))
+
+
+def _heads_of(within: Tensor, x: Tensor) -> Tensor:
+    """Of ``[P, Q, R, S, ...]``, any of which may be of size one, the matched heads: ``[P, Q, S, ...]``."""
+    index = within.to(x.device).reshape(*within.shape[:2], 1, -1, *[1] * (x.ndim - 4))
+    return x.expand(*within.shape, within.shape[-1], *x.shape[4:]).take_along_dim(index, 2).squeeze(2)
 
 
 def _carries(match: Match, site: Site, keys: list[Key]) -> bool:

@@ -225,7 +225,7 @@ def _update_family(match: Match, family: list[Key], reorder: bool) -> dict[str, 
     done, changed = set[Key](), False
     for base in family:
         fibres = match.fibres(base)
-        if reorder and fibres:
+        if reorder and fibres and not match.spec.batch_axes(base[0]):
             old = match.values[base]["perm"]
             if match.step(propose_order(match, base)):
                 # exact, but for an order within the order: there every key still takes a step of its own

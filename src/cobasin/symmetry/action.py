@@ -89,26 +89,39 @@ def batch_positions(spec: Spec, axes: tuple[Axis, ...], space: str) -> list[int]
 
 
 def in_new_order(spec: Spec, values: Mapping[Key, Value], key: Key, value: Value) -> Value:
-    """An element listed in the order of its heads (or other bases) before they are permuted, in the order after."""
-    return _reorder(value, _orders(spec, values, key))
+    """An element listed in the order of its heads (or other bases) before they are permuted, in the order after.
+
+    The orders within the values of another one change before that one does.
+    """
+    for axis, perm, within in reversed(_orders(spec, values, key)):
+        value = {part: _reordered(x, axis, perm, within) for part, x in value.items()}
+    return value
 
 
 def in_old_order(spec: Spec, values: Mapping[Key, Value], key: Key, value: Value) -> Value:
     """The inverse of `in_new_order`."""
-    return _reorder(value, [perm if perm is None else perm.argsort() for perm in _orders(spec, values, key)])
-
-
-def _orders(spec: Spec, values: Mapping[Key, Value], key: Key) -> list[Tensor | None]:
-    """For every batch axis of an element: the permutation that moves it, None where there is none."""
-    bases = [spec.key(over, spec.index(key)) for over in spec.batch_axes(key[0])]
-    return [values[base]["perm"] if base in values else None for base in bases]
-
-
-def _reorder(value: Value, perms: list[Tensor | None]) -> Value:
-    for axis, perm in enumerate(perms):
-        if perm is not None:
-            value = {part: tensor.index_select(axis, perm) for part, tensor in value.items()}
+    for axis, perm, within in _orders(spec, values, key):
+        value = {part: _reordered(x, axis, perm.argsort(-1), within) for part, x in value.items()}
     return value
+
+
+def _orders(spec: Spec, values: Mapping[Key, Value], key: Key) -> list[tuple[int, Tensor, list[int]]]:
+    """For every batch axis of an element that is permuted: which, by what, and the axes that this varies over."""
+    axes = spec.batch_axes(key[0])
+    bases = {axis: spec.key(over, spec.index(key)) for axis, over in enumerate(axes)}
+    return [
+        (axis, values[base]["perm"], [axes.index(over) for over in spec.batch_axes(base[0])])
+        for axis, base in bases.items()
+        if base in values
+    ]
+
+
+def _reordered(x: Tensor, axis: int, perm: Tensor, within: list[int]) -> Tensor:
+    """``x`` with an axis permuted, by an order of its own for every place on the axes ``within`` before it."""
+    if not within:
+        return x.index_select(axis, perm)
+    shape = [size if i in (*within, axis) else 1 for i, size in enumerate(x.shape)]
+    return x.take_along_dim(perm.reshape(shape), axis)
 
 
 def along(x: Tensor, batch: list[int], axis: int, act: Callable[[Tensor], Tensor]) -> Tensor:

@@ -31,6 +31,8 @@ class Permutation(Group):
 
     signed: bool = False
     scaled: bool = False
+    tied: bool = False
+    """Whether all entries of the last batch axis have one order, each with its own signs and scales."""
     continuous = False
 
     @property
@@ -46,7 +48,9 @@ class Permutation(Group):
         return {"perm": torch.arange(n).expand(*batch, n).clone()} | self._entries.identity(batch, n)
 
     def sample(self, batch: Batch, n: int, generator: torch.Generator) -> Value:
-        perm = torch.rand(*batch, n, generator=generator, dtype=torch.float32).argsort(-1)
+        orders = (*batch[:-1], 1) if self.tied else batch
+        perm = torch.rand(*orders, n, generator=generator, dtype=torch.float32).argsort(-1)
+        perm = perm.expand(*batch, n).clone()
         return {"perm": perm} | self._entries.sample(batch, n, generator)
 
     def act(self, value: Value, x: Tensor, charge: int = 1) -> Tensor:
@@ -81,7 +85,10 @@ class Permutation(Group):
 
     def project(self, gram: Gram, joint: bool = True) -> Value:
         shape = torch.broadcast_shapes(*(term.shape for term in gram.cross.values()))
-        perm = assign_rows(partial(self.pair_gain, gram), shape)
+        if self.tied:
+            perm = assign(self._table(gram)).expand(shape[:-1]).clone()
+        else:
+            perm = assign_rows(partial(self.pair_gain, gram), shape)
         if not self.charged:
             return {"perm": perm}
         direct, inverse = (at_pairs(gram.total(charge), perm) for charge in (1, -1))
@@ -166,15 +173,22 @@ class Permutation(Group):
         return [target, torch.stack(still).sum(0)[..., :, None]] if still else [target]
 
     def support(self, gram: Gram) -> Tensor:
-        table = self.pair_gain(gram)
+        table = self._table(gram)
         return at_pairs(table, assign(table)).sum(-1)
 
     def deviation(self, value: Value) -> float:
-        return self._entries.deviation(value) if is_permutation(value["perm"]).all() else math.inf
+        perm = value["perm"]
+        usable = is_permutation(perm).all() and not (self.tied and (perm != perm[..., :1, :]).any())
+        return self._entries.deviation(value) if usable else math.inf
 
     def describe(self, n: int) -> tuple[str, int]:
         name = f"signed S({n})" if self.signed else f"S({n})"
         return (name + " with scales", n) if self.scaled else (name, 0)
+
+    def _table(self, gram: Gram) -> Tensor:
+        """`pair_gain` for every order that there is, what is tied together."""
+        table = self.pair_gain(gram)
+        return table.sum(-3, keepdim=True) if self.tied else table
 
     def pair_gain(self, gram: Gram, rows: slice = slice(None)) -> Tensor:
         """What matching column j to column i gains, with the best sign and scale of that pair, ``[..., j, i]``."""
