@@ -1,7 +1,7 @@
 """Random tiny models as tensors by spec name, float64, without building a model."""
 
 import torch
-from transformers import BertConfig, GPT2Config, LlamaConfig, StableLmConfig, ViTConfig
+from transformers import BertConfig, GPT2Config, LlamaConfig, Qwen3_5TextConfig, StableLmConfig, ViTConfig
 
 from cobasin.architectures import declare
 from cobasin.checkpoints.checkpoint import load
@@ -60,6 +60,23 @@ BY_NAME = CONFIGS | {
             partial_rotary_factor=0.34,
             use_parallel_residual=True,
             tie_word_embeddings=False,
+        ),
+    ),
+    "qwen3.5": (
+        "Qwen3_5ForCausalLM",
+        lambda: Qwen3_5TextConfig(
+            hidden_size=12,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=8,
+            num_hidden_layers=2,
+            layer_types=["linear_attention", "full_attention"],
+            intermediate_size=10,
+            vocab_size=20,
+            linear_num_key_heads=3,
+            linear_num_value_heads=6,
+            linear_key_head_dim=5,
+            linear_value_head_dim=4,
         ),
     ),
 }

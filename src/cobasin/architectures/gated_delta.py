@@ -1,0 +1,116 @@
+"""Decoders of which most layers are gated delta nets, the others gated attention: Qwen3.5.
+
+A delta net normalises queries and keys to length one: behind the SiLU of their convolution only their order is free,
+the same for both. Its values pass a norm with one gain for all heads, and an output gate entry by entry: they have one
+order a layer. So do the coordinates of queries and keys that attention does not rotate, as all heads share the gains.
+Their signs are every group's own, and with an order of a value come signs and scales, which its output gate lets pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from cobasin.architectures import Request, declares
+from cobasin.architectures.parts import LAYER, linear, require, rotated_size
+from cobasin.architectures.qk_norm_decoder import normed_basis
+from cobasin.architectures.rmsnorm_decoder import (
+    NEURONS,
+    OWN,
+    PER_GROUP,
+    gated,
+    head_width,
+    projections,
+    rmsnorm_decoder,
+)
+from cobasin.symmetry.groups import Diagonal, Permutation
+from cobasin.symmetry.spec import Space, Spec
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+# files of models that read pictures have these beginnings, and what the decoder alone does not read
+ALIASES = {"language_model.": ""}
+UNREAD = (r"mtp\..*", r"visual\..*")
+BOTH = Permutation(signed=True, scaled=True, tied=True)  # queries and keys
+DELTA = "layers.{delta_layer}.linear_attn"
+Parts = tuple[dict[str, Space], dict[str, str]]
+
+
+def gated_attention(config: PreTrainedConfig) -> Parts:
+    """Spaces and templates of attention whose queries come with a gate on the output, head by head."""
+    width, biased = head_width(config), config.attention_bias
+    rotated = rotated_size(config, width)
+    require(rotated > 0, "rope_parameters that rotate nothing")
+    rotated += rotated % 2
+    spaces = normed_basis(rotated, shared=True) | {"vo": Space(width, NEURONS, PER_GROUP, part="attention")}
+    coordinates, gains = "pair freq", "pair gain"
+    if rotated < width:
+        coordinates, gains = f"{coordinates} + nope sign", f"{gains} + nope still"
+        spaces |= {
+            "nope": Space(width - rotated, Permutation(), LAYER, part="attention"),
+            "sign": Space(1, Diagonal(signed=True), (*PER_GROUP, "nope"), part="attention"),
+            "still": Space(1, Diagonal(signed=True, scaled=True), (*LAYER, "nope"), part="attention"),
+        }
+    templates = projections(biased, biased, f"(kv ({coordinates}))", f"(kv rep ({coordinates} + vo~))") | {
+        f"{OWN}.q_norm.weight": f"({gains})",
+        f"{OWN}.k_norm.weight": f"({gains})".replace("gain", "gain'").replace("still", "still'"),
+    }
+    return spaces, {name.replace("{layer}", "{full_layer}"): type_ for name, type_ in templates.items()}
+
+
+def delta_net(config: PreTrainedConfig) -> Parts:
+    """Spaces and templates of a gated delta net; every key has a group of values."""
+    keys, values = config.linear_num_key_heads, config.linear_num_value_heads
+    scales = Diagonal(signed=True, scaled=True)
+    spaces = {
+        "key_head": Space(keys, Permutation(), LAYER, part="heads"),
+        "value_head": Space(values // keys, Permutation(), (*LAYER, "key_head"), part="heads"),
+        "key": Space(config.linear_key_head_dim, BOTH, (*LAYER, "key_head", "side"), part="attention"),
+        "value": Space(config.linear_value_head_dim, Permutation(), LAYER, part="attention"),
+        "filter": Space(1, scales, (*LAYER, "key_head", "value_head", "value"), part="attention"),
+        "value_gain": Space(1, Diagonal(scaled=True), (*LAYER, "value"), part="attention"),
+        "side": Space(2),
+        "tap": Space(config.linear_conv_kernel_dim),
+    }
+    head = "(key_head value_head)"
+    templates = {
+        f"{DELTA}.A_log": head,
+        f"{DELTA}.dt_bias": head,
+        f"{DELTA}.in_proj_qkv.weight": "(side key_head key + key_head value_head value filter) resid",
+        f"{DELTA}.conv1d.weight": "(side key_head key' + key_head value_head value filter') 1 tap",
+        f"{DELTA}.in_proj_z.weight": "(key_head value_head value) resid",
+        **linear(f"{DELTA}.in_proj_b", head, "resid", bias=False),
+        **linear(f"{DELTA}.in_proj_a", head, "resid", bias=False),
+        f"{DELTA}.norm.weight": "(value value_gain)",
+        f"{DELTA}.out_proj.weight": "resid (key_head value_head value value_gain')",
+    }
+    return spaces, templates
+
+
+def mixed_decoder(request: Request, net: Parts, mlp: dict[str, str], *parts: dict[str, Space], **options) -> Spec:
+    """The type of a decoder with delta nets in some layers; its FFN has the spaces ``parts``."""
+    config = request.config
+    kinds = {"full_layer": "full_attention", "delta_layer": "linear_attention"}
+    spaces, attention = gated_attention(config)
+    spaces, attention = spaces | net[0], attention | net[1]
+    for layer, kind in kinds.items():
+        here = tuple(i for i in range(config.num_hidden_layers) if config.layer_types[i] == kind)
+        spaces[layer] = Space(len(here), within="layer", values=here)
+    for part in parts:
+        spaces |= part
+    keys = ("linear_num_key_heads", "linear_key_head_dim", "layer_types", *options.pop("keys", ()))
+    spec = rmsnorm_decoder(request, spaces, attention, mlp, plus_one=True, keys=keys, **options)
+    return replace(
+        spec,
+        aliases=ALIASES,
+        plus_one=tuple(name for name in spec.plus_one if name != f"{DELTA}.norm.weight"),
+        buffers=(*spec.buffers, *UNREAD),
+    )
+
+
+@declares("Qwen3_5", "qwen3_5_text", "ForCausalLM")
+@declares("Qwen3_5Text", "qwen3_5_text", "Model", "ForSequenceClassification")
+def qwen3_5(request: Request) -> Spec:
+    """Qwen3.5 without its vision tower."""
+    return mixed_decoder(request, delta_net(request.config), gated())
