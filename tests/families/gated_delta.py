@@ -3,7 +3,7 @@
 import transformers as T
 
 from families import CHANGES, PADDING_KEYS, SHAPES
-from families.rmsnorm_decoders import GROUPED, HEAD_KEY, RMS_KEYS
+from families.rmsnorm_decoders import GROUPED, HEAD_KEY, HEADS, RMS_KEYS
 
 ROPE = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
 MIXED = {
@@ -20,13 +20,36 @@ MIXED = {
 }
 _TURNED = {**ROPE, "partial_rotary_factor": 1.0}
 _EQUAL = {"linear_num_value_heads": 2, "attention_bias": True, "rope_parameters": _TURNED, "tie_word_embeddings": True}
+_EXPERTS = {
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 8,
+    "shared_expert_intermediate_size": 10,
+}
+MIXTURE = {key: value for key, value in MIXED.items() if key != "intermediate_size"} | _EXPERTS
 
 FAMILIES = {
     "qwen3.5": ("Qwen3_5", ("ForCausalLM",), T.Qwen3_5TextConfig, MIXED),
     "qwen3.5-equal-biased-tied": ("Qwen3_5", ("ForCausalLM",), T.Qwen3_5TextConfig, {**MIXED, **_EQUAL}),
     "qwen3.5-text": ("Qwen3_5Text", ("ForSequenceClassification", "Model"), T.Qwen3_5TextConfig, MIXED),
+    "qwen3.5-moe": ("Qwen3_5Moe", ("ForCausalLM",), T.Qwen3_5MoeTextConfig, MIXTURE),
+    "qwen3.5-moe-fused": ("Qwen3_5Moe", ("ForCausalLM",), T.Qwen3_5MoeTextConfig, MIXTURE),
+    "qwen3.5-moe-tied": (
+        "Qwen3_5Moe",
+        ("ForCausalLM",),
+        T.Qwen3_5MoeTextConfig,
+        {**MIXTURE, "tie_word_embeddings": True},
+    ),
+    "qwen3.5-moe-text": ("Qwen3_5MoeText", ("Model",), T.Qwen3_5MoeTextConfig, MIXTURE),
+    "qwen3-next": ("Qwen3Next", HEADS, T.Qwen3NextConfig, {**MIXED, **_EXPERTS}),
+    "qwen3-next-dense-biased-tied": (
+        "Qwen3Next",
+        ("ForCausalLM",),
+        T.Qwen3NextConfig,
+        {**MIXED, **_EXPERTS, **_EQUAL, "mlp_only_layers": [0], "norm_topk_prob": False},
+    ),
 }
-FLOAT32_PARTS: tuple[str, ...] = ("qwen3.5",)  # RMSNorm, rotary angles, the memory of delta nets
+FLOAT32_PARTS: tuple[str, ...] = ("qwen3.5", "qwen3-next")  # RMSNorm, rotary angles, the memory of delta nets
 
 MIXED_KEYS = {
     **RMS_KEYS,
@@ -35,8 +58,16 @@ MIXED_KEYS = {
     "linear_num_key_heads + linear_key_head_dim": ((4, 4), CHANGES),
     "layer_types": (["full_attention", "linear_attention"], SHAPES),
 }
+_MIXTURE_KEYS = {**MIXED_KEYS, "num_experts_per_tok": (1, CHANGES)}
 KEYS = {
     "qwen3.5/Qwen3_5ForCausalLM": MIXED_KEYS,
     "qwen3.5-text/Qwen3_5TextForSequenceClassification": PADDING_KEYS,
+    "qwen3.5-moe/Qwen3_5MoeForCausalLM": _MIXTURE_KEYS,
+    "qwen3-next/Qwen3NextForCausalLM": {**_MIXTURE_KEYS, "norm_topk_prob": (False, CHANGES)},
+    "qwen3-next/Qwen3NextForSequenceClassification": PADDING_KEYS,
 }
-TIED = ("qwen3.5-equal-biased-tied/Qwen3_5ForCausalLM",)
+TIED = (
+    "qwen3.5-equal-biased-tied/Qwen3_5ForCausalLM",
+    "qwen3.5-moe-tied/Qwen3_5MoeForCausalLM",
+    "qwen3-next-dense-biased-tied/Qwen3NextForCausalLM",
+)

@@ -3,6 +3,7 @@
 import transformers as T
 
 from families import CHANGES, FAILS, KEEPS, SHAPES, UNCOVERED, within
+from families.gated_delta import MIXED, MIXED_KEYS, MIXTURE, ROPE
 from families.qk_norm_decoders import GEMMA3, GEMMA3_KEYS
 from families.rmsnorm_decoders import (
     GEMMA2,
@@ -79,6 +80,10 @@ _QWEN3 = {
     "vision_config": _QWEN3_TOWER,
     **_IDS,
 }
+_QWEN35_TOWER = {key: value for key, value in _QWEN3_TOWER.items() if key != "deepstack_visual_indexes"}
+_MIXED = {"head_dim": 12, "rope_parameters": {**ROPE, "mrope_section": [1, 1, 1]}}
+_QWEN35 = {"text_config": {**MIXED, **_MIXED}, "vision_config": _QWEN35_TOWER, **_IDS}
+_QWEN35_MOE = {**_QWEN35, "text_config": {**MIXTURE, **_MIXED}}
 _WHOLE = ("ForConditionalGeneration",)
 
 FAMILIES = {
@@ -99,6 +104,15 @@ FAMILIES = {
     "qwen2.5-vl": ("Qwen2_5_VL", _WHOLE, T.Qwen2_5_VLConfig, _QWEN25),
     "qwen2.5-vl-tied": ("Qwen2_5_VL", _WHOLE, T.Qwen2_5_VLConfig, {**_QWEN25, "tie_word_embeddings": True}),
     "qwen3-vl": ("Qwen3VL", _WHOLE, T.Qwen3VLConfig, _QWEN3),
+    "qwen3.5-pictures": ("Qwen3_5", _WHOLE, T.Qwen3_5Config, _QWEN35),
+    "qwen3.5-pictures-tied": ("Qwen3_5", _WHOLE, T.Qwen3_5Config, {**_QWEN35, "tie_word_embeddings": True}),
+    "qwen3.5-moe-pictures-fused": ("Qwen3_5Moe", _WHOLE, T.Qwen3_5MoeConfig, _QWEN35_MOE),
+    "qwen3.5-moe-pictures-tied": (
+        "Qwen3_5Moe",
+        _WHOLE,
+        T.Qwen3_5MoeConfig,
+        {**_QWEN35_MOE, "tie_word_embeddings": True},
+    ),
     "qwen3-vl-tied": ("Qwen3VL", _WHOLE, T.Qwen3VLConfig, {**_QWEN3, "tie_word_embeddings": True}),
 }
 FLOAT32_PARTS: tuple[str, ...] = (
@@ -182,6 +196,14 @@ KEYS = {
         "vision_config.deepstack_visual_indexes": ([1], CHANGES),
     },
 }
+_MIXED_KEYS = {**within("text_config", MIXED_KEYS), **_QWEN}
+KEYS |= {
+    "qwen3.5-pictures/Qwen3_5ForConditionalGeneration": _MIXED_KEYS,
+    "qwen3.5-moe-pictures-fused/Qwen3_5MoeForConditionalGeneration": {
+        **_MIXED_KEYS,
+        "text_config.num_experts_per_tok": (1, CHANGES),
+    },
+}
 TIED: tuple[str, ...] = (
     "gemma3-pictures/Gemma3ForConditionalGeneration",
     "paligemma2-tied/PaliGemmaForConditionalGeneration",
@@ -189,5 +211,7 @@ TIED: tuple[str, ...] = (
     "mistral3-ministral-biased-tied/Mistral3ForConditionalGeneration",
     "qwen2-vl-tied/Qwen2VLForConditionalGeneration",
     "qwen2.5-vl-tied/Qwen2_5_VLForConditionalGeneration",
+    "qwen3.5-pictures-tied/Qwen3_5ForConditionalGeneration",
+    "qwen3.5-moe-pictures-tied/Qwen3_5MoeForConditionalGeneration",
     "qwen3-vl-tied/Qwen3VLForConditionalGeneration",
 )

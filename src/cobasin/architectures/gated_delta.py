@@ -1,4 +1,4 @@
-"""Decoders of which most layers are gated delta nets, the others gated attention: Qwen3.5.
+"""Decoders of which most layers are gated delta nets, the others gated attention: Qwen3.5, Qwen3-Next.
 
 A delta net normalises queries and keys to length one: behind the SiLU of their convolution only their order is free,
 the same for both. Its values pass a norm with one gain for all heads, and an output gate entry by entry: they have one
@@ -12,9 +12,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cobasin.architectures import Request, declares
+from cobasin.architectures.moe import experts, moe_spaces, qwen_layers, shared_expert
 from cobasin.architectures.parts import LAYER, linear, require, rotated_size
 from cobasin.architectures.qk_norm_decoder import normed_basis
 from cobasin.architectures.rmsnorm_decoder import (
+    HEADS,
     NEURONS,
     OWN,
     PER_GROUP,
@@ -23,15 +25,14 @@ from cobasin.architectures.rmsnorm_decoder import (
     projections,
     rmsnorm_decoder,
 )
+from cobasin.symmetry.gauges import SoftmaxShift
 from cobasin.symmetry.groups import Diagonal, Permutation
 from cobasin.symmetry.spec import Space, Spec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
-# files of models that read pictures have these beginnings, and what the decoder alone does not read
-ALIASES = {"language_model.": ""}
-UNREAD = (r"mtp\..*", r"visual\..*")
+FURTHER = r"mtp\..*"  # layers that predict further tokens, which the class does not read
 BOTH = Permutation(signed=True, scaled=True, tied=True)  # queries and keys
 DELTA = "layers.{delta_layer}.linear_attn"
 Parts = tuple[dict[str, Space], dict[str, str]]
@@ -60,7 +61,7 @@ def gated_attention(config: PreTrainedConfig) -> Parts:
 
 
 def delta_net(config: PreTrainedConfig) -> Parts:
-    """Spaces and templates of a gated delta net; every key has a group of values."""
+    """Spaces and templates of a gated delta net; a key has a group of values, all of them a place in its order."""
     keys, values = config.linear_num_key_heads, config.linear_num_value_heads
     scales = Diagonal(signed=True, scaled=True)
     spaces = {
@@ -78,39 +79,92 @@ def delta_net(config: PreTrainedConfig) -> Parts:
         f"{DELTA}.A_log": head,
         f"{DELTA}.dt_bias": head,
         f"{DELTA}.in_proj_qkv.weight": "(side key_head key + key_head value_head value filter) resid",
-        f"{DELTA}.conv1d.weight": "(side key_head key' + key_head value_head value filter') 1 tap",
         f"{DELTA}.in_proj_z.weight": "(key_head value_head value) resid",
         **linear(f"{DELTA}.in_proj_b", head, "resid", bias=False),
         **linear(f"{DELTA}.in_proj_a", head, "resid", bias=False),
+        f"{DELTA}.conv1d.weight": "(side key_head key' + key_head value_head value filter') 1 tap",
         f"{DELTA}.norm.weight": "(value value_gain)",
         f"{DELTA}.out_proj.weight": "resid (key_head value_head value value_gain')",
     }
     return spaces, templates
 
 
-def mixed_decoder(request: Request, net: Parts, mlp: dict[str, str], *parts: dict[str, Space], **options) -> Spec:
-    """The type of a decoder with delta nets in some layers; its FFN has the spaces ``parts``."""
-    config = request.config
-    kinds = {"full_layer": "full_attention", "delta_layer": "linear_attention"}
+def fused_delta_net(config: PreTrainedConfig) -> Parts:
+    """The same whose projections are fused, key by key."""
+    spaces, apart = delta_net(config)
+    fused = {
+        f"{DELTA}.in_proj_qkvz.weight": "(key_head (side key + value_head value filter + value_head value)) resid",
+        f"{DELTA}.in_proj_ba.weight": "(key_head side value_head) resid",
+    }
+    return spaces, {name: type_ for name, type_ in apart.items() if ".in_proj_" not in name} | fused
+
+
+def mixed_decoder(
+    request: Request, net: Parts, ffn: Parts, absent: tuple[str, ...] = (), keys: tuple[str, ...] = ()
+) -> Spec:
+    """The type of a decoder with delta nets in some layers."""
+    config, (mlp_spaces, mlp) = request.config, ffn
     spaces, attention = gated_attention(config)
-    spaces, attention = spaces | net[0], attention | net[1]
-    for layer, kind in kinds.items():
+    for layer, kind in {"full_layer": "full_attention", "delta_layer": "linear_attention"}.items():
         here = tuple(i for i in range(config.num_hidden_layers) if config.layer_types[i] == kind)
         spaces[layer] = Space(len(here), within="layer", values=here)
-    for part in parts:
-        spaces |= part
-    keys = ("linear_num_key_heads", "linear_key_head_dim", "layer_types", *options.pop("keys", ()))
-    spec = rmsnorm_decoder(request, spaces, attention, mlp, plus_one=True, keys=keys, **options)
-    return replace(
-        spec,
-        aliases=ALIASES,
-        plus_one=tuple(name for name in spec.plus_one if name != f"{DELTA}.norm.weight"),
-        buffers=(*spec.buffers, *UNREAD),
+    spec = rmsnorm_decoder(
+        request,
+        spaces | net[0] | mlp_spaces,
+        attention | net[1],
+        mlp,
+        plus_one=True,
+        biases=tuple(SoftmaxShift(name) for name, type_ in mlp.items() if type_ == "expert resid"),
+        absent=absent,
+        keys=("linear_num_key_heads", "linear_key_head_dim", "layer_types", *keys),
     )
+    return replace(spec, plus_one=tuple(name for name in spec.plus_one if name != f"{DELTA}.norm.weight"))
+
+
+def mixture(request: Request) -> Parts:
+    """Spaces and templates of experts, one of which all tokens share."""
+    config = request.config
+    spaces, shared = shared_expert(config)
+    # the layers that predict further tokens may have their experts in another layout
+    own = replace(request, names=[name for name in request.names if not name.startswith("mtp.")])
+    return spaces | moe_spaces(config.num_experts, config.moe_intermediate_size), experts(own) | shared
+
+
+def qwen3_5_decoder(request: Request) -> Spec:
+    """The decoder of Qwen3.5."""
+    return mixed_decoder(request, delta_net(request.config), ({}, gated()))
+
+
+def qwen3_5_moe_decoder(request: Request) -> Spec:
+    """The decoder of Qwen3.5-MoE."""
+    return mixed_decoder(request, delta_net(request.config), mixture(request), keys=("num_experts_per_tok",))
+
+
+def _alone(spec: Spec) -> Spec:
+    """A decoder whose file may be that of one that reads pictures."""
+    return replace(spec, aliases={"language_model.": ""}, buffers=(*spec.buffers, FURTHER, r"visual\..*"))
 
 
 @declares("Qwen3_5", "qwen3_5_text", "ForCausalLM")
 @declares("Qwen3_5Text", "qwen3_5_text", "Model", "ForSequenceClassification")
 def qwen3_5(request: Request) -> Spec:
     """Qwen3.5 without its vision tower."""
-    return mixed_decoder(request, delta_net(request.config), gated())
+    return _alone(qwen3_5_decoder(request))
+
+
+@declares("Qwen3_5Moe", "qwen3_5_moe_text", "ForCausalLM")
+@declares("Qwen3_5MoeText", "qwen3_5_moe_text", "Model")
+def qwen3_5_moe(request: Request) -> Spec:
+    """Qwen3.5-MoE without its vision tower."""
+    return _alone(qwen3_5_moe_decoder(request))
+
+
+@declares("Qwen3Next", "qwen3_next", *HEADS)
+def qwen3_next(request: Request) -> Spec:
+    """Qwen3-Next: experts in all layers or some."""
+    config = request.config
+    dense, plain, absent = qwen_layers(config)
+    spaces, mlp = mixture(request)
+    keys = ("num_experts_per_tok", "norm_topk_prob")
+    spec = mixed_decoder(request, fused_delta_net(config), (spaces | dense, mlp | plain), absent, keys)
+    return replace(spec, buffers=(*spec.buffers, FURTHER))

@@ -82,12 +82,18 @@ def dense_layers(
     return spaces, gated(neurons="dense", bias=bias), absent
 
 
-def _qwen_layers(config: PreTrainedConfig) -> tuple[dict[str, Space], dict[str, str], tuple[str, ...]]:
+def qwen_layers(config: PreTrainedConfig) -> tuple[dict[str, Space], dict[str, str], tuple[str, ...]]:
     """The same of a Qwen model."""
     layers = range(config.num_hidden_layers)
     dense = [i for i in layers if i in config.mlp_only_layers or (i + 1) % config.decoder_sparse_step]
     require(config.num_experts > 0 and len(dense) < len(layers), "a mixture of experts without experts")
     return dense_layers(config, dense)
+
+
+def shared_expert(config: PreTrainedConfig) -> tuple[dict[str, Space], dict[str, str]]:
+    """Spaces and templates of an expert that all tokens share, behind a gate of its own."""
+    spaces = {"shared": Space(config.shared_expert_intermediate_size, NEURONS, LAYER, part="ffn")}
+    return spaces, gated(f"{MLP}.shared_expert", "shared") | {f"{MLP}.shared_expert_gate.weight": "1 resid"}
 
 
 @declares("Mixtral", "mixtral", *HEADS)
@@ -101,13 +107,12 @@ def mixtral(request: Request) -> Spec:
 
 @declares("Qwen2Moe", "qwen2_moe", *HEADS)
 def qwen2_moe(request: Request) -> Spec:
-    """Qwen2-MoE: besides the experts one that all tokens share, behind a gate of its own."""
+    """Qwen2-MoE: besides the experts one that all tokens share."""
     config = request.config
-    dense, plain, absent = _qwen_layers(config)
-    spaces = rotary(head_width(config)) | moe_spaces(config.num_experts, config.moe_intermediate_size) | dense
-    spaces["shared"] = Space(config.shared_expert_intermediate_size, NEURONS, LAYER, part="ffn")
-    shared = gated(f"{MLP}.shared_expert", "shared") | {f"{MLP}.shared_expert_gate.weight": "1 resid"}
-    mlp = experts(request) | shared | plain
+    dense, plain, absent = qwen_layers(config)
+    shared, beside = shared_expert(config)
+    spaces = rotary(head_width(config)) | moe_spaces(config.num_experts, config.moe_intermediate_size) | dense | shared
+    mlp = experts(request) | beside | plain
     keys = ("norm_topk_prob", "sliding_window", "layer_types")
     return _moe(request, spaces, projections(bias=config.qkv_bias), mlp, absent, keys)
 
@@ -116,7 +121,7 @@ def qwen2_moe(request: Request) -> Spec:
 def qwen3_moe(request: Request) -> Spec:
     """Qwen3-MoE: experts, and the norms on queries and keys of Qwen3."""
     config = request.config
-    dense, plain, absent = _qwen_layers(config)
+    dense, plain, absent = qwen_layers(config)
     basis = normed_basis(head_width(config), shared=True)
     spaces = basis | moe_spaces(config.num_experts, config.moe_intermediate_size) | dense
     attention = normed_projections(config.attention_bias, shared=True)

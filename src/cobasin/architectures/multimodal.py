@@ -121,7 +121,9 @@ def relabelled(spec: Spec, space: Callable[[str], str] = str, name: Callable[[st
         def field(key: str, value):
             if isinstance(value, tuple):
                 return tuple(map(tensor, value))
-            return value if not isinstance(value, str) else space(value) if key == "stream" else tensor(value)
+            if not isinstance(value, str) or key == "part":
+                return value
+            return space(value) if key in ("stream", "space") else tensor(value)
 
         return replace(declared, **{key: field(key, value) for key, value in vars(declared).items()})
 

@@ -128,7 +128,8 @@ def rmsnorm_decoder(
             "kv": Space(groups, Permutation(), LAYER, part="heads"),
             "rep": Space(config.num_attention_heads // groups, Permutation(), PER_GROUP, part="heads"),
             "vo": Space(head_width(config), Orthogonal(scaled=True), PER_GROUP, part="attention"),
-            "ffn": Space(config.intermediate_size, NEURONS, LAYER, part="ffn"),
+            # mixtures say theirs otherwise
+            "ffn": Space(getattr(config, "intermediate_size", 0), NEURONS, LAYER, part="ffn"),
             "vocab": Space(config.vocab_size),
             "label": labels(config),
             **spaces,

@@ -1,4 +1,4 @@
-"""Qwen's decoders that read pictures beside text: Qwen2-VL, Qwen2.5-VL, Qwen3-VL.
+"""Qwen's decoders that read pictures beside text: Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen3.5.
 
 The tower's patches see each other, or those of a window, turned by row and column. Squares of them, in Qwen3-VL those
 behind some earlier layers as well, are read by projectors that write to the decoder's stream.
@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from cobasin.architectures import Request, declares
+from cobasin.architectures import Declaration, Request, declares
+from cobasin.architectures.gated_delta import FURTHER, qwen3_5_decoder, qwen3_5_moe_decoder
 from cobasin.architectures.parts import LAYER, layer_norm, linear, neurons, rotary_basis, sides
 from cobasin.architectures.qk_norm_decoder import qwen3_decoder
 from cobasin.architectures.rmsnorm_decoder import NEURONS, qwen2
 from cobasin.architectures.vision import free_stream, norm_before
 from cobasin.architectures.vision_language import PER_HEAD, TEXT, decoder, whole
-from cobasin.symmetry.gauges import ValueBias
+from cobasin.symmetry.gauges import Norm, ValueBias
 from cobasin.symmetry.groups import Orthogonal, Permutation, SignedPermutation
 from cobasin.symmetry.spec import Space, Spec
 
@@ -114,32 +115,71 @@ def qwen2_5_vl(request: Request) -> Spec:
     return _with_qwen2(request, _tower(request, stream, ffn, up, down, {}, False, *keys), False)
 
 
-@declares("Qwen3VL", "qwen3_vl", "ForConditionalGeneration")
-def qwen3_vl(request: Request) -> Spec:
-    """Qwen3-VL: a tower of LayerNorms, those behind earlier layers over a whole square: permutations only."""
-    config, merged = request.config.vision_config, _merged(request)
-    stream = Space(config.hidden_size, Permutation(), part="residual")
+def _placed_tower(request: Request, stream: Space, *keys: str) -> Spec:
+    """A tower of LayerNorms with a table of positions."""
+    config = request.config.vision_config
     ffn = Space(config.intermediate_size, neurons(config.hidden_act), LAYER, part="ffn")
     up, down = linear(f"{MLP}.linear_fc1", "ffn", "resid"), linear(f"{MLP}.linear_fc2", "resid", "ffn'")
     embeddings = {"visual.patch_embed.proj.bias": "resid", "visual.pos_embed.weight": "pos resid"}
-    keys = ("deepstack_visual_indexes",)
+    tower = _tower(request, stream, ffn, up, down, embeddings, True, *keys)
+    return replace(tower, spaces={**tower.spaces, "pos": Space(config.num_position_embeddings)})
+
+
+def _merger(name: str, normed: str, neurons: str) -> dict[str, str]:
+    """What reads squares of patches; its norm is over a patch or over all of them."""
+    return (
+        layer_norm(f"{name}.norm", normed)
+        | linear(f"{name}.linear_fc1", neurons, "(merge vision_resid)")
+        | linear(f"{name}.linear_fc2", "resid", f"{neurons}'")
+    )
+
+
+def _with_early(request: Request, text: Spec) -> Spec:
+    """A tower whose norms behind earlier layers are over a whole square: permutations only."""
+    config, merged = request.config.vision_config, _merged(request)
     early = "visual.deepstack_merger_list.{early}"
     return whole(
         request,
-        decoder(request, qwen3_decoder),
-        _tower(request, stream, ffn, up, down, embeddings, True, *keys),
-        {
-            **layer_norm(f"{MERGER}.norm", "vision_resid"),
-            **linear(f"{MERGER}.linear_fc1", "merged", "(merge vision_resid)"),
-            **linear(f"{MERGER}.linear_fc2", "resid", "merged'"),
-            **layer_norm(f"{early}.norm", "(merge vision_resid)"),
-            **linear(f"{early}.linear_fc1", "early_merged", "(merge vision_resid)"),
-            **linear(f"{early}.linear_fc2", "resid", "early_merged'"),
-        },
+        text,
+        _placed_tower(request, Space(config.hidden_size, Permutation(), part="residual"), "deepstack_visual_indexes"),
+        _merger(MERGER, "vision_resid", "merged") | _merger(early, "(merge vision_resid)", "early_merged"),
         spaces=merged
         | {
             "early": Space(len(config.deepstack_visual_indexes)),
             "early_merged": replace(merged["merged"], over=("early",)),
-            "vision_pos": Space(config.num_position_embeddings),
         },
     )
+
+
+@declares("Qwen3VL", "qwen3_vl", "ForConditionalGeneration")
+def qwen3_vl(request: Request) -> Spec:
+    """Qwen3-VL."""
+    return _with_early(request, decoder(request, qwen3_decoder))
+
+
+def _mixed(request: Request, declaration: Declaration) -> Spec:
+    """A tower of LayerNorms and a decoder of delta nets."""
+    norm = f"{MERGER}.norm"
+    projector = _merger(MERGER, "vision_resid", "merged")
+    spec = whole(
+        request,
+        decoder(request, declaration),
+        _placed_tower(request, free_stream(request.config.vision_config.hidden_size)),
+        projector,
+        Norm(f"{norm}.weight", (f"{MERGER}.linear_fc1.weight",), f"{norm}.bias", stream="vision_resid"),
+        spaces=_merged(request),
+        aliases={},
+    )
+    return replace(spec, buffers=(*spec.buffers, FURTHER))
+
+
+@declares("Qwen3_5", "qwen3_5", "ForConditionalGeneration")
+def qwen3_5_pictures(request: Request) -> Spec:
+    """Qwen3.5 with its vision tower."""
+    return _mixed(request, qwen3_5_decoder)
+
+
+@declares("Qwen3_5Moe", "qwen3_5_moe", "ForConditionalGeneration")
+def qwen3_5_moe_pictures(request: Request) -> Spec:
+    """Qwen3.5-MoE with its vision tower."""
+    return _mixed(request, qwen3_5_moe_decoder)

@@ -63,6 +63,9 @@ READ = {
     "qwen2_vl": _patches,
     "qwen2_5_vl": _patches,
     "qwen3_vl": _patches,
+    "qwen3_vl_moe": _patches,
+    "qwen3_5": _patches,
+    "qwen3_5_moe": _patches,
 }
 """What makes pictures, and says of how many tokens one is, by the model's type."""
 
