@@ -15,6 +15,7 @@ from tiny_models import model
 GEMMA = "gemma3-pictures/Gemma3ForConditionalGeneration"
 QWEN = "qwen2.5-vl/Qwen2_5_VLForConditionalGeneration"
 MAE = "vit-mae/ViTMAEForPreTraining"
+MIXED = "qwen3.5/Qwen3_5ForCausalLM"
 MISTRAL = "mistral3-ministral-biased-tied/Mistral3ForConditionalGeneration"
 # a case, and other beginnings of names in its files: those of the hub, and those within Transformers
 OTHERS = [
@@ -22,6 +23,7 @@ OTHERS = [
     (GEMMA, {"language_model.model.": "model.language_model.", "": "model."}),
     (MISTRAL, {"language_model.model.": "model.language_model.", "": "model."}),
     (QWEN, {"lm_head.": "lm_head.", "visual.": "model.visual.", "model.": "model.language_model."}),
+    (MIXED, {"model.": "model.language_model."}),
     (MAE, {"decoder.decoder_encoder.layer.": "decoder.decoder_layers."}),
 ]
 
@@ -73,6 +75,54 @@ def test_what_is_missing_is_named_as_the_file_would(tmp_path):
     lost = "vision_tower.vision_model.post_layernorm.weight"
     edit_tensors(other, lambda tensors: tensors.pop(lost))
     assert f"missing tensor {lost} (16,)" in refused(tmp_path, "match", other, own, "--out", tmp_path / "out")
+
+
+@pytest.mark.parametrize("case", [MIXED, "qwen3.5-moe-pictures-tied/Qwen3_5MoeForConditionalGeneration"])
+def test_layers_that_predict_further_tokens_stay_as_they_are(tmp_path, case):
+    """They are in files of the hub, and the class does not read them."""
+    further = {"mtp.fc.weight": torch.randn(24, 48), "mtp.layers.0.mlp.experts.gate_up_proj": torch.randn(4, 16, 24)}
+    for seed, name in enumerate(("source", "anchor")):
+        model(case, seed, torch.float32).save_pretrained(tmp_path / name)
+    edit_tensors(tmp_path / "source", lambda tensors: tensors.update(further))
+    assert run("match", tmp_path / "source", tmp_path / "anchor", "--out", tmp_path / "out").code == 0
+    assert run("verify", tmp_path / "source", tmp_path / "out").code == 0
+    stock(tmp_path / "out")
+    written = tensors_of(tmp_path / "out")
+    assert all(written[name].equal(tensor) for name, tensor in further.items())
+
+
+def test_experts_that_are_stored_transposed(tmp_path):
+    """As on the hub: Transformers tells it by their shapes, and writes them as it has them in memory."""
+    case = "qwen3-vl-moe-dense-tied/Qwen3VLMoeForConditionalGeneration"
+    for seed, name in enumerate(("source", "anchor")):
+        for folder in (tmp_path / name, tmp_path / f"{name}-turned"):
+            model(case, seed, torch.float32).save_pretrained(folder)
+
+        def turn(tensors):
+            for expert in [name for name in tensors if ".experts." in name]:
+                tensors[expert] = tensors[expert].mT.contiguous()
+
+        edit_tensors(tmp_path / f"{name}-turned", turn)
+    assert run("verify", tmp_path / "source", tmp_path / "source-turned").code == 0
+    found = [
+        run(
+            "match",
+            *(tmp_path / f"{end}{kind}" for end in ("source", "anchor")),
+            "--out",
+            tmp_path / f"out{kind}",
+            "--json",
+        )
+        for kind in ("", "-turned")
+    ]
+    assert found[0].json["distance_after"] == pytest.approx(found[1].json["distance_after"], rel=1e-6)
+    assert found[0].json["distance_after"] < 0.9 * found[0].json["distance_before"]
+    assert run("verify", tmp_path / "source", tmp_path / "out-turned").code == 0
+    stock(tmp_path / "out-turned")
+    shapes = [
+        {name: tensor.shape for name, tensor in tensors_of(tmp_path / f).items()}
+        for f in ("source-turned", "out-turned")
+    ]
+    assert shapes[0].items() <= shapes[1].items()
 
 
 @pytest.mark.parametrize("case", [GEMMA, QWEN])

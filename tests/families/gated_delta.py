@@ -20,13 +20,13 @@ MIXED = {
 }
 _TURNED = {**ROPE, "partial_rotary_factor": 1.0}
 _EQUAL = {"linear_num_value_heads": 2, "attention_bias": True, "rope_parameters": _TURNED, "tie_word_embeddings": True}
-_EXPERTS = {
+EXPERTS = {
     "num_experts": 4,
     "num_experts_per_tok": 2,
     "moe_intermediate_size": 8,
     "shared_expert_intermediate_size": 10,
 }
-MIXTURE = {key: value for key, value in MIXED.items() if key != "intermediate_size"} | _EXPERTS
+MIXTURE = {key: value for key, value in MIXED.items() if key != "intermediate_size"} | EXPERTS
 
 FAMILIES = {
     "qwen3.5": ("Qwen3_5", ("ForCausalLM",), T.Qwen3_5TextConfig, MIXED),
@@ -41,12 +41,12 @@ FAMILIES = {
         {**MIXTURE, "tie_word_embeddings": True},
     ),
     "qwen3.5-moe-text": ("Qwen3_5MoeText", ("Model",), T.Qwen3_5MoeTextConfig, MIXTURE),
-    "qwen3-next": ("Qwen3Next", HEADS, T.Qwen3NextConfig, {**MIXED, **_EXPERTS}),
+    "qwen3-next": ("Qwen3Next", HEADS, T.Qwen3NextConfig, {**MIXED, **EXPERTS}),
     "qwen3-next-dense-biased-tied": (
         "Qwen3Next",
         ("ForCausalLM",),
         T.Qwen3NextConfig,
-        {**MIXED, **_EXPERTS, **_EQUAL, "mlp_only_layers": [0], "norm_topk_prob": False},
+        {**MIXED, **EXPERTS, **_EQUAL, "mlp_only_layers": [0], "norm_topk_prob": False},
     ),
 }
 FLOAT32_PARTS: tuple[str, ...] = ("qwen3.5", "qwen3-next")  # RMSNorm, rotary angles, the memory of delta nets

@@ -3,7 +3,7 @@
 import transformers as T
 
 from families import CHANGES, FAILS, KEEPS, SHAPES, UNCOVERED, within
-from families.gated_delta import MIXED, MIXED_KEYS, MIXTURE, ROPE
+from families.gated_delta import EXPERTS, MIXED, MIXED_KEYS, MIXTURE, ROPE
 from families.qk_norm_decoders import GEMMA3, GEMMA3_KEYS
 from families.rmsnorm_decoders import (
     GEMMA2,
@@ -84,6 +84,12 @@ _QWEN35_TOWER = {key: value for key, value in _QWEN3_TOWER.items() if key != "de
 _MIXED = {"head_dim": 12, "rope_parameters": {**ROPE, "mrope_section": [1, 1, 1]}}
 _QWEN35 = {"text_config": {**MIXED, **_MIXED}, "vision_config": _QWEN35_TOWER, **_IDS}
 _QWEN35_MOE = {**_QWEN35, "text_config": {**MIXTURE, **_MIXED}}
+_QWEN3_MOE = {**_QWEN3, "text_config": {**_QWEN3["text_config"], **EXPERTS}}
+_DENSE = {
+    **_QWEN3_MOE,
+    "text_config": {**_QWEN3_MOE["text_config"], "mlp_only_layers": [0]},
+    "tie_word_embeddings": True,
+}
 _WHOLE = ("ForConditionalGeneration",)
 
 FAMILIES = {
@@ -104,6 +110,8 @@ FAMILIES = {
     "qwen2.5-vl": ("Qwen2_5_VL", _WHOLE, T.Qwen2_5_VLConfig, _QWEN25),
     "qwen2.5-vl-tied": ("Qwen2_5_VL", _WHOLE, T.Qwen2_5_VLConfig, {**_QWEN25, "tie_word_embeddings": True}),
     "qwen3-vl": ("Qwen3VL", _WHOLE, T.Qwen3VLConfig, _QWEN3),
+    "qwen3-vl-moe": ("Qwen3VLMoe", _WHOLE, T.Qwen3VLMoeConfig, _QWEN3_MOE),
+    "qwen3-vl-moe-dense-tied": ("Qwen3VLMoe", _WHOLE, T.Qwen3VLMoeConfig, _DENSE),
     "qwen3.5-pictures": ("Qwen3_5", _WHOLE, T.Qwen3_5Config, _QWEN35),
     "qwen3.5-pictures-tied": ("Qwen3_5", _WHOLE, T.Qwen3_5Config, {**_QWEN35, "tie_word_embeddings": True}),
     "qwen3.5-moe-pictures-fused": ("Qwen3_5Moe", _WHOLE, T.Qwen3_5MoeConfig, _QWEN35_MOE),
@@ -198,6 +206,10 @@ KEYS = {
 }
 _MIXED_KEYS = {**within("text_config", MIXED_KEYS), **_QWEN}
 KEYS |= {
+    "qwen3-vl-moe/Qwen3VLMoeForConditionalGeneration": {
+        **KEYS["qwen3-vl/Qwen3VLForConditionalGeneration"],
+        "text_config.num_experts_per_tok": (1, CHANGES),
+    },
     "qwen3.5-pictures/Qwen3_5ForConditionalGeneration": _MIXED_KEYS,
     "qwen3.5-moe-pictures-fused/Qwen3_5MoeForConditionalGeneration": {
         **_MIXED_KEYS,
@@ -211,6 +223,7 @@ TIED: tuple[str, ...] = (
     "mistral3-ministral-biased-tied/Mistral3ForConditionalGeneration",
     "qwen2-vl-tied/Qwen2VLForConditionalGeneration",
     "qwen2.5-vl-tied/Qwen2_5_VLForConditionalGeneration",
+    "qwen3-vl-moe-dense-tied/Qwen3VLMoeForConditionalGeneration",
     "qwen3.5-pictures-tied/Qwen3_5ForConditionalGeneration",
     "qwen3.5-moe-pictures-tied/Qwen3_5MoeForConditionalGeneration",
     "qwen3-vl-tied/Qwen3VLForConditionalGeneration",

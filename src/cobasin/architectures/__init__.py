@@ -11,7 +11,7 @@ import logging
 import pkgutil
 import sys
 import traceback
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -39,7 +39,8 @@ class Request:
     Attributes:
         config: the model's configuration.
         architecture: the Transformers class; ``head`` is its name without the family's.
-        names: the tensor names in the file, for what no config says (a bare encoder's pooler).
+        names: the tensor names in the file, for what no config says (a bare encoder's pooler); with their shapes, if
+            they are a mapping to what has one.
     """
 
     config: PreTrainedConfig
@@ -50,6 +51,11 @@ class Request:
     def has(self, suffix: str) -> bool:
         """Whether the file has a tensor whose name ends in ``suffix``."""
         return any(name.endswith(suffix) for name in self.names)
+
+    def shape(self, suffix: str) -> tuple[int, ...] | None:
+        """The shape of the file's first tensor whose name ends in ``suffix``, where it is known."""
+        tensors = self.names.items() if isinstance(self.names, Mapping) else ()
+        return next((tuple(tensor.shape) for name, tensor in tensors if name.endswith(suffix)), None)
 
 
 Declaration = Callable[[Request], Spec]

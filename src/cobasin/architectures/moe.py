@@ -46,6 +46,28 @@ def experts(request: Request, block: str = MLP, names: tuple[str, str, str] = PR
     return {router: "expert resid", gate: "expert ffn~ resid", up: "expert ffn resid", down: "expert resid ffn'"}
 
 
+def turned_experts(request: Request) -> dict[str, str]:
+    """Templates of a router and fused experts, each of whose tensors may be stored transposed: its shape tells."""
+    config, found = request.config, experts(request)
+    if (stacked := f"{MLP}.experts.gate_up_proj") in found:
+        width, stream = config.moe_intermediate_size, config.hidden_size
+        down = f"{MLP}.experts.down_proj"
+        for name, shape, turned in (
+            (stacked, (2 * width, stream), "expert resid (ffn~ + ffn)"),
+            (down, (stream, width), "expert ffn' resid"),
+        ):
+            stored = request.shape(name.removeprefix("layers.{layer}"))
+            if stored is not None and stored[1:] != shape:
+                found[name] = turned
+    return found
+
+
+def read_by(spec: Spec, *readers: str) -> Spec:
+    """The spec of a decoder whose experts do not have the stream as the last axis of what reads it, and only there."""
+    gain = "layers.{layer}.post_attention_layernorm.weight"
+    return replace(spec, norms=tuple(replace(n, readers=readers) if n.weight == gain else n for n in spec.norms))
+
+
 def moe_spaces(count: int, width: int) -> dict[str, Space]:
     """Spaces of ``count`` experts with ``width`` neurons each."""
     return {
@@ -120,13 +142,23 @@ def qwen2_moe(request: Request) -> Spec:
 @declares("Qwen3Moe", "qwen3_moe", *HEADS)
 def qwen3_moe(request: Request) -> Spec:
     """Qwen3-MoE: experts, and the norms on queries and keys of Qwen3."""
+    return _qwen3(request, experts(request), "norm_topk_prob", "sliding_window")
+
+
+def qwen3_moe_decoder(request: Request) -> Spec:
+    """The decoder of Qwen3-VL-MoE."""
+    spec = _qwen3(request, turned_experts(request))
+    names = ("gate.weight", "experts.gate_up_proj", "gate_proj.weight", "up_proj.weight")
+    return read_by(spec, *(name for part in names if (name := f"{MLP}.{part}") in spec.templates))
+
+
+def _qwen3(request: Request, mlp: dict[str, str], *keys: str) -> Spec:
     config = request.config
     dense, plain, absent = qwen_layers(config)
     basis = normed_basis(head_width(config), shared=True)
     spaces = basis | moe_spaces(config.num_experts, config.moe_intermediate_size) | dense
     attention = normed_projections(config.attention_bias, shared=True)
-    keys = ("norm_topk_prob", "sliding_window")
-    return _moe(request, spaces, attention, experts(request) | plain, absent, keys)
+    return _moe(request, spaces, attention, mlp | plain, absent, keys)
 
 
 @declares("Olmoe", "olmoe", "Model", "ForCausalLM")
@@ -160,6 +192,4 @@ def gpt_oss(request: Request) -> Spec:
     biases = (SoftmaxShift(f"{router}.weight"), SoftmaxShift(f"{router}.bias"))
     keys = ("num_experts_per_tok", "swiglu_alpha", "swiglu_limit", "sliding_window", "layer_types")
     spec = rmsnorm_decoder(request, spaces, attention, mlp, biases=biases, keys=keys)
-    reads = (f"{router}.weight", f"{stacked}.gate_up_proj")  # the stream is not the last axis of what reads it here
-    gain = "layers.{layer}.post_attention_layernorm.weight"
-    return replace(spec, norms=tuple(replace(n, readers=reads) if n.weight == gain else n for n in spec.norms))
+    return read_by(spec, f"{router}.weight", f"{stacked}.gate_up_proj")

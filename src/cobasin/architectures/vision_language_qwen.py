@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from cobasin.architectures import Declaration, Request, declares
 from cobasin.architectures.gated_delta import FURTHER, qwen3_5_decoder, qwen3_5_moe_decoder
+from cobasin.architectures.moe import qwen3_moe_decoder
 from cobasin.architectures.parts import LAYER, layer_norm, linear, neurons, rotary_basis, sides
 from cobasin.architectures.qk_norm_decoder import qwen3_decoder
 from cobasin.architectures.rmsnorm_decoder import NEURONS, qwen2
@@ -155,6 +156,12 @@ def _with_early(request: Request, text: Spec) -> Spec:
 def qwen3_vl(request: Request) -> Spec:
     """Qwen3-VL."""
     return _with_early(request, decoder(request, qwen3_decoder))
+
+
+@declares("Qwen3VLMoe", "qwen3_vl_moe", "ForConditionalGeneration")
+def qwen3_vl_moe(request: Request) -> Spec:
+    """Qwen3-VL with experts."""
+    return _with_early(request, decoder(request, qwen3_moe_decoder))
 
 
 def _mixed(request: Request, declaration: Declaration) -> Spec:
