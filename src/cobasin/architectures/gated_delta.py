@@ -1,9 +1,12 @@
 """Decoders of which most layers are gated delta nets, the others gated attention: Qwen3.5, Qwen3-Next.
 
-A delta net normalises queries and keys to length one: behind the SiLU of their convolution only their order is free,
-the same for both. Its values pass a norm with one gain for all heads, and an output gate entry by entry: they have one
-order a layer. So do the coordinates of queries and keys that attention does not rotate, as all heads share the gains.
-Their signs are every group's own, and with an order of a value come signs and scales, which its output gate lets pass.
+A delta net convolves the channels of queries, keys and values one by one, behind which is a SiLU: so they have an
+order, and signs and scales between projection and convolution. Queries and keys have one order, as their product
+counts. Values pass a norm with one gain for all heads, and a gate on the output entry by entry: once the output
+projection has taken the gain over, every head has an order of its own.
+
+Where attention does not rotate queries and keys, their coordinates have an order, which all heads share with the gains,
+and in every group signs. Its values have an order, signs and scales, which the gate lets pass.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from cobasin.architectures.rmsnorm_decoder import (
     projections,
     rmsnorm_decoder,
 )
-from cobasin.symmetry.gauges import SoftmaxShift
+from cobasin.symmetry.gauges import Norm, SoftmaxShift
 from cobasin.symmetry.groups import Diagonal, Permutation
 from cobasin.symmetry.spec import Space, Spec
 
@@ -63,14 +66,14 @@ def gated_attention(config: PreTrainedConfig) -> Parts:
 def delta_net(config: PreTrainedConfig) -> Parts:
     """Spaces and templates of a gated delta net; a key has a group of values, all of them a place in its order."""
     keys, values = config.linear_num_key_heads, config.linear_num_value_heads
-    scales = Diagonal(signed=True, scaled=True)
+    width, scales = config.linear_value_head_dim, Diagonal(signed=True, scaled=True)
     spaces = {
         "key_head": Space(keys, Permutation(), LAYER, part="heads"),
         "value_head": Space(values // keys, Permutation(), (*LAYER, "key_head"), part="heads"),
         "key": Space(config.linear_key_head_dim, BOTH, (*LAYER, "key_head", "side"), part="attention"),
-        "value": Space(config.linear_value_head_dim, Permutation(), LAYER, part="attention"),
-        "filter": Space(1, scales, (*LAYER, "key_head", "value_head", "value"), part="attention"),
-        "value_gain": Space(1, Diagonal(scaled=True), (*LAYER, "value"), part="attention"),
+        # the gain is one for all heads: their channels have orders of their own once what reads it has taken it over
+        "value": Space(width, scales, (*LAYER, "key_head", "value_head"), part="attention", folded=NEURONS),
+        "value_gain": Space(width),
         "side": Space(2),
         "tap": Space(config.linear_conv_kernel_dim),
     }
@@ -78,13 +81,13 @@ def delta_net(config: PreTrainedConfig) -> Parts:
     templates = {
         f"{DELTA}.A_log": head,
         f"{DELTA}.dt_bias": head,
-        f"{DELTA}.in_proj_qkv.weight": "(side key_head key + key_head value_head value filter) resid",
-        f"{DELTA}.in_proj_z.weight": "(key_head value_head value) resid",
+        f"{DELTA}.in_proj_qkv.weight": "(side key_head key + key_head value_head value) resid",
+        f"{DELTA}.in_proj_z.weight": "(key_head value_head value~) resid",
         **linear(f"{DELTA}.in_proj_b", head, "resid", bias=False),
         **linear(f"{DELTA}.in_proj_a", head, "resid", bias=False),
-        f"{DELTA}.conv1d.weight": "(side key_head key' + key_head value_head value filter') 1 tap",
-        f"{DELTA}.norm.weight": "(value value_gain)",
-        f"{DELTA}.out_proj.weight": "resid (key_head value_head value value_gain')",
+        f"{DELTA}.conv1d.weight": "(side key_head key' + key_head value_head value') 1 tap",
+        f"{DELTA}.norm.weight": "value_gain",
+        f"{DELTA}.out_proj.weight": "resid (key_head value_head value~)",
     }
     return spaces, templates
 
@@ -93,7 +96,7 @@ def fused_delta_net(config: PreTrainedConfig) -> Parts:
     """The same whose projections are fused, key by key."""
     spaces, apart = delta_net(config)
     fused = {
-        f"{DELTA}.in_proj_qkvz.weight": "(key_head (side key + value_head value filter + value_head value)) resid",
+        f"{DELTA}.in_proj_qkvz.weight": "(key_head (side key + value_head value + value_head value~)) resid",
         f"{DELTA}.in_proj_ba.weight": "(key_head side value_head) resid",
     }
     return spaces, {name: type_ for name, type_ in apart.items() if ".in_proj_" not in name} | fused
@@ -118,7 +121,12 @@ def mixed_decoder(
         absent=absent,
         keys=("linear_num_key_heads", "linear_key_head_dim", "layer_types", *keys),
     )
-    return replace(spec, plus_one=tuple(name for name in spec.plus_one if name != f"{DELTA}.norm.weight"))
+    norm = Norm(f"{DELTA}.norm.weight", (f"{DELTA}.out_proj.weight",), centred=False, stream="value")
+    return replace(
+        spec,
+        norms=(*spec.norms, norm),
+        plus_one=tuple(name for name in spec.plus_one if name != norm.weight),
+    )
 
 
 def mixture(request: Request) -> Parts:

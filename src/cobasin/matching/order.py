@@ -139,7 +139,8 @@ def inner_order(match: Match, base: Key) -> Key | None:
     fibres = match.fibres(base)
     for key in fibres:
         others = [other for other in fibres if other != key]
-        if match.spec.spaces[key[0]].part == "heads" and any(_carries(match, s, others) for s in match.sites(key)):
+        ordered = isinstance(match.groups[key], Permutation) and match.spec.spaces[key[0]].part != "attention"
+        if ordered and any(_carries(match, site, others) for site in match.sites(key)):
             return key
     return None
 

@@ -84,8 +84,13 @@ def _of_gauge(spec: Spec, gauge: Norm | LayerScale | FreeGauge) -> Iterator[str]
         yield from (f"no tensor {name!r}" for name in missing)
         return
     if space is not None:
+        # a gain that heads with bases of their own share has a space of its own
+        own = (gauge.weight, gauge.bias) if isinstance(gauge, Norm) else ()
+        fits = {name for name in names if layout(spec.templates[name], spec.sizes).shape == (spec.sizes[space],)}
         yield from (
-            f"{name}: {spec.templates[name]!r} has no {space}" for name in names if space not in _spaces(spec, name)
+            f"{name}: {spec.templates[name]!r} has no {space}"
+            for name in names
+            if space not in _spaces(spec, name) and not (name in own and name in fits)
         )
     if isinstance(gauge, (KeyBias, ValueBias)):
         blocks = layout(spec.templates[gauge.bias], spec.sizes).blocks
