@@ -14,6 +14,7 @@ from tiny_models import model
 
 GEMMA = "gemma3-pictures/Gemma3ForConditionalGeneration"
 QWEN = "qwen2.5-vl/Qwen2_5_VLForConditionalGeneration"
+LLAVA = "llava-next/LlavaNextForConditionalGeneration"
 MAE = "vit-mae/ViTMAEForPreTraining"
 MISTRAL = "mistral3-ministral-biased-tied/Mistral3ForConditionalGeneration"
 # a case, and other beginnings of names in its files: those of the hub, and those within Transformers
@@ -21,6 +22,8 @@ OTHERS = [
     (GEMMA, {"vision_tower.": "vision_tower.vision_model."}),
     (GEMMA, {"language_model.model.": "model.language_model.", "": "model."}),
     (MISTRAL, {"language_model.model.": "model.language_model.", "": "model."}),
+    (LLAVA, {"vision_tower.": "vision_tower.vision_model."}),
+    (LLAVA, {"language_model.model.": "model.language_model.", "language_model.lm_head.": "lm_head.", "": "model."}),
     (QWEN, {"lm_head.": "lm_head.", "visual.": "model.visual.", "model.": "model.language_model."}),
     (MAE, {"decoder.decoder_encoder.layer.": "decoder.decoder_layers."}),
 ]
