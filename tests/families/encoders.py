@@ -21,6 +21,9 @@ FAMILIES = {
         T.XLMRobertaConfig,
         {**SMALL, "pad_token_id": 1},
     ),
+    "ernie": ("Ernie", ("ForPreTraining", *ANSWERING_HEADS), T.ErnieConfig, {**SMALL, "use_task_id": True}),
+    "ernie-without-tasks": ("Ernie", ("ForMaskedLM",), T.ErnieConfig, {**SMALL, "tie_word_embeddings": False}),
+    "data2vec-text": ("Data2VecText", ANSWERING_HEADS, T.Data2VecTextConfig, {**SMALL, "pad_token_id": 1}),
     "camembert": ("Camembert", ANSWERING_HEADS, T.CamembertConfig, {**SMALL, "pad_token_id": 1}),
     "mpnet": ("MPNet", ANSWERING_HEADS, T.MPNetConfig, SMALL),
     "mpnet-untied-relu": (
@@ -88,6 +91,8 @@ KEYS = {
     "roberta/RobertaForMaskedLM": _ROBERTA_KEYS,
     "xlm-roberta/XLMRobertaForMaskedLM": _ROBERTA_KEYS,
     "camembert/CamembertForMaskedLM": _ROBERTA_KEYS,
+    "data2vec-text/Data2VecTextForMaskedLM": _ROBERTA_KEYS,
+    "ernie/ErnieForMaskedLM": _BERT_KEYS,
     "mpnet/MPNetForMaskedLM": {**_KEYS, "num_attention_heads": (2, SHAPES)},  # of the position bias
     "distilbert/DistilBertForMaskedLM": {
         **_NO_DECODER_KEYS,
@@ -103,6 +108,8 @@ TIED = (
     "roberta/RobertaForMaskedLM",
     "xlm-roberta/XLMRobertaForMaskedLM",
     "camembert/CamembertForMaskedLM",
+    "data2vec-text/Data2VecTextForMaskedLM",
+    "ernie/ErnieForMaskedLM",
     "mpnet/MPNetForMaskedLM",
     "distilbert/DistilBertForMaskedLM",
     "electra/ElectraForMaskedLM",
