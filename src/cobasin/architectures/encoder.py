@@ -103,7 +103,8 @@ def bert_spaces(request: Request, layers: tuple[str, ...] = LAYER) -> dict[str, 
     return attention(config.num_attention_heads, width, layers) | {
         "layer": Space(config.num_hidden_layers),
         "resid": stream(config.hidden_size, request.head),
-        "ffn": Space(config.intermediate_size, neurons(config.hidden_act), layers, part="ffn"),
+        # ESM has a GELU, and no key for it
+        "ffn": Space(config.intermediate_size, neurons(getattr(config, "hidden_act", "gelu")), layers, part="ffn"),
         "vocab": Space(config.vocab_size),
         "pos": Space(config.max_position_embeddings),
         "type": Space(getattr(config, "type_vocab_size", 0)),  # MPNet has none

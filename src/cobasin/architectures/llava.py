@@ -44,7 +44,7 @@ def _siglip(request: Request) -> Spec:
     """SigLIP's tower, whose writers keep their mean."""
     config = request.config.vision_config
     spec = siglip_tower(request, config, VISION, {"resid": free_stream(config.hidden_size)}, {})
-    return replace(spec, norms=tuple(replace(norm, centred=False) for norm in spec.norms))
+    return replace(spec, norms=tuple(replace(norm, keeps_mean=True) for norm in spec.norms))
 
 
 TOWERS = {"clip_vision_model": _clip, "siglip_vision_model": _siglip, "pixtral": pixtral_tower}
