@@ -16,6 +16,7 @@ GEMMA = "gemma3-pictures/Gemma3ForConditionalGeneration"
 QWEN = "qwen2.5-vl/Qwen2_5_VLForConditionalGeneration"
 LLAVA = "llava-next/LlavaNextForConditionalGeneration"
 ESM = "esm/EsmForMaskedLM"
+GTE = "gte/GteForMaskedLM"
 MAE = "vit-mae/ViTMAEForPreTraining"
 MISTRAL = "mistral3-ministral-biased-tied/Mistral3ForConditionalGeneration"
 # a case, and other beginnings of names in its files: those of the hub, and those within Transformers
@@ -26,6 +27,7 @@ OTHERS = [
     (LLAVA, {"vision_tower.": "vision_tower.vision_model."}),
     (LLAVA, {"language_model.model.": "model.language_model.", "language_model.lm_head.": "lm_head.", "": "model."}),
     (ESM, {"esm.encoder.layer.*.": "esm.encoder.layer.0."}),
+    (GTE, {"gte.": "new."}),
     (QWEN, {"lm_head.": "lm_head.", "visual.": "model.visual.", "model.": "model.language_model."}),
     (MAE, {"decoder.decoder_encoder.layer.": "decoder.decoder_layers."}),
 ]

@@ -135,13 +135,12 @@ def esm(request: Request) -> Spec:
     heads, kind, p = config.num_attention_heads, config.position_embedding_type, "lm_head"
     require(kind in ("absolute", "rotary"), f"position_embedding_type {kind!r}")
     turned, positions = kind == "rotary", "embeddings.position_embeddings.weight"
+    table = {positions: "pos resid"} if not turned or request.has(positions) else {}  # ESM-2 has it, and never reads it
     head, ties = roberta_head(request)
     if request.head == "ForMaskedLM":  # the decoder's bias has no other name
         head.pop(f"{p}.decoder.bias")
         ties.pop(f"{p}.decoder.bias", None)
     kept = {"contact_head.regression.weight": "1 contact", "contact_head.regression.bias": "1"}
-    if turned and request.has(positions):
-        kept[positions] = "pos resid"
     kept |= unread(request, "pooler.dense", head)
     spaces = bert_spaces(request) | {"contact": Space(heads * config.num_hidden_layers)}
     spec = _encoder(
@@ -149,7 +148,7 @@ def esm(request: Request) -> Spec:
         BERT,
         "encoder.emb_layer_norm_after",
         {"embeddings.word_embeddings.weight": "vocab resid"}
-        | ({} if turned else {positions: "pos resid"})
+        | table
         | (layer_norm("embeddings.layer_norm") if config.emb_layer_norm_before else {}),
         spaces | {"head": replace(spaces["head"], group=None)},
         (head | kept, ties),
@@ -162,7 +161,7 @@ def esm(request: Request) -> Spec:
         ),
         prefix="esm.",
         buffers=(r"embeddings\.position_ids", r"(encoder\.layer\..+\.self\.)?rotary_embeddings\.inv_freq"),
-        unread=tuple(kept),
+        unread=(*kept, *(table if turned else ())),
     )
     return _rotary(spec, size // heads) if turned else spec
 
