@@ -63,6 +63,12 @@ FAMILIES = {
         T.ElectraConfig,
         {**SMALL, "embedding_size": 24, "hidden_act": "leaky_relu"},
     ),
+    "rembert": (
+        "RemBert",
+        ANSWERING_HEADS,
+        T.RemBertConfig,
+        {**SMALL, "input_embedding_size": 10, "output_embedding_size": 14},
+    ),
     "albert": ("Albert", ANSWERING_HEADS, T.AlbertConfig, _ALBERT),
     "albert-groups-untied": (
         "Albert",
@@ -100,6 +106,7 @@ KEYS = {
         "activation": ("relu", CHANGES),
     },
     "electra/ElectraForPreTraining": _BERT_KEYS,
+    "rembert/RemBertForMaskedLM": _BERT_KEYS,
     "albert/AlbertForMaskedLM": {**_KEYS, **_NO_DECODER_KEYS, "num_hidden_layers": (5, CHANGES)},
 }
 TIED = (
