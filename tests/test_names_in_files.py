@@ -14,6 +14,9 @@ from tiny_models import model
 
 GEMMA = "gemma3-pictures/Gemma3ForConditionalGeneration"
 QWEN = "qwen2.5-vl/Qwen2_5_VLForConditionalGeneration"
+LLAVA = "llava-next/LlavaNextForConditionalGeneration"
+ESM = "esm/EsmForMaskedLM"
+GTE = "gte/GteForMaskedLM"
 MAE = "vit-mae/ViTMAEForPreTraining"
 MIXED = "qwen3.5/Qwen3_5ForCausalLM"
 MISTRAL = "mistral3-ministral-biased-tied/Mistral3ForConditionalGeneration"
@@ -22,6 +25,10 @@ OTHERS = [
     (GEMMA, {"vision_tower.": "vision_tower.vision_model."}),
     (GEMMA, {"language_model.model.": "model.language_model.", "": "model."}),
     (MISTRAL, {"language_model.model.": "model.language_model.", "": "model."}),
+    (LLAVA, {"vision_tower.": "vision_tower.vision_model."}),
+    (LLAVA, {"language_model.model.": "model.language_model.", "language_model.lm_head.": "lm_head.", "": "model."}),
+    (ESM, {"esm.encoder.layer.*.": "esm.encoder.layer.0."}),
+    (GTE, {"gte.": "new."}),
     (QWEN, {"lm_head.": "lm_head.", "visual.": "model.visual.", "model.": "model.language_model."}),
     (MIXED, {"model.": "model.language_model."}),
     (MAE, {"decoder.decoder_encoder.layer.": "decoder.decoder_layers."}),
@@ -55,7 +62,7 @@ def test_either_name_is_read(tmp_path, case, beginnings):
         run("match", end, tmp_path / "anchor", "--out", tmp_path / f"{end.name}-out", "--json") for end in (own, other)
     ]
     assert found[0].json["distance_after"] == pytest.approx(found[1].json["distance_after"], rel=1e-6)
-    untied = {"lm_head.weight", "language_model.lm_head.weight"}
+    untied = {"lm_head.weight", "language_model.lm_head.weight", "lm_head.decoder.weight"}
     assert tensors_of(tmp_path / "other-out").keys() - untied == tensors_of(other).keys() - untied
     assert run("verify", other, tmp_path / "other-out").code == 0
     stock(tmp_path / "other-out")

@@ -5,7 +5,7 @@ import torch
 
 from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.typed import Typed
-from command_line import edit_tensors, refused, run, stock, tensors_of
+from command_line import duplicate, edit_tensors, refused, run, stock, tensors_of
 from tiny_models import model
 
 # a case, and the name that is kept of those that share a tensor
@@ -69,3 +69,15 @@ def test_no_name_of_a_tied_tensor(tmp_path):
     line = refused(tmp_path, "match", other, own, "--out", tmp_path / "out")
     assert "missing tensor wte.weight" in line
     assert torch.equal(tensors_of(own)["transformer.wte.weight"], Typed.of(load(own))["lm_head.weight"])
+
+
+def test_a_tie_that_the_text_config_tells(tmp_path):
+    """LLaVA's head is tied where either config says so: a file whose head is untied must not."""
+    for seed, name in enumerate(("one", "other")):
+        model("llava-siglip-tied/LlavaForConditionalGeneration", seed, torch.float32).save_pretrained(tmp_path / name)
+    keys = {"tie_word_embeddings": False, "text_config.tie_word_embeddings": True}
+    ends = [duplicate(tmp_path / name, f"{name}-told", **keys) for name in ("one", "other")]
+    assert run("match", *ends, "--out", tmp_path / "out").code == 0
+    assert "language_model.lm_head.weight" in tensors_of(tmp_path / "out")
+    assert run("verify", ends[0], tmp_path / "out").code == 0
+    assert not stock(tmp_path / "out").config.tie_word_embeddings

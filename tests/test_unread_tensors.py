@@ -118,3 +118,15 @@ def test_pre_training_beside_a_bare_model(tmp_path, family):
     assert all(torch.equal(before[name], after[name]) for name in kept)
     assert not all(torch.equal(before[name], after[name]) for name in before)
     assert run("merge", source, tmp_path / "anchor", "--out", tmp_path / "merged").code == 0
+
+
+@pytest.mark.parametrize("family", ["llava", "llava-siglip-tied"])
+def test_layers_of_a_tower_behind_the_one_that_is_read(tmp_path, family):
+    """They go on to fit it: read at a later place, the model that was matched still computes what it did."""
+    case = f"{family}/LlavaForConditionalGeneration"
+    for seed, name in enumerate(("source", "anchor")):
+        model(case, seed, torch.float32).save_pretrained(tmp_path / name)
+    assert run("match", tmp_path / "source", tmp_path / "anchor", "--out", tmp_path / "out").code == 0
+    later = [duplicate(tmp_path / name, f"{name}-later", vision_feature_layer=-1) for name in ("source", "out")]
+    assert run("verify", *later).code == 0
+    assert run("verify", tmp_path / "source", later[0]).code != 0

@@ -160,3 +160,18 @@ def test_a_projection_does_not_hide_the_stream(tower):
 
 def test_float32_parts_are_known():
     assert all(any(case.startswith(part) for case in CASES) for part in FLOAT32_PARTS)
+
+
+@pytest.mark.parametrize(
+    "case", ["llava-onevision/LlavaOnevisionForConditionalGeneration", "esm-untied/EsmForMaskedLM"]
+)
+def test_a_mean_that_counts_is_kept(case):
+    """By a projector that reads the stream itself, and behind an activation: there writers must not lose theirs."""
+    typed = Typed.of(checkpoint(case))
+    norms = tuple(dataclasses.replace(norm, keeps_mean=False) for norm in typed.spec.norms)
+    assert norms != typed.spec.norms
+    wrong = dataclasses.replace(typed, spec=dataclasses.replace(typed.spec, norms=norms))
+    for given, kept in ((typed, True), (wrong, False)):
+        of, form = forms(given)[-1]
+        moved = sample(form, 1).apply(of)
+        assert (change(of.derived(moved), run(typed.checkpoint)) < 1e-3) is kept

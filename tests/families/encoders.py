@@ -21,6 +21,9 @@ FAMILIES = {
         T.XLMRobertaConfig,
         {**SMALL, "pad_token_id": 1},
     ),
+    "ernie": ("Ernie", ("ForPreTraining", *ANSWERING_HEADS), T.ErnieConfig, {**SMALL, "use_task_id": True}),
+    "ernie-without-tasks": ("Ernie", ("ForMaskedLM",), T.ErnieConfig, {**SMALL, "tie_word_embeddings": False}),
+    "data2vec-text": ("Data2VecText", ANSWERING_HEADS, T.Data2VecTextConfig, {**SMALL, "pad_token_id": 1}),
     "camembert": ("Camembert", ANSWERING_HEADS, T.CamembertConfig, {**SMALL, "pad_token_id": 1}),
     "mpnet": ("MPNet", ANSWERING_HEADS, T.MPNetConfig, SMALL),
     "mpnet-untied-relu": (
@@ -60,6 +63,12 @@ FAMILIES = {
         T.ElectraConfig,
         {**SMALL, "embedding_size": 24, "hidden_act": "leaky_relu"},
     ),
+    "rembert": (
+        "RemBert",
+        ANSWERING_HEADS,
+        T.RemBertConfig,
+        {**SMALL, "input_embedding_size": 10, "output_embedding_size": 14},
+    ),
     "albert": ("Albert", ANSWERING_HEADS, T.AlbertConfig, _ALBERT),
     "albert-groups-untied": (
         "Albert",
@@ -88,6 +97,8 @@ KEYS = {
     "roberta/RobertaForMaskedLM": _ROBERTA_KEYS,
     "xlm-roberta/XLMRobertaForMaskedLM": _ROBERTA_KEYS,
     "camembert/CamembertForMaskedLM": _ROBERTA_KEYS,
+    "data2vec-text/Data2VecTextForMaskedLM": _ROBERTA_KEYS,
+    "ernie/ErnieForMaskedLM": _BERT_KEYS,
     "mpnet/MPNetForMaskedLM": {**_KEYS, "num_attention_heads": (2, SHAPES)},  # of the position bias
     "distilbert/DistilBertForMaskedLM": {
         **_NO_DECODER_KEYS,
@@ -95,6 +106,7 @@ KEYS = {
         "activation": ("relu", CHANGES),
     },
     "electra/ElectraForPreTraining": _BERT_KEYS,
+    "rembert/RemBertForMaskedLM": _BERT_KEYS,
     "albert/AlbertForMaskedLM": {**_KEYS, **_NO_DECODER_KEYS, "num_hidden_layers": (5, CHANGES)},
 }
 TIED = (
@@ -103,6 +115,8 @@ TIED = (
     "roberta/RobertaForMaskedLM",
     "xlm-roberta/XLMRobertaForMaskedLM",
     "camembert/CamembertForMaskedLM",
+    "data2vec-text/Data2VecTextForMaskedLM",
+    "ernie/ErnieForMaskedLM",
     "mpnet/MPNetForMaskedLM",
     "distilbert/DistilBertForMaskedLM",
     "electra/ElectraForMaskedLM",

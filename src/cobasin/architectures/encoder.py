@@ -1,4 +1,4 @@
-"""Post-LayerNorm encoders: BERT, RoBERTa, XLM-R, CamemBERT, DistilBERT.
+"""Post-LayerNorm encoders: BERT, ERNIE, RoBERTa, XLM-R, CamemBERT, data2vec-text, DistilBERT.
 
 The gain of a post-norm sits in the residual stream, so one permutation acts on the stream of the whole model.
 A bare encoder shows its stream as output: there it is fixed. That a post-norm ignores the mean of what is written
@@ -103,7 +103,8 @@ def bert_spaces(request: Request, layers: tuple[str, ...] = LAYER) -> dict[str, 
     return attention(config.num_attention_heads, width, layers) | {
         "layer": Space(config.num_hidden_layers),
         "resid": stream(config.hidden_size, request.head),
-        "ffn": Space(config.intermediate_size, neurons(config.hidden_act), layers, part="ffn"),
+        # ESM has a GELU, and no key for it
+        "ffn": Space(config.intermediate_size, neurons(getattr(config, "hidden_act", "gelu")), layers, part="ffn"),
         "vocab": Space(config.vocab_size),
         "pos": Space(config.max_position_embeddings),
         "type": Space(getattr(config, "type_vocab_size", 0)),  # MPNet has none
@@ -168,12 +169,26 @@ def bert_spec(request: Request, head: dict[str, str], ties: dict[str, str], pref
     )
 
 
+def bert_masked_lm(request: Request) -> tuple[dict[str, str], dict[str, str]]:
+    """BERT's masked-LM head (templates, ties)."""
+    p, tied = "cls.predictions", request.config.tie_word_embeddings
+    return masked_lm(tied, f"{p}.transform.dense", f"{p}.transform.LayerNorm", f"{p}.decoder", f"{p}.bias")
+
+
 @declares("Bert", "bert", *HEADS, "ForPreTraining")
 def bert(request: Request) -> Spec:
     """BERT."""
-    p, tied = "cls.predictions", request.config.tie_word_embeddings
-    masked = masked_lm(tied, f"{p}.transform.dense", f"{p}.transform.LayerNorm", f"{p}.decoder", f"{p}.bias")
-    return bert_spec(request, *bert_head(request, "pooler.dense", masked), "bert.")
+    return bert_spec(request, *bert_head(request, "pooler.dense", bert_masked_lm(request)), "bert.")
+
+
+@declares("Ernie", "ernie", *HEADS, "ForPreTraining")
+def ernie(request: Request) -> Spec:
+    """ERNIE 1 to 3: BERT, where its config says so with embeddings of tasks."""
+    config = request.config
+    spec = bert_spec(request, *bert_head(request, "pooler.dense", bert_masked_lm(request)), "ernie.")
+    tasks = {"embeddings.task_type_embeddings.weight": "task resid"} if config.use_task_id else {}
+    spaces = {**spec.spaces, "task": Space(config.task_type_vocab_size)}
+    return replace(spec, spaces=spaces, templates={**spec.templates, **tasks})
 
 
 def roberta_head(request: Request) -> tuple[dict[str, str], dict[str, str]]:
@@ -189,9 +204,11 @@ def roberta_head(request: Request) -> tuple[dict[str, str], dict[str, str]]:
 @declares("Roberta", "roberta", *HEADS)
 @declares("XLMRoberta", "xlm-roberta", *HEADS)
 @declares("Camembert", "camembert", *HEADS)
+@declares("Data2VecText", "data2vec-text", *HEADS)
 def roberta(request: Request) -> Spec:
-    """RoBERTa, XLM-R, CamemBERT."""
-    spec = bert_spec(request, *roberta_head(request), "roberta.")
+    """RoBERTa, XLM-R, CamemBERT, data2vec for text."""
+    prefix = "data2vec_text." if request.config.model_type == "data2vec-text" else "roberta."
+    spec = bert_spec(request, *roberta_head(request), prefix)
     return replace(spec, function_keys=(*spec.function_keys, "pad_token_id"))  # positions are counted from it
 
 

@@ -1,4 +1,4 @@
-"""Post-LayerNorm encoders whose embeddings have a width of their own: ELECTRA, ALBERT.
+"""Post-LayerNorm encoders whose embeddings have a width of their own: ELECTRA, RemBERT, ALBERT.
 
 A LayerNorm stands between the embeddings and the linear map into the stream. With its gain and offset folded into
 that map, any orthogonal map that fixes the ones vector acts on the embeddings. Not under a tied masked-LM head: an
@@ -76,6 +76,24 @@ def electra(request: Request) -> Spec:
         spaces={**spec.spaces, **_embedding_spaces(request), "pool": Space(config.hidden_size, pool, part="ffn")},
         templates={**spec.templates, **(linear(project, "resid", "embed") if narrow else {})},
         norms=(_embedding_norm(request, project),) if narrow else (),
+    )
+
+
+@declares("RemBert", "rembert", *HEADS)
+def rembert(request: Request) -> Spec:
+    """RemBERT. What its masked-LM head compares with the vocabulary has a width of its own, too."""
+    config, p, project = request.config, "cls.predictions", "encoder.embedding_hidden_mapping_in"
+    masked = masked_lm(False, f"{p}.dense", f"{p}.LayerNorm", f"{p}.decoder", f"{p}.decoder.bias")
+    spec = bert_spec(request, *bert_head(request, "pooler.dense", masked), "rembert.", "embed")
+    own = {
+        "embed": Space(config.input_embedding_size, Permutation(), part="residual", folded=Orthogonal(fix_ones=True)),
+        "trans": Space(config.output_embedding_size, Permutation(), part="ffn"),
+    }
+    return replace(
+        spec,
+        spaces={**spec.spaces, **own},
+        templates={**spec.templates, **linear(project, "resid", "embed")},
+        norms=(_embedding_norm(request, project),),
     )
 
 

@@ -23,6 +23,9 @@ UNREAD = {
     "SiglipForImageClassification": (r"vision_model\.head\..*",),
     "Gemma3ForConditionalGeneration": (r"vision_tower\.head\..*",),
     "PaliGemmaForConditionalGeneration": (r"vision_tower\.head\..*",),
+    "LlavaForConditionalGeneration": (r"vision_tower\.head\..*",),
+    "LlavaNextForConditionalGeneration": (r"vision_tower\.head\..*",),
+    "LlavaOnevisionForConditionalGeneration": (r"vision_tower\.head\..*",),
 }
 TEXT, VISION = "text_model.", "vision_model."
 LAYERS = Names(
@@ -84,7 +87,7 @@ def _clip_text_keys(config) -> tuple[str, ...]:
     return ("is_causal",) if last else ("is_causal", "eos_token_id")
 
 
-def _clip_vision(request: Request, config, root: str, spaces: dict[str, Space], head: dict[str, str]) -> Spec:
+def clip_tower(request: Request, config, root: str, spaces: dict[str, Space], head: dict[str, str]) -> Spec:
     """CLIP's vision tower. The gain of its first norm sits in the stream: permutations only.
 
     The mean of the embeddings, which that norm ignores, is left alone.
@@ -174,7 +177,7 @@ def clip(request: Request) -> Spec:
     spaces = {"resid": free_stream(text.hidden_size), "joint": joint}
     return joined(
         _text(request, text, TEXT, spaces, TEXT_PROJECTION, *_clip_text_keys(text)),
-        _clip_vision(request, vision, VISION, {"resid": _permuted(vision.hidden_size)}, VISION_PROJECTION),
+        clip_tower(request, vision, VISION, {"resid": _permuted(vision.hidden_size)}, VISION_PROJECTION),
         {"logit_scale": "scalar"},
     )
 
@@ -198,7 +201,7 @@ def clip_text_projection(request: Request) -> Spec:
 def clip_vision(request: Request) -> Spec:
     """CLIP's vision tower, with the stream as output."""
     config = request.config
-    return _clip_vision(request, config, "", {"resid": _fixed(config.hidden_size)}, {})
+    return clip_tower(request, config, "", {"resid": _fixed(config.hidden_size)}, {})
 
 
 @declares("CLIP", "clip_vision_model", "VisionModelWithProjection")
@@ -206,7 +209,7 @@ def clip_vision_projection(request: Request) -> Spec:
     """CLIP's vision tower, with the stream and its projection as outputs."""
     config = request.config
     spaces = {"resid": _fixed(config.hidden_size), "joint": _fixed(config.projection_dim)}
-    return _clip_vision(request, config, VISION, spaces, VISION_PROJECTION)
+    return clip_tower(request, config, VISION, spaces, VISION_PROJECTION)
 
 
 def _pooled(request: Request, config, root: str, resid: Space, joint: Space) -> Spec:

@@ -96,6 +96,7 @@ def rmsnorm_decoder(
     biases: tuple[FreeGauge, ...] = (),
     absent: tuple[str, ...] = (),
     keys: tuple[str, ...] = (),
+    own_head: tuple[dict[str, str], dict[str, str]] | None = None,
 ) -> Spec:
     """The type of a decoder with RMSNorm and grouped queries.
 
@@ -108,9 +109,10 @@ def rmsnorm_decoder(
         plus_one: gains are stored minus one.
         biases, absent: besides what Llama has.
         keys: config keys that change the function, besides those that Llama has.
+        own_head: tensors and ties of a head that is not as Llama's.
     """
     config = request.config
-    head, ties = output_head(request, "embed_tokens.weight")
+    head, ties = own_head or output_head(request, "embed_tokens.weight")
     gains = [f"layers.{{layer}}.{norm}.weight" for norm in (*pre_norms, *post_norms)] + ["norm.weight"]
     norms = [_norm(gain, branch) for gain, branch in zip(gains, (attention, mlp)[: len(pre_norms)], strict=False)]
     if head and not (post_norms and ties):  # folded, it unties the head, which pays where the stream can then turn
@@ -151,7 +153,7 @@ def rmsnorm_decoder(
             "is_causal",
             *tie_keys(ties),
             *rope_keys(config),
-            *PADDING_READ.get(request.head, ()),
+            *(() if own_head else PADDING_READ.get(request.head, ())),
             *keys,
         ),
     )

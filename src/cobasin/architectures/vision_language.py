@@ -76,7 +76,7 @@ def whole(
     )
 
 
-def _pixtral(request: Request) -> Spec:
+def pixtral_tower(request: Request) -> Spec:
     """Pixtral: a Llama that sees all patches, turned by row and column. Its first norm's gain sits in the stream."""
     config, root, layer = vision_of(request, "pixtral"), VISION, f"{VISION}transformer.layers.{{layer}}"
     width, (down, right) = config.hidden_size // config.num_attention_heads, sides(config.patch_size)
@@ -142,7 +142,7 @@ def mistral3(request: Request) -> Spec:
     return whole(
         request,
         decoder(request, mistral),
-        _pixtral(request),
+        pixtral_tower(request),
         {f"{PROJECTOR}norm.weight": "vision_resid~"}
         | merger
         | linear(f"{PROJECTOR}linear_1", "projector", "merged'", biased)

@@ -39,10 +39,36 @@ def _some_a_text(config: PreTrainedConfig, generator: torch.Generator) -> tuple[
 
 def _any_size(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[str, Tensor], int]:
     """Mistral 3: pictures of any size, here of two by two tokens, told in pixels."""
-    tower, merged = config.vision_config, config.spatial_merge_size
+    tower, merged = config.vision_config, getattr(config, "spatial_merge_size", 1)
     side = 2 * merged * tower.patch_size
     pixels = torch.randn(2, tower.num_channels, side, side, generator=generator, dtype=torch.float32)
     return {"pixel_values": pixels, "image_sizes": torch.full((2, 2), side)}, 4
+
+
+def _chosen(config: PreTrainedConfig) -> int:
+    """LLaVA: how many tokens the tower makes of a picture of its size; the first may be left out."""
+    rows, columns = grid(config.vision_config)
+    first = config.vision_config.model_type == "clip_vision_model"
+    return rows * columns + first - (config.vision_feature_select_strategy == "default")
+
+
+def _all_chosen(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[str, Tensor], int]:
+    """LLaVA: a picture of the tower's size, or, of Pixtral's, of any."""
+    if config.vision_config.model_type == "pixtral":
+        return _any_size(config, generator)
+    return {"pixel_values": _pixels(config, generator)}, _chosen(config)
+
+
+def _tiles(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[str, Tensor], int]:
+    """LLaVA-NeXT and OneVision: the whole, and the tiles of the smallest grid, with a token behind each of its rows."""
+    tower = config.vision_config
+    rows, columns = grid(tower)
+    height, width = min(config.image_grid_pinpoints, key=lambda size: size[0] * size[1])
+    down, right = height // tower.image_size, width // tower.image_size
+    shape = (2, 1 + down * right, tower.num_channels, tower.image_size, tower.image_size)
+    pixels = torch.randn(shape, generator=generator, dtype=torch.float32)
+    count = _chosen(config) + down * rows * (right * columns + 1)
+    return {"pixel_values": pixels, "image_sizes": torch.tensor([[height, width]] * 2)}, count
 
 
 def _patches(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[str, Tensor], int]:
@@ -60,6 +86,9 @@ READ = {
     "idefics3": _some_a_text,
     "smolvlm": _some_a_text,
     "mistral3": _any_size,
+    "llava": _all_chosen,
+    "llava_next": _tiles,
+    "llava_onevision": _tiles,
     "qwen2_vl": _patches,
     "qwen2_5_vl": _patches,
     "qwen3_vl": _patches,

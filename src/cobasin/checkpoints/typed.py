@@ -75,6 +75,8 @@ class Typed(Mapping[str, Tensor]):
         """The same model with its head a tensor of its own."""
         config = copy.deepcopy(self.checkpoint.config)
         config.tie_word_embeddings = False
+        if (text := getattr(config, "text_config", None)) is not None:  # LLaVA ties its head where either says so
+            text.tie_word_embeddings = False
         label, architecture = self.checkpoint.label, self.checkpoint.architecture
         headers = dict(self.checkpoint.headers)
         spec = declare(config, architecture, headers)

@@ -82,7 +82,7 @@ class Form:
     def centred_writers(self) -> dict[str, str]:
         """Tensors that write to a stream that is read by LayerNorms only, with that stream."""
         streams = {norm.stream for norm in self.norms if norm.centred}
-        streams -= {norm.stream for norm in self.norms if not norm.centred}
+        streams -= {norm.stream for norm in self.norms if not norm.centred or norm.keeps_mean}
         other = self.readers.keys() | self.norm_parameters.keys() | self.scale_parameters
         return {
             name: axis.space

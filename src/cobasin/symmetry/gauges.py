@@ -15,7 +15,8 @@ class Norm:
 
     ``centred``: LayerNorm, which also ignores the mean of the stream; otherwise RMSNorm. ``stream``: the space
     that it normalises. ``keys``: those of the readers that are key projections without a bias; what they take from
-    the offset is the same for all keys, and the softmax cancels it.
+    the offset is the same for all keys, and the softmax cancels it. ``keeps_mean``: what writes to the stream keeps its
+    mean, where this is read elsewhere or an activation stands in between; the readers of a LayerNorm lose theirs.
     """
 
     weight: str
@@ -24,6 +25,7 @@ class Norm:
     centred: bool = True
     stream: str = "resid"
     keys: tuple[str, ...] = ()
+    keeps_mean: bool = False
 
 
 @dataclass(frozen=True)

@@ -73,8 +73,8 @@ class Spec:
         norms, scales, biases: the norms and layer scales that can be folded, the biases that are gauge.
         plus_one: templates of gains that the file stores minus one.
         buffers: regular expressions of constants that old files carry; copied, never transformed.
-        unread: templates of tensors that files may carry and the class does not read. They move with what they
-            read and write, so that the file stays right for the class that reads them.
+        unread: tensors that files may carry and the class does not read, by template or, of some layers only, one by
+            one. They move with what they read and write, so that the file stays right for the class that reads them.
         function_keys: the config keys that change the function at equal shapes.
         version: of the declaration; elements say which one they were found for.
     """

@@ -67,8 +67,9 @@ def _of_gauges(spec: Spec) -> Iterator[str]:
         others = {reader for reader in norm.readers if reader.removesuffix("weight") + "bias" not in spec.templates}
         if norm.bias and not norm.centred and others - {*norm.keys}:
             yield f"norms: {min(others)} has no bias, and an RMSNorm's offset needs one in every reader"
+    known = {"plus_one": spec.templates.keys(), "unread": spec.templates.keys() | spec.entries.keys()}
     for kind, names in (("plus_one", spec.plus_one), ("unread", spec.unread)):
-        yield from (f"{kind}: no tensor {name!r}" for name in names if name not in spec.templates)
+        yield from (f"{kind}: no tensor {name!r}" for name in names if name not in known[kind])
 
 
 def _of_gauge(spec: Spec, gauge: Norm | LayerScale | FreeGauge) -> Iterator[str]:
