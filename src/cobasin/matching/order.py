@@ -19,6 +19,7 @@ from torch import Tensor
 from cobasin.matching.compared import Compared
 from cobasin.matching.experts import Experts
 from cobasin.matching.state import Match, on_cpu
+from cobasin.symmetry.action import in_old_order
 from cobasin.symmetry.groups import Gram, Permutation, Value
 from cobasin.symmetry.groups.assignment import assign, assign_lazily
 from cobasin.symmetry.keys import Key
@@ -104,9 +105,14 @@ def propose_order(match: Match, base: Key) -> dict[Key, Value]:
     back = perm.argsort()  # elements act before the order changes, so they are listed in the source's order
     chosen = torch.arange(len(perm), device="cpu")
     proposal: dict[Key, Value] = {base: {"perm": perm}}
+    elsewhere = {key: value for key, value in match.values.items() if key not in family}
     for key in bases:
         picked = matched(key).map(partial(_of_pairs, sources=perm, targets=chosen))
-        proposal[key] = _listed(on_cpu(match.groups[key].project(picked, not match.choice.paper)), back)
+        own = _listed(on_cpu(match.groups[key].project(picked, not match.choice.paper)), back)
+        place = match.spec.batch_axes(key[0]).index(base[0])
+        # what else it varies over, the Gram lists in its new order
+        own = {part: x.movedim(0, place) for part, x in own.items()}
+        proposal[key] = in_old_order(match.spec, elsewhere, key, own)
     for key, own in experts.items():
         proposal[key] = _listed(on_cpu(own.best((p, q) for q, p in enumerate(perm.tolist()))), back)
     if inner and within is not None:
@@ -131,7 +137,9 @@ def inner_order(match: Match, base: Key) -> Key | None:
     fibres = match.fibres(base)
     for key in fibres:
         others = [other for other in fibres if other != key]
-        if isinstance(match.groups[key], Permutation) and any(_carries(match, s, others) for s in match.sites(key)):
+        # a head's own coordinates, which a gate of its own may meet, are no heads
+        ordered = isinstance(match.groups[key], Permutation) and match.spec.spaces[key[0]].part != "attention"
+        if ordered and any(_carries(match, s, others) for s in match.sites(key)):
             return key
     return None
 
