@@ -35,14 +35,18 @@ PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
 
 
 def experts(
-    request: Request, block: str = MLP, names: tuple[str, str, str] = PROJECTIONS, router: str = "gate"
+    request: Request,
+    block: str = MLP,
+    names: tuple[str, str, str] = PROJECTIONS,
+    router: str = "gate",
+    fused: str = MLP,
 ) -> dict[str, str]:
-    """Templates of a router and its experts; the router comes first."""
+    """Templates of a router and its experts, in ``block`` or, where the file fuses them, ``fused``; the router is first."""
     if request.has("experts.gate_up_proj"):
         return {
-            f"{MLP}.{router}.weight": "expert resid",
-            f"{MLP}.experts.gate_up_proj": "expert (ffn~ + ffn) resid",
-            f"{MLP}.experts.down_proj": "expert resid ffn'",
+            f"{fused}.{router}.weight": "expert resid",
+            f"{fused}.experts.gate_up_proj": "expert (ffn~ + ffn) resid",
+            f"{fused}.experts.down_proj": "expert resid ffn'",
         }
     gate, up, down = (f"{block}.experts.{{expert}}.{name}.weight" for name in names)
     templates = {gate: "expert ffn~ resid", up: "expert ffn resid", down: "expert resid ffn'"}

@@ -2,9 +2,10 @@
 
 The norm stands between the projection and the rotary embedding, its gain differs from entry to entry. What passes
 both is a sign per frequency, common to a KV group, and a scale per frequency on the gains, which queries multiply
-and keys divide by. Coordinates that no embedding turns have an order, too, which is that of their gains. Left out, both finite: quarter turns, which exchange the two gains of a frequency, as no group here
-acts on rows and gains at once; and a sign that goes from a single gain into the rows it meets: gains start at one, and
-a match that turned one would let a merge average it to zero.
+and keys divide by. Coordinates that no embedding turns have an order, too, which is that of their gains. Left out, both
+finite: quarter turns, which exchange the two gains of a frequency, as no group here acts on rows and gains at once; and
+a sign that goes from a single gain into the rows it meets: gains start at one, and a match that turned one would let a
+merge average it to zero.
 """
 
 from __future__ import annotations
