@@ -61,6 +61,7 @@ def _decoder(
     """An LFM2 with these spaces and templates of its FFNs."""
     config = request.config
     layers, width = range(config.num_hidden_layers), head_width(config)
+    require(config.layer_types is not None, "layer_types = null")
     spaces, mixers = convolution(config.hidden_size, config.conv_L_cache, config.conv_bias)
     spaces |= normed_basis(width, shared=True) | ffn
     for kind in ("conv", "attention"):

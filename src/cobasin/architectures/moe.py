@@ -41,7 +41,7 @@ def experts(
     router: str = "gate",
     fused: str = MLP,
 ) -> dict[str, str]:
-    """Templates of a router and its experts, in ``block`` or, where the file fuses them, ``fused``; the router is first."""
+    """Templates of a router, first, and its experts, in ``block`` or, where the file fuses them, in ``fused``."""
     if request.has("experts.gate_up_proj"):
         return {
             f"{fused}.{router}.weight": "expert resid",
