@@ -23,7 +23,8 @@ def everywhere(typed):
     spec, generator, tensors = typed.spec, torch.Generator().manual_seed(0), {}
     for name, entry in spec.entries.items():
         shape = entry.layout.shape
-        if len(shape) < 2 or not name.endswith(".weight") or entry.stack or name in {*spec.tied, *spec.tied.values()}:
+        fused = entry.stack or (len(shape) == 3 and entry.layout.text.startswith("expert "))
+        if len(shape) < 2 or not name.endswith(".weight") or fused or name in {*spec.tied, *spec.tied.values()}:
             continue
         transposed = spec.architecture.startswith("GPT2") and name.startswith("h.")
         out, into = (shape[1], shape[:1]) if transposed else (shape[0], shape[1:])

@@ -32,7 +32,7 @@ def test_invertible_maps_are_recovered(case):
     original = checkpoint(case)
     typed, other = Typed.of(original), Typed.of(checkpoint(case, 1))
     if not typed.spec.invertible:
-        pytest.skip("no head has a basis in which any map may act")
+        pytest.skip("no map but isometries acts on any space")
     form = form_of(typed.spec, balanced=True)
     scrambled = typed.derived(Element(form, {}, target=gauge_of(form, other)).apply(typed))
     report = api.match(scrambled, original, symmetry="gl").report

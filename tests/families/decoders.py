@@ -1,4 +1,4 @@
-"""GPT-2 and Llama."""
+"""GPT-2, GPT-BigCode and Llama."""
 
 import transformers as T
 
@@ -17,6 +17,13 @@ _LLAMA3_ROPE = {
 FAMILIES = {
     "gpt2": ("GPT2", ("LMHeadModel", *DECODER_HEADS), T.GPT2Config, {**_GPT2, "pad_token_id": 0}),
     "gpt2-untied": ("GPT2", ("LMHeadModel",), T.GPT2Config, {**_GPT2, "tie_word_embeddings": False}),
+    "gptbigcode": ("GPTBigCode", ("ForCausalLM", *DECODER_HEADS), T.GPTBigCodeConfig, {**_GPT2, "pad_token_id": 0}),
+    "gptbigcode-apart-untied": (
+        "GPTBigCode",
+        ("ForCausalLM",),
+        T.GPTBigCodeConfig,
+        {**_GPT2, "multi_query": False, "tie_word_embeddings": False},
+    ),
     "llama-gqa": (
         "Llama",
         ("ForCausalLM", *DECODER_HEADS),
@@ -54,6 +61,18 @@ KEYS = {
         "add_cross_attention": (True, UNCOVERED),
     },
     "gpt2/GPT2ForSequenceClassification": PADDING_KEYS,
+    "gptbigcode/GPTBigCodeForCausalLM": {
+        **CAUSAL_KEYS,
+        "n_head": (2, SHAPES),
+        "activation_function": ("relu", CHANGES),
+        "layer_norm_epsilon": (0.1, CHANGES),
+        "scale_attn_weights": (False, CHANGES),
+    },
+    "gptbigcode-apart-untied/GPTBigCodeForCausalLM": {
+        "n_head": (2, CHANGES),
+        "add_cross_attention": (True, UNCOVERED),
+    },
+    "gptbigcode/GPTBigCodeForSequenceClassification": PADDING_KEYS,
     "llama-gqa/LlamaForCausalLM": {
         **CAUSAL_KEYS,
         # alone, the number of key-value heads would change the shapes
@@ -67,4 +86,4 @@ KEYS = {
     },
     "llama-gqa/LlamaForSequenceClassification": PADDING_KEYS,
 }
-TIED = ("gpt2/GPT2LMHeadModel", "llama-mqa-tied/LlamaForCausalLM")
+TIED = ("gpt2/GPT2LMHeadModel", "gptbigcode/GPTBigCodeForCausalLM", "llama-mqa-tied/LlamaForCausalLM")

@@ -3,7 +3,16 @@
 import transformers as T
 
 from families import CHANGES, KEEPS, PADDING_KEYS, SHAPES, UNCOVERED
-from families.rmsnorm_decoders import GROUPED, HEAD_KEY, HEADS, LAYER_KEYS, RMS_KEYS, WINDOW_KEYS
+from families.rmsnorm_decoders import (
+    GRANITE_FACTORS,
+    GRANITE_KEYS,
+    GROUPED,
+    HEAD_KEY,
+    HEADS,
+    LAYER_KEYS,
+    RMS_KEYS,
+    WINDOW_KEYS,
+)
 
 _EXPERTS = {**GROUPED, "intermediate_size": 12, "num_experts_per_tok": 2}
 _QWEN = {**_EXPERTS, "num_experts": 4, "moe_intermediate_size": 8}
@@ -12,6 +21,10 @@ _SHARED = {**_QWEN, "shared_expert_intermediate_size": 10}
 _OSS = {**_EXPERTS, "num_local_experts": 4, "head_dim": 8, "sliding_window": 5, "swiglu_limit": 0.7}
 _OSS["layer_types"] = ["sliding_attention", "full_attention"]
 _OSS["rope_parameters"] = {"rope_type": "default", "rope_theta": 10000.0}
+_HUNYUAN = {**_EXPERTS, "head_dim": 8, "num_experts": 4, "moe_topk": 2}
+del _HUNYUAN["num_experts_per_tok"]
+_GRANITE = {**_EXPERTS, **GRANITE_FACTORS, "num_local_experts": 4}
+_PHI = {**GROUPED, "num_local_experts": 4, "router_jitter_noise": 0.4}
 
 FAMILIES = {
     "mixtral": ("Mixtral", HEADS, T.MixtralConfig, _MIXTRAL),
@@ -28,6 +41,42 @@ FAMILIES = {
         T.GptOssConfig,
         {**_OSS, "attention_bias": False, "tie_word_embeddings": True},
     ),
+    "hunyuan-moe": (
+        "HunYuanMoEV1",
+        ("ForCausalLM", "ForSequenceClassification", "Model"),
+        T.HunYuanMoEV1Config,
+        _HUNYUAN,
+    ),
+    "hunyuan-moe-fused": ("HunYuanMoEV1", ("ForCausalLM",), T.HunYuanMoEV1Config, _HUNYUAN),
+    "hunyuan-moe-biased-tied": (
+        "HunYuanMoEV1",
+        ("ForCausalLM",),
+        T.HunYuanMoEV1Config,
+        {**_HUNYUAN, "attention_bias": True, "tie_word_embeddings": True},
+    ),
+    "granite-moe": ("GraniteMoe", ("ForCausalLM", "Model"), T.GraniteMoeConfig, _GRANITE),
+    "granite-moe-biased-fused": (
+        "GraniteMoe",
+        ("ForCausalLM",),
+        T.GraniteMoeConfig,
+        {**_GRANITE, "attention_bias": True},
+    ),
+    "granite-moe-shared": (
+        "GraniteMoeShared",
+        ("ForCausalLM", "Model"),
+        T.GraniteMoeSharedConfig,
+        {**_GRANITE, "shared_intermediate_size": 10, "tie_word_embeddings": True},
+    ),
+    "granite-moe-unshared": ("GraniteMoeShared", ("ForCausalLM",), T.GraniteMoeSharedConfig, _GRANITE),
+    "phimoe": ("Phimoe", ("ForCausalLM", "ForSequenceClassification", "Model"), T.PhimoeConfig, _PHI),
+    "phimoe-biased": (
+        "Phimoe",
+        ("ForCausalLM",),
+        T.PhimoeConfig,
+        {**_PHI, "attention_bias": True, "lm_head_bias": True},
+    ),
+    "phimoe-tied": ("Phimoe", ("ForCausalLM",), T.PhimoeConfig, {**_PHI, "tie_word_embeddings": True}),
+    "phimoe-fused": ("Phimoe", ("ForCausalLM",), T.PhimoeConfig, _PHI),
 }
 FLOAT32_PARTS: tuple[str, ...] = (
     "mixtral",
@@ -35,6 +84,8 @@ FLOAT32_PARTS: tuple[str, ...] = (
     "qwen3moe",
     "olmoe",
     "gptoss",
+    "hunyuan-moe",
+    "granite-moe",
 )  # RMSNorm, routers and rotary angles
 
 _KEYS = {**RMS_KEYS, "num_experts_per_tok": (1, CHANGES)}
@@ -61,5 +112,25 @@ KEYS = {
         "layer_types": (["full_attention"] * 2, CHANGES),
     },
     "gptoss/GptOssForSequenceClassification": PADDING_KEYS,
+    "hunyuan-moe/HunYuanMoEV1ForCausalLM": {
+        **RMS_KEYS,
+        HEAD_KEY: ((2, 1, 16), SHAPES),  # a gain a coordinate of a head
+        "moe_topk": (1, CHANGES),
+    },
+    "hunyuan-moe/HunYuanMoEV1ForSequenceClassification": PADDING_KEYS,
+    "phimoe/PhimoeForCausalLM": {
+        **RMS_KEYS,
+        **WINDOW_KEYS,
+        "router_jitter_noise": (0.1, CHANGES),
+        "rope_parameters": ({"rope_type": "default", "rope_theta": 500.0}, CHANGES),
+    },
+    "phimoe/PhimoeForSequenceClassification": PADDING_KEYS,
+    "granite-moe/GraniteMoeForCausalLM": _KEYS | GRANITE_KEYS,
+    "granite-moe-shared/GraniteMoeSharedForCausalLM": _KEYS | GRANITE_KEYS,
 }
-TIED = ("gptoss-unbiased-tied/GptOssForCausalLM",)
+TIED = (
+    "gptoss-unbiased-tied/GptOssForCausalLM",
+    "hunyuan-moe-biased-tied/HunYuanMoEV1ForCausalLM",
+    "granite-moe-shared/GraniteMoeSharedForCausalLM",
+    "phimoe-tied/PhimoeForCausalLM",
+)

@@ -2,7 +2,7 @@
 
 import transformers as T
 
-from families import CHANGES, KEEPS, LINEAR_ROPES, PADDING_KEYS, SHAPES, UNCOVERED
+from families import CHANGES, KEEPS, LINEAR_ROPES, PADDING_KEYS, SHAPES
 from families.rmsnorm_decoders import (
     GEMMA2_KEYS,
     GROUPED,
@@ -35,6 +35,12 @@ FAMILIES = {
         ("ForCausalLM",),
         T.Exaone4Config,
         {**_EXAONE, "sliding_window": 5, "layer_types": ["sliding_attention"] * 2, "tie_word_embeddings": True},
+    ),
+    "exaone4-hybrid": (
+        "Exaone4",
+        ("ForCausalLM",),
+        T.Exaone4Config,
+        {**_EXAONE, "sliding_window": 5, "layer_types": ["full_attention", "sliding_attention"]},
     ),
     "hunyuan": (
         "HunYuanDenseV1",
@@ -80,7 +86,7 @@ KEYS = {
         "layer_types": (["full_attention"] * 2, CHANGES),
     },
     "olmo3/Olmo3ForSequenceClassification": PADDING_KEYS,
-    "exaone4/Exaone4ForCausalLM": {**RMS_KEYS, **_NORMED, "sliding_window": (5, UNCOVERED)},
+    "exaone4/Exaone4ForCausalLM": {**RMS_KEYS, **_NORMED, "sliding_window": (5, CHANGES)},
     "exaone4-sliding-tied/Exaone4ForCausalLM": {
         "sliding_window": (9, CHANGES),
         "layer_types + sliding_window": ((["full_attention"] * 2, None), CHANGES),

@@ -10,7 +10,13 @@ _GEMMA = {**GROUPED, "head_dim": 8}
 GEMMA2 = {**_GEMMA, "sliding_window": 12, "query_pre_attn_scalar": 7}
 
 _SEED = {**GROUPED, "head_dim": 8}
-_GRANITE = {**GROUPED, "embedding_multiplier": 3.0, "attention_multiplier": 0.2}
+GRANITE_FACTORS = {
+    "embedding_multiplier": 3.0,
+    "attention_multiplier": 0.2,
+    "residual_multiplier": 0.7,
+    "logits_scaling": 2.0,
+}
+_GRANITE = {**GROUPED, **GRANITE_FACTORS}
 _MINISTRAL = {**GROUPED, "head_dim": 6, "sliding_window": 5, "layer_types": ["sliding_attention", "full_attention"]}
 # the factor on the queries grows from the fourth token on
 _GROWING = {"original_max_position_embeddings": 4, "llama_4_scaling_beta": 0.5}
@@ -18,7 +24,6 @@ MINISTRAL3 = {**GROUPED, "head_dim": 8, "rope_parameters": {"rope_type": "defaul
 MINISTRAL3["sliding_window"] = 5
 _SMOL = {**GROUPED, "no_rope_layers": [1, 0], "use_sliding_window": True, "sliding_window": 5}
 _SMOL["layer_types"] = ["sliding_attention", "full_attention"]
-_GRANITE |= {"residual_multiplier": 0.7, "logits_scaling": 2.0}
 
 FAMILIES = {
     "granite": ("Granite", ("ForCausalLM", "Model"), T.GraniteConfig, _GRANITE),
@@ -107,14 +112,9 @@ GEMMA2_KEYS = {key: row for key, row in GEMMA_KEYS.items() if key != "hidden_act
     "sliding_window": (15, CHANGES),
     "layer_types": (["full_attention"] * 2, CHANGES),
 }
+GRANITE_KEYS = {factor: (1.0, CHANGES) for factor in GRANITE_FACTORS}
 KEYS = {
-    "granite/GraniteForCausalLM": {
-        **RMS_KEYS,
-        "embedding_multiplier": (1.0, CHANGES),
-        "attention_multiplier": (1.0, CHANGES),
-        "residual_multiplier": (1.0, CHANGES),
-        "logits_scaling": (1.0, CHANGES),
-    },
+    "granite/GraniteForCausalLM": RMS_KEYS | GRANITE_KEYS,
     "seed-oss/SeedOssForCausalLM": {**RMS_KEYS, HEAD_KEY: ((2, 1, 16), CHANGES)},
     "seed-oss/SeedOssForSequenceClassification": PADDING_KEYS,
     "mistral/MistralForCausalLM": RMS_KEYS | WINDOW_KEYS,

@@ -23,6 +23,13 @@ FAMILIES = {
     ),
     "nemotron": ("Nemotron", HEADS, T.NemotronConfig, {**_NEMOTRON, "head_dim": 12}),
     "nemotron-biased-tied": ("Nemotron", ("ForCausalLM",), T.NemotronConfig, {**_NEMOTRON, **_BIASED}),
+    "jais2": ("Jais2", ("ForCausalLM", "Model"), T.Jais2Config, GROUPED),
+    "jais2-relu-tied": (
+        "Jais2",
+        ("ForCausalLM",),
+        T.Jais2Config,
+        {**GROUPED, "attention_bias": False, "hidden_act": "relu", "tie_word_embeddings": True},
+    ),
 }
 FLOAT32_PARTS: tuple[str, ...] = ("arcee", "apertus")  # RMSNorm and rotary angles
 
@@ -44,9 +51,18 @@ KEYS = {
         "rope_parameters": (LINEAR_ROPE | {"partial_rotary_factor": 0.5}, CHANGES),
     },
     "nemotron/NemotronForSequenceClassification": PADDING_KEYS,
+    "jais2/Jais2ForCausalLM": {
+        **CAUSAL_KEYS,
+        HEAD_KEY: ((2, 1, 12), CHANGES),
+        "num_key_value_heads": (4, SHAPES),
+        "hidden_act": ("gelu", CHANGES),
+        "layer_norm_eps": (0.1, CHANGES),
+        "rope_parameters": (LINEAR_ROPE, CHANGES),
+    },
 }
 TIED = (
     "arcee-biased-tied/ArceeForCausalLM",
     "apertus-biased-tied/ApertusForCausalLM",
     "nemotron-biased-tied/NemotronForCausalLM",
+    "jais2-relu-tied/Jais2ForCausalLM",
 )

@@ -1,10 +1,12 @@
-"""GPT-2 and GPT-Neo: pre-LayerNorm decoders with learned positions."""
+"""GPT-2, GPT-BigCode and GPT-Neo: pre-LayerNorm decoders with learned positions."""
 
 from __future__ import annotations
 
 from cobasin.architectures import Request, declares
 from cobasin.architectures.layernorm_decoder import layer_norm_decoder, layers_of, separate_attention
-from cobasin.architectures.parts import LAYER, attention, conv1d, linear, neurons, output_head, require
+from cobasin.architectures.parallel_decoder import groups
+from cobasin.architectures.parts import LAYER, attention, conv1d, head_bases, linear, neurons, output_head, require
+from cobasin.architectures.rmsnorm_decoder import PER_GROUP
 from cobasin.symmetry.gauges import KeyBias, ValueBias
 from cobasin.symmetry.spec import Space, Spec
 
@@ -45,6 +47,44 @@ def gpt2(request: Request) -> Spec:
             "scale_attn_weights",
             "scale_attn_by_inverse_layer_idx",
         ),
+        "transformer.",
+    )
+
+
+@declares("GPTBigCode", "gpt_bigcode", "Model", "ForCausalLM", "ForSequenceClassification", "ForTokenClassification")
+def gpt_bigcode(request: Request) -> Spec:
+    """StarCoder and SantaCoder: one key and value for all heads, or, fused head by head, one for each."""
+    config = request.config
+    require(not config.add_cross_attention, "add_cross_attention")
+    heads, kv = config.n_head, 1 if config.multi_query else config.n_head
+    bases, query, key = head_bases(config.n_embd // heads, PER_GROUP)
+    fused, output, mlp = "h.{layer}.attn.c_attn", "h.{layer}.attn.c_proj", "h.{layer}.mlp"
+    own = (f"kv rep {query}", f"kv {key}", "kv vo") if config.multi_query else (f"rep {query}", key, "vo")
+    rows = f"({' + '.join(own)})" if config.multi_query else f"(kv ({' + '.join(own)}))"
+    head, ties = output_head(request, "wte.weight", classifier="classifier")
+    return layer_norm_decoder(
+        request,
+        (head, ties),
+        {
+            **bases,
+            **groups(heads, kv),
+            "ffn": Space(config.n_inner or 4 * config.n_embd, neurons(config.activation_function), LAYER, part="ffn"),
+            "pos": Space(config.n_positions),
+        },
+        {
+            "wte.weight": "vocab resid",
+            "wpe.weight": "pos resid",
+            **linear(fused, rows, "resid"),
+            **linear(output, "resid", "(kv rep vo')"),
+            **linear(f"{mlp}.c_fc", "ffn", "resid"),
+            **linear(f"{mlp}.c_proj", "resid", "ffn'"),
+        },
+        {"h.{layer}.ln_1": (fused,), "h.{layer}.ln_2": (f"{mlp}.c_fc",), "ln_f": layers_of(head)},
+        (
+            KeyBias(f"{fused}.bias", block=1),
+            ValueBias(f"{fused}.bias", f"{output}.weight", f"{output}.bias", block=2),
+        ),
+        ("n_head", "activation_function", "layer_norm_epsilon", "scale_attn_weights"),
         "transformer.",
     )
 

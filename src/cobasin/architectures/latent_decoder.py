@@ -11,10 +11,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cobasin.architectures import Request, declares
-from cobasin.architectures.moe import dense_layers, experts, moe_spaces
+from cobasin.architectures.corrected_router import CHOICE, deepseek_decoder
 from cobasin.architectures.parts import LAYER, linear, require, rotary_basis
-from cobasin.architectures.rmsnorm_decoder import MLP, NEURONS, OWN, PER_GROUP, gated, rmsnorm_decoder
-from cobasin.symmetry.gauges import Norm, SoftmaxShift
+from cobasin.architectures.rmsnorm_decoder import OWN, PER_GROUP
+from cobasin.symmetry.gauges import Norm
 from cobasin.symmetry.groups import Orthogonal, SignedPermutation
 from cobasin.symmetry.spec import Space, Spec
 
@@ -50,35 +50,6 @@ def latent_attention(config: PreTrainedConfig, order: str) -> tuple[dict[str, Sp
     return spaces, templates, (*norms, norm)
 
 
-def _deepseek(request: Request, order: str, limited: bool, shifted: str, bias: bool, keys: tuple[str, ...]) -> Spec:
-    """A DeepSeek, of whose router a shift of ``shifted``, the same for all experts, keeps the choice.
-
-    Where tokens are ``limited`` to some groups of experts, experts stay in their places: left out is the order of
-    groups and of the experts in each, as no matching goes from there on to neurons.
-    """
-    config = request.config
-    dense = list(range(config.num_hidden_layers))[: config.first_k_dense_replace]
-    require(len(dense) < config.num_hidden_layers, "first_k_dense_replace that leaves no layer with experts")
-    require(bool(config.n_shared_experts), "n_shared_experts = 0")
-    for name in (name for name in request.names if name.endswith(".eh_proj.weight")):
-        layer = name.removesuffix("eh_proj.weight")
-        require(False, f"a layer that predicts further tokens (remove {layer}*, which the class does not read)")
-    plain, ffn, absent = dense_layers(config, dense, bias)
-    basis, attention, norms = latent_attention(config, order)
-    spaces = basis | moe_spaces(config.n_routed_experts, config.moe_intermediate_size) | plain
-    if limited:
-        spaces["expert"] = Space(config.n_routed_experts)
-    shared = config.moe_intermediate_size * config.n_shared_experts
-    spaces["shared"] = Space(shared, NEURONS, LAYER, part="ffn")
-    mlp = experts(request) | gated(f"{MLP}.shared_experts", "shared", bias) | ffn
-    if shifted != "weight":
-        mlp[f"{MLP}.gate.{shifted}"] = "expert"
-    biases = (SoftmaxShift(f"{MLP}.gate.{shifted}"),)
-    keys = ("num_experts_per_tok", "routed_scaling_factor", *keys)
-    spec = rmsnorm_decoder(request, spaces, attention, mlp, biases=biases, absent=absent, keys=keys)
-    return replace(spec, norms=spec.norms + norms)
-
-
 @declares("DeepseekV2", "deepseek_v2", "Model", "ForCausalLM", "ForSequenceClassification")
 def deepseek_v2(request: Request) -> Spec:
     """DeepSeek-V2 and V2-Lite. A softmax over all experts cancels what the rows of the router share.
@@ -89,13 +60,15 @@ def deepseek_v2(request: Request) -> Spec:
     grouped = config.topk_method == "group_limited_greedy"
     limited = grouped and config.topk_group < min(config.n_group, config.num_experts_per_tok)
     keys = ("topk_method", *(("n_group", "topk_group") if grouped else ()))
-    return _deepseek(request, "freq pair", limited, "weight", config.mlp_bias, keys)
+    basis, attention, norms = latent_attention(config, "freq pair")
+    spec = deepseek_decoder(request, basis, attention, "weight", config.mlp_bias, keys, limited)
+    return replace(spec, norms=spec.norms + norms)
 
 
 @declares("DeepseekV3", "deepseek_v3", "Model", "ForCausalLM", "ForSequenceClassification", "ForTokenClassification")
 def deepseek_v3(request: Request) -> Spec:
     """DeepSeek-V3 and R1. Scores are sigmoids; what is added to them for the choice alone may have any mean."""
     config = request.config
-    keys = ("n_group", "topk_group", "norm_topk_prob", "rope_interleave")
-    order = "freq pair" if config.rope_interleave else "pair freq"
-    return _deepseek(request, order, config.topk_group < config.n_group, "e_score_correction_bias", False, keys)
+    basis, attention, norms = latent_attention(config, "freq pair" if config.rope_interleave else "pair freq")
+    spec = deepseek_decoder(request, basis, attention, keys=(*CHOICE, "rope_interleave"))
+    return replace(spec, norms=spec.norms + norms)

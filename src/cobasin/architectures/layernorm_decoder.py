@@ -80,7 +80,7 @@ def layer_norm_decoder(
     keys: tuple[str, ...],
     prefix: str,
 ) -> Spec:
-    """A decoder with LayerNorms ``reads``, each with the linear layers that read it.
+    """A decoder with LayerNorms ``reads``, each with the linear layers, or stacks of them, that read it.
 
     They fold into these layers unless ``spaces`` has a residual stream of another kind.
     """
@@ -94,14 +94,19 @@ def layer_norm_decoder(
     }
     for name in reads:
         templates = templates | layer_norm(name)
+    named = templates | head[0]
     norms = (
-        Norm(f"{name}.weight", tuple(f"{layer}.weight" for layer in layers), f"{name}.bias")
+        Norm(
+            f"{name}.weight",
+            tuple(f"{one}.weight" if f"{one}.weight" in named else one for one in layers),
+            f"{name}.bias",
+        )
         for name, layers in reads.items()
     )
     return Spec(
         request.architecture,
         spaces,
-        templates | head[0],
+        named,
         prefix=prefix,
         tied=head[1],
         norms=tuple(norms) if spaces["resid"].folded else (),

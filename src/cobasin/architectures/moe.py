@@ -1,4 +1,4 @@
-"""Decoders with a mixture of experts: Mixtral, Qwen2-MoE, Qwen3-MoE, OLMoE, GPT-OSS.
+"""Decoders with a mixture of experts: Mixtral, Qwen2-MoE, Qwen3-MoE, OLMoE, GPT-OSS, HunYuan, Granite.
 
 Experts may change order together with their router rows, and neurons inside each expert. A file has the experts one by
 one, or fused as Transformers 5 has them in memory.
@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from cobasin.architectures import Request, declares
 from cobasin.architectures.parts import LAYER, linear, require
-from cobasin.architectures.qk_norm_decoder import normed_basis, normed_projections
+from cobasin.architectures.qk_norm_decoder import normed_basis, normed_projections, turned_and_normed
 from cobasin.architectures.rmsnorm_decoder import (
+    GRANITE_KEYS,
     HEADS,
     MLP,
     NEURONS,
@@ -33,17 +34,23 @@ if TYPE_CHECKING:
 PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
 
 
-def experts(request: Request, block: str = MLP, names: tuple[str, str, str] = PROJECTIONS) -> dict[str, str]:
-    """Templates of a router and its experts; the router comes first."""
+def experts(
+    request: Request,
+    block: str = MLP,
+    names: tuple[str, str, str] = PROJECTIONS,
+    router: str = "gate",
+    fused: str = MLP,
+) -> dict[str, str]:
+    """Templates of a router, first, and its experts, in ``block`` or, where the file fuses them, in ``fused``."""
     if request.has("experts.gate_up_proj"):
         return {
-            f"{MLP}.gate.weight": "expert resid",
-            f"{MLP}.experts.gate_up_proj": "expert (ffn~ + ffn) resid",
-            f"{MLP}.experts.down_proj": "expert resid ffn'",
+            f"{fused}.{router}.weight": "expert resid",
+            f"{fused}.experts.gate_up_proj": "expert (ffn~ + ffn) resid",
+            f"{fused}.experts.down_proj": "expert resid ffn'",
         }
     gate, up, down = (f"{block}.experts.{{expert}}.{name}.weight" for name in names)
-    router = f"{block}.gate.weight"
-    return {router: "expert resid", gate: "expert ffn~ resid", up: "expert ffn resid", down: "expert resid ffn'"}
+    templates = {gate: "expert ffn~ resid", up: "expert ffn resid", down: "expert resid ffn'"}
+    return {f"{block}.{router}.weight": "expert resid", **templates}
 
 
 def turned_experts(request: Request) -> dict[str, str]:
@@ -83,10 +90,11 @@ def _moe(
     mlp: dict[str, str],
     absent: tuple[str, ...] = (),
     keys: tuple[str, ...] = (),
+    chosen: str = "num_experts_per_tok",
 ) -> Spec:
-    router = next(name for name in mlp if name.endswith(".gate.weight"))
-    keys = ("num_experts_per_tok", *keys)
-    return rmsnorm_decoder(request, spaces, attention, mlp, biases=(SoftmaxShift(router),), absent=absent, keys=keys)
+    """A decoder whose ``mlp`` begins with a router, behind which a softmax stands."""
+    shift = SoftmaxShift(next(iter(mlp)))
+    return rmsnorm_decoder(request, spaces, attention, mlp, biases=(shift,), absent=absent, keys=(chosen, *keys))
 
 
 def dense_layers(
@@ -97,7 +105,7 @@ def dense_layers(
         return {}, {}, ()
     is_dense = "|".join(map(str, dense))
     absent = (
-        rf"layers\.({is_dense})\.mlp\.(gate|experts|shared_experts?|shared_expert_gate)\..*",
+        rf"layers\.({is_dense})\.mlp\.(gate|router|expert|shared_expert|moe_statics)(?!_proj).*",
         rf"layers\.(?!({is_dense})\.)\d+\.mlp\.(gate|up|down)_proj\..*",
     )
     spaces = {"dense": Space(config.intermediate_size, NEURONS, LAYER, part="ffn")}
@@ -169,6 +177,36 @@ def olmoe(request: Request) -> Spec:
     spaces = normed_basis(head_width(config), shared=False) | moe_spaces(config.num_experts, config.intermediate_size)
     attention = normed_projections(config.attention_bias, shared=False)
     return _moe(request, spaces, attention, experts(request), keys=("norm_topk_prob",))
+
+
+@declares("HunYuanMoEV1", "hunyuan_v1_moe", "Model", "ForCausalLM", "ForSequenceClassification")
+def hunyuan_v1_moe(request: Request) -> Spec:
+    """HunYuan with experts, and one that all tokens share."""
+    config = request.config
+    basis, attention = turned_and_normed(config)
+    spaces = basis | moe_spaces(config.num_experts, config.intermediate_size)
+    spaces["shared"] = Space(config.intermediate_size, NEURONS, LAYER, part="ffn")
+    mlp = experts(request, router="gate.wg") | gated(f"{MLP}.shared_mlp", "shared")
+    return _moe(request, spaces, attention, mlp, chosen="moe_topk")
+
+
+@declares("GraniteMoeShared", "granitemoeshared", "Model", "ForCausalLM")
+@declares("GraniteMoe", "granitemoe", "Model", "ForCausalLM")
+def granitemoe(request: Request) -> Spec:
+    """Granite 3 with experts, which files have fused, and perhaps one that all tokens share."""
+    config, block = request.config, "layers.{layer}.block_sparse_moe"
+    names = ("router.layer.weight", "input_linear.weight", "output_linear.weight")
+    if request.has("experts.gate_up_proj"):
+        names = ("router.weight", "experts.gate_up_proj", "experts.down_proj")
+    types = ("expert resid", "expert (ffn~ + ffn) resid", "expert resid ffn'")
+    mlp = {f"{block}.{name}": type_ for name, type_ in zip(names, types, strict=True)}
+    spaces = rotary(head_width(config)) | moe_spaces(config.num_local_experts, config.intermediate_size)
+    if shared := getattr(config, "shared_intermediate_size", 0):
+        spaces["shared"] = Space(shared, NEURONS, LAYER, part="ffn")
+        mlp["layers.{layer}.shared_mlp.input_linear.weight"] = "(shared~ + shared) resid"
+        mlp["layers.{layer}.shared_mlp.output_linear.weight"] = "resid shared'"
+    attention = projections(config.attention_bias, config.attention_bias)
+    return _moe(request, spaces, attention, mlp, keys=GRANITE_KEYS)
 
 
 @declares("GptOss", "gpt_oss", *HEADS)

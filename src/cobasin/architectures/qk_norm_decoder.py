@@ -2,15 +2,19 @@
 
 The norm stands between the projection and the rotary embedding, its gain differs from entry to entry. What passes
 both is a sign per frequency, common to a KV group, and a scale per frequency on the gains, which queries multiply
-and keys divide by. Left out, both finite: quarter turns, which exchange the two gains of a frequency, as no group here
-acts on rows and gains at once; and a sign that goes from a single gain into the rows it meets: gains start at one, and
-a match that turned one would let a merge average it to zero.
+and keys divide by. Coordinates that no embedding turns have an order, too, which is that of their gains. Left out, both
+finite: quarter turns, which exchange the two gains of a frequency, as no group here acts on rows and gains at once; and
+a sign that goes from a single gain into the rows it meets: gains start at one, and a match that turned one would let a
+merge average it to zero.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from cobasin.architectures import Request, declares
-from cobasin.architectures.parts import LAYER, require
+from cobasin.architectures.parts import LAYER
 from cobasin.architectures.rmsnorm_decoder import (
     HEADS,
     OWN,
@@ -22,27 +26,66 @@ from cobasin.architectures.rmsnorm_decoder import (
     projections,
     rmsnorm_decoder,
 )
-from cobasin.symmetry.groups import Diagonal
+from cobasin.symmetry.groups import Diagonal, Permutation, SignedPermutation
 from cobasin.symmetry.spec import Space, Spec
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
-def normed_basis(width: int, shared: bool) -> dict[str, Space]:
-    """Spaces of a Q-K basis behind a norm; ``shared``: all heads of a layer have the same gains."""
-    scales = Diagonal(signed=True, scaled=True)
-    return {
+
+def normed_basis(width: int, shared: bool, rotated: int | None = None) -> dict[str, Space]:
+    """Spaces of a Q-K basis behind a norm; ``shared``: all heads of a layer have the same gains.
+
+    Of a head all coordinates, or the first ``rotated``, pass the rotary embedding. The others may change order with
+    their gains, and each has a sign in every KV group. Left out: the scales of such gains where they are not shared.
+    """
+    scales, over = Diagonal(signed=True, scaled=True), LAYER if shared else PER_GROUP
+    rotated = width if rotated is None else rotated
+    spaces = {
         "pair": Space(2),
-        "freq": Space(width // 2, Diagonal(signed=True), PER_GROUP, part="attention"),
-        "gain": Space(width // 2, scales, LAYER if shared else PER_GROUP, part="attention"),
+        "freq": Space(rotated // 2, Diagonal(signed=True), PER_GROUP, part="attention"),
+        "gain": Space(rotated // 2, scales, over, part="attention"),
     }
+    if rotated < width and shared:
+        order = Permutation(signed=True, scaled=True)
+        spaces["nope"] = Space(width - rotated, order, LAYER, part="attention")
+        spaces["sign"] = Space(1, Diagonal(signed=True), (*PER_GROUP, "nope"), part="attention")
+    elif rotated < width:
+        spaces["nope"] = Space(width - rotated, SignedPermutation, PER_GROUP, part="attention")
+    return spaces
 
 
-def normed_projections(bias: bool, shared: bool) -> dict[str, str]:
-    """Projections of attention and the gains on queries and keys."""
-    query, key = ("(pair gain)", "(pair gain')") if shared else ("(kv rep pair gain)", "(kv pair gain')")
-    return projections(bias, bias, key="(kv pair freq)") | {
-        f"{OWN}.q_norm.weight": query,
-        f"{OWN}.k_norm.weight": key,
-    }
+def normed_projections(bias: bool, shared: bool, out_bias: bool | None = None, partly: bool = False) -> dict[str, str]:
+    """Projections of attention and the gains on queries and keys; ``partly`` as `normed_basis` has coordinates left."""
+    turned, gain, divided = "pair freq", "pair gain", "pair gain'"
+    if partly and shared:
+        turned, gain, divided = f"({turned} + nope~ sign)", f"({gain} + nope)", f"({divided} + nope')"
+    elif partly:
+        turned, gain, divided = f"({turned} + nope)", f"({gain} + nope~)", f"({divided} + nope~)"
+    query, key = (gain, divided) if shared else (f"kv rep {gain}", f"kv {divided}")
+    projected = projections(
+        bias, bias if out_bias is None else out_bias, key=f"(kv {turned})", query=f"(kv rep {turned})"
+    )
+    return projected | {f"{OWN}.q_norm.weight": f"({query})", f"{OWN}.k_norm.weight": f"({key})"}
+
+
+def somewhere_turned(
+    config: PreTrainedConfig, turned: Sequence[int], bias: bool = False
+) -> tuple[dict[str, Space], dict[str, str]]:
+    """Spaces and templates of attention behind shared gains, in which only the layers ``turned`` are rotary."""
+    width, layers = head_width(config), range(config.num_hidden_layers)
+    spaces = normed_basis(width, shared=True, rotated=0) | normed_basis(width, shared=True)
+    still = tuple(i for i in layers if i not in turned)
+    spaces["turned_layer"] = Space(len(turned), within="layer", values=tuple(turned))
+    spaces["still_layer"] = Space(len(still), within="layer", values=still)
+    normed = normed_projections(bias, shared=True)
+    split = [f"{OWN}.{part}" for part in ("q_proj", "k_proj", "q_norm", "k_norm")]
+    attention = {name: type_ for name, type_ in normed.items() if name.rpartition(".")[0] not in split}
+    for name, type_ in ((name, type_) for name, type_ in normed.items() if name not in attention):
+        attention[name.replace("{layer}", "{turned_layer}")] = type_
+        free = type_.replace("(pair gain)", "nope").replace("(pair gain')", "nope'")
+        attention[name.replace("{layer}", "{still_layer}")] = free.replace("pair freq", "nope~ sign")
+    return spaces, attention
 
 
 @declares("Qwen3", "qwen3", *HEADS)
@@ -89,23 +132,26 @@ def olmo3(request: Request) -> Spec:
 
 @declares("Exaone4", "exaone4", *HEADS)
 def exaone4(request: Request) -> Spec:
-    """EXAONE 4 where every layer has a rotary embedding: with a window, only the layers in which it slides have one."""
+    """EXAONE 4: with a window, only the layers in which it slides have a rotary embedding."""
     config = request.config
-    turned = config.sliding_window is None or set(config.layer_types) == {"sliding_attention"}
-    require(turned, "sliding_window with layers of full attention, which have no rotary embedding,")
-    attention, basis = normed_projections(False, shared=True), normed_basis(head_width(config), shared=True)
+    slides, layers = config.sliding_window is not None, range(config.num_hidden_layers)
+    turned = [i for i in layers if not slides or config.layer_types[i] == "sliding_attention"]
+    basis, attention = somewhere_turned(config, turned)
     keys = ("sliding_window", "layer_types")
     return rmsnorm_decoder(request, basis, attention, gated(), pre_norms=(), post_norms=POST_NORMS, keys=keys)
 
 
-@declares("HunYuanDenseV1", "hunyuan_v1_dense", "Model", "ForCausalLM", "ForSequenceClassification")
-def hunyuan_v1_dense(request: Request) -> Spec:
-    """HunYuan without experts: the norm stands behind the rotary embedding, so that every coordinate has a scale."""
-    config = request.config
+def turned_and_normed(config: PreTrainedConfig) -> tuple[dict[str, Space], dict[str, str]]:
+    """HunYuan's attention: the norm stands behind the rotary embedding, so that every coordinate has a scale."""
     gain = Space(head_width(config), Diagonal(signed=True, scaled=True), LAYER, part="attention")
-    basis = normed_basis(head_width(config), shared=True) | {"gain": gain}
     attention = projections(config.attention_bias, config.attention_bias, key="(kv pair freq)") | {
         f"{OWN}.query_layernorm.weight": "gain",
         f"{OWN}.key_layernorm.weight": "gain'",
     }
-    return rmsnorm_decoder(request, basis, attention, gated())
+    return normed_basis(head_width(config), shared=True) | {"gain": gain}, attention
+
+
+@declares("HunYuanDenseV1", "hunyuan_v1_dense", "Model", "ForCausalLM", "ForSequenceClassification")
+def hunyuan_v1_dense(request: Request) -> Spec:
+    """HunYuan without experts."""
+    return rmsnorm_decoder(request, *turned_and_normed(request.config), gated())

@@ -38,6 +38,7 @@ OWN, MLP = "layers.{layer}.self_attn", "layers.{layer}.mlp"
 PER_GROUP = ("layer", "kv")
 QUERY, KEY = "(kv rep pair freq)", "(kv pair' freq)"
 NEURONS = Permutation(signed=True, scaled=True)
+GRANITE_KEYS = ("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling")
 PRE_NORMS = ("input_layernorm", "post_attention_layernorm")
 POST_NORMS = ("post_attention_layernorm", "post_feedforward_layernorm")
 
@@ -52,12 +53,16 @@ def rotary(rotated: int) -> dict[str, Space]:
     return rotary_basis(rotated, PER_GROUP)
 
 
-def partly_rotary(config: PreTrainedConfig, order: str) -> tuple[dict[str, Space], str, str]:
-    """Spaces of a Q-K basis whose first coordinates may alone be rotated, in whole pairs; types of query and key."""
-    width = head_width(config)
-    rotated = rotated_size(config, width)
+def partly_rotated(config: PreTrainedConfig) -> int:
+    """How many coordinates of a head are rotated, in whole pairs: the first ones."""
+    rotated = rotated_size(config, head_width(config))
     require(rotated > 0, "rope_parameters that rotate nothing")
-    spaces, query, key = head_bases(width, PER_GROUP, rotated + rotated % 2, order)
+    return rotated + rotated % 2
+
+
+def partly_rotary(config: PreTrainedConfig, order: str) -> tuple[dict[str, Space], str, str]:
+    """Spaces of a Q-K basis whose first coordinates may alone be rotated; types of query and key."""
+    spaces, query, key = head_bases(head_width(config), PER_GROUP, partly_rotated(config), order)
     return spaces, f"(kv rep {query})", f"(kv {key})"
 
 
@@ -97,6 +102,7 @@ def rmsnorm_decoder(
     absent: tuple[str, ...] = (),
     keys: tuple[str, ...] = (),
     own_head: tuple[dict[str, str], dict[str, str]] | None = None,
+    last: str = "norm",
 ) -> Spec:
     """The type of a decoder with RMSNorm and grouped queries.
 
@@ -110,15 +116,18 @@ def rmsnorm_decoder(
         biases, absent: besides what Llama has.
         keys: config keys that change the function, besides those that Llama has.
         own_head: tensors and ties of a head that is not as Llama's.
+        last: the norm behind all layers.
     """
     config = request.config
     head, ties = own_head or output_head(request, "embed_tokens.weight")
-    gains = [f"layers.{{layer}}.{norm}.weight" for norm in (*pre_norms, *post_norms)] + ["norm.weight"]
+    gains = [f"layers.{{layer}}.{norm}.weight" for norm in (*pre_norms, *post_norms)] + [f"{last}.weight"]
     norms = [_norm(gain, branch) for gain, branch in zip(gains, (attention, mlp)[: len(pre_norms)], strict=False)]
     if head and not (post_norms and ties):  # folded, it unties the head, which pays where the stream can then turn
-        norms.append(_norm("norm.weight", head))
-    # a sink takes a share of the softmax that differs from token to token: what all values have in common stays
-    if {f"{OWN}.v_proj.bias", f"{OWN}.o_proj.bias"} <= attention.keys() and f"{OWN}.sinks" not in attention:
+        norms.append(_norm(f"{last}.weight", head))
+    # a sink takes a share of the softmax that differs from token to token, a gate scales what comes of it: what all
+    # values have in common stays
+    differs = attention.keys() & {f"{OWN}.sinks", f"{OWN}.gate_proj.weight"}
+    if {f"{OWN}.v_proj.bias", f"{OWN}.o_proj.bias"} <= attention.keys() and not differs:
         biases += (ValueBias(f"{OWN}.v_proj.bias", f"{OWN}.o_proj.weight", f"{OWN}.o_proj.bias"),)
     templates = {"embed_tokens.weight": "vocab resid", **attention, **mlp, **dict.fromkeys(gains, "resid~"), **head}
     groups, turned = config.num_key_value_heads, None if post_norms else Orthogonal()
@@ -186,9 +195,8 @@ def granite(request: Request) -> Spec:
     """Granite 3. Its factors are the same for all coordinates, so every rotation passes them."""
     config = request.config
     biased = config.attention_bias
-    keys = ("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling")
     basis, mlp = rotary(head_width(config)), gated(bias=config.mlp_bias)
-    return rmsnorm_decoder(request, basis, projections(biased, biased), mlp, keys=keys)
+    return rmsnorm_decoder(request, basis, projections(biased, biased), mlp, keys=GRANITE_KEYS)
 
 
 @declares("Mistral", "mistral", *HEADS)

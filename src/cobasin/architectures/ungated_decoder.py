@@ -1,4 +1,4 @@
-"""Decoders like Llama whose FFN has no gate: Arcee, Apertus, Nemotron.
+"""Decoders like Llama whose FFN has no gate: Arcee, Apertus, Nemotron, Jais 2.
 
 Neurons behind a square of ReLU have scales (up by c, down by its square) for which there is no group here.
 """
@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING
 from cobasin.architectures import Request, declares
 from cobasin.architectures.layernorm_decoder import layer_norm_decoder, layers_of
 from cobasin.architectures.parallel_decoder import PROJECTIONS, groups
-from cobasin.architectures.parts import LAYER, linear, neurons, output_head, rope_keys
+from cobasin.architectures.parts import LAYER, head_bases, linear, neurons, output_head, rope_keys
 from cobasin.architectures.qk_norm_decoder import normed_basis, normed_projections
 from cobasin.architectures.rmsnorm_decoder import (
     HEADS,
+    KEY,
     MLP,
     OWN,
+    PER_GROUP,
+    QUERY,
     head_width,
     partly_rotary,
     projections,
@@ -61,9 +64,21 @@ def apertus(request: Request) -> Spec:
 @declares("Nemotron", "nemotron", *HEADS)
 def nemotron(request: Request) -> Spec:
     """Nemotron and Minitron: LayerNorms, whose gains are stored minus one; a part of every head is rotated."""
+    spec = _with_layer_norms(request, "norm_eps", *partly_rotary(request.config, "pair freq"))
+    return replace(spec, plus_one=tuple(name for name in spec.templates if name.endswith("norm.weight")))
+
+
+@declares("Jais2", "jais2", "Model", "ForCausalLM")
+def jais2(request: Request) -> Spec:
+    """Jais 2: LayerNorms."""
+    width = head_width(request.config)
+    bases, _, _ = head_bases(width, PER_GROUP, width)
+    return _with_layer_norms(request, "layer_norm_eps", bases, QUERY, KEY)
+
+
+def _with_layer_norms(request: Request, eps: str, bases: dict[str, Space], query: str, key: str) -> Spec:
     config = request.config
     biased, heads = config.attention_bias, config.num_attention_heads
-    bases, query, key = partly_rotary(config, "pair freq")
     spaces, mlp = ungated(config, config.mlp_bias)
     head, ties = output_head(request, "embed_tokens.weight")
     biases: tuple[FreeGauge, ...] = ()
@@ -71,7 +86,7 @@ def nemotron(request: Request) -> Spec:
         biases += (ValueBias(f"{OWN}.v_proj.bias", f"{OWN}.o_proj.weight", f"{OWN}.o_proj.bias"),)
     if biased and "nope" in bases:
         biases += (KeyBias(f"{OWN}.k_proj.bias", block=1),)
-    spec = layer_norm_decoder(
+    return layer_norm_decoder(
         request,
         (head, ties),
         {**bases, **groups(heads, config.num_key_value_heads or heads), **spaces},
@@ -82,7 +97,6 @@ def nemotron(request: Request) -> Spec:
             "norm": layers_of(head),
         },
         biases,
-        ("num_attention_heads", "num_key_value_heads", "hidden_act", "norm_eps", *rope_keys(config)),
+        ("num_attention_heads", "num_key_value_heads", "hidden_act", eps, *rope_keys(config)),
         "model.",
     )
-    return replace(spec, plus_one=tuple(name for name in spec.templates if name.endswith("norm.weight")))

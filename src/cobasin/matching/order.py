@@ -139,6 +139,7 @@ def inner_order(match: Match, base: Key) -> Key | None:
     fibres = match.fibres(base)
     for key in fibres:
         others = [other for other in fibres if other != key]
+        # a head's own coordinates, which a gate of its own may meet, are no heads
         ordered = isinstance(match.groups[key], Permutation) and match.spec.spaces[key[0]].part != "attention"
         if ordered and any(_carries(match, site, others) for site in match.sites(key)):
             return key

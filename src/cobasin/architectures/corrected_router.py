@@ -1,0 +1,185 @@
+"""Mixtures of experts whose router has a correction, which counts for the choice of experts alone.
+
+DeepSeek's, GLM-4.5, dots.llm1, ERNIE 4.5, MiniMax-M2, Trinity. The correction moves with the order of experts, and any
+number may be added to all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from cobasin.architectures import Request, declares
+from cobasin.architectures.moe import dense_layers, experts, moe_spaces
+from cobasin.architectures.parts import LAYER, output_head, require
+from cobasin.architectures.qk_norm_decoder import normed_basis, normed_projections, somewhere_turned
+from cobasin.architectures.rmsnorm_decoder import (
+    MLP,
+    NEURONS,
+    OWN,
+    PER_GROUP,
+    gated,
+    head_width,
+    partly_rotary,
+    partly_rotated,
+    projections,
+    rmsnorm_decoder,
+    rotary,
+)
+from cobasin.symmetry.gauges import FreeGauge, KeyBias, SoftmaxShift
+from cobasin.symmetry.spec import Space, Spec
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+CORRECTION = "e_score_correction_bias"
+CHOICE = ("n_group", "topk_group", "norm_topk_prob")
+TURNED = {"query": "(kv rep freq pair)", "key": "(kv freq pair')"}
+
+
+def mixture(
+    request: Request, dense: list[int], count: int, shared: int, bias: bool = False, router: str = "gate"
+) -> tuple[dict[str, Space], dict[str, str], tuple[str, ...]]:
+    """Spaces, templates and what is absent of ``count`` experts beside those, ``shared`` in number, of all tokens.
+
+    The layers ``dense`` have a plain FFN; ``bias`` is that of the plain and the shared one.
+    """
+    config = request.config
+    for part in (".eh_proj.weight", "mtp_linear_proj.0.weight"):
+        for name in (name for name in request.names if name.endswith(part)):
+            rest = name.removesuffix("eh_proj.weight").removesuffix("linear_proj.0.weight")
+            require(False, f"a layer that predicts further tokens (remove {rest}*, which the class does not read)")
+    plain, ffn, absent = dense_layers(config, dense, bias)
+    spaces, mlp = moe_spaces(count, config.moe_intermediate_size) | plain, experts(request, router=router) | ffn
+    if shared:
+        spaces["shared"] = Space(shared * config.moe_intermediate_size, NEURONS, LAYER, part="ffn")
+        mlp |= gated(f"{MLP}.shared_experts", "shared", bias)
+    return spaces, mlp, absent
+
+
+def deepseek_decoder(
+    request: Request,
+    spaces: Mapping[str, Space],
+    attention: Mapping[str, str],
+    shifted: str = CORRECTION,
+    bias: bool = False,
+    keys: tuple[str, ...] = CHOICE,
+    limited: bool | None = None,
+    biases: tuple[FreeGauge, ...] = (),
+) -> Spec:
+    """A decoder with DeepSeek's experts, besides the ``spaces``, templates and ``biases`` of its ``attention``.
+
+    A shift of ``shifted``, the same for all experts, keeps the choice of its router. Where tokens are ``limited`` to
+    some groups of experts, experts stay in their places: left out is the order of groups and of the experts in each, as
+    no matching goes from there on to neurons.
+    """
+    config = request.config
+    dense = list(range(config.num_hidden_layers))[: config.first_k_dense_replace]
+    require(len(dense) < config.num_hidden_layers, "first_k_dense_replace that leaves no layer with experts")
+    require(bool(config.n_shared_experts), "n_shared_experts = 0")
+    own, mlp, absent = mixture(request, dense, config.n_routed_experts, config.n_shared_experts, bias)
+    if config.topk_group < config.n_group if limited is None else limited:
+        own["expert"] = Space(config.n_routed_experts)
+    if shifted != "weight":
+        mlp[f"{MLP}.gate.{shifted}"] = "expert"
+    biases += (SoftmaxShift(f"{MLP}.gate.{shifted}"),)
+    keys = ("num_experts_per_tok", "routed_scaling_factor", *keys)
+    return rmsnorm_decoder(request, {**spaces, **own}, attention, mlp, biases=biases, absent=absent, keys=keys)
+
+
+def _normed(
+    config: PreTrainedConfig, shared: bool, bias: bool = False, out_bias: bool = False
+) -> tuple[dict[str, Space], dict[str, str]]:
+    """Spaces and templates of attention with norms on queries and keys, of whose heads a part is rotated."""
+    width, rotated = head_width(config), partly_rotated(config)
+    attention = normed_projections(bias, shared, out_bias, partly=rotated < width)
+    return normed_basis(width, shared, rotated), attention
+
+
+@declares("Glm4Moe", "glm4_moe", "Model", "ForCausalLM")
+def glm4_moe(request: Request) -> Spec:
+    """GLM-4.5 and 4.6 and, without norms on queries and keys, 4.5-Air.
+
+    The output projection has no bias, so the value bias is no gauge.
+    """
+    config = request.config
+    biased = config.attention_bias
+    if config.use_qk_norm:
+        return deepseek_decoder(request, *_normed(config, True, biased))
+    spaces, query, key = partly_rotary(config, "pair freq")
+    attention = projections(biased, query=query, key=key)
+    biases = (KeyBias(f"{OWN}.k_proj.bias", block=1),) if biased and "nope" in spaces else ()
+    return deepseek_decoder(request, spaces, attention, biases=biases)
+
+
+@declares("Dots1", "dots1", "Model", "ForCausalLM")
+def dots1(request: Request) -> Spec:
+    """dots.llm1: the attention of Qwen3."""
+    config = request.config
+    attention = normed_projections(config.attention_bias, shared=True)
+    keys = (*CHOICE, "sliding_window", "layer_types")
+    return deepseek_decoder(request, normed_basis(head_width(config), shared=True), attention, keys=keys)
+
+
+@declares("Ernie4_5_Moe", "ernie4_5_moe", "Model", "ForCausalLM")
+def ernie4_5_moe(request: Request) -> Spec:
+    """ERNIE 4.5 with experts: a softmax over all, which cancels what the rows of the router share."""
+    config, layers = request.config, range(request.config.num_hidden_layers)
+    biased, first, last = bool(config.use_bias), config.moe_layer_start_index, config.moe_layer_end_index
+    dense = [i for i in layers if (i + 1) % config.moe_layer_interval or not first <= i <= last]
+    require(len(dense) < len(layers), "moe_layer_start_index that leaves no layer with experts")
+    own, mlp, absent = mixture(request, dense, config.moe_num_experts, config.moe_num_shared_experts, biased)
+    within = "gate.moe_statics" if request.has(f"gate.moe_statics.{CORRECTION}") else "moe_statics"
+    correction = f"{MLP}.{within}.{CORRECTION}"
+    mlp[correction] = "1 expert"
+    return rmsnorm_decoder(
+        request,
+        rotary(head_width(config)) | own,
+        projections(biased, biased, **TURNED),
+        mlp,
+        biases=(SoftmaxShift(f"{MLP}.gate.weight"), SoftmaxShift(correction)),
+        absent=absent,
+        keys=("moe_k", "moe_norm_min"),
+        own_head=output_head(request, "embed_tokens.weight", biased=biased),
+    )
+
+
+@declares("MiniMaxM2", "minimax_m2", "Model", "ForCausalLM")
+def minimax_m2(request: Request) -> Spec:
+    """MiniMax-M2: norms over all queries and all keys of a layer, with a gain for every coordinate of every head."""
+    config = request.config
+    basis, attention = _normed(config, shared=False)
+    spaces = basis | moe_spaces(config.num_local_experts, config.intermediate_size)
+    block = MLP if request.has("experts.gate_up_proj") else "layers.{layer}.block_sparse_moe"
+    mlp = experts(request, block, ("w1", "w3", "w2")) | {f"{block}.{CORRECTION}": "expert"}
+    biases = (SoftmaxShift(f"{block}.{CORRECTION}"),)
+    return rmsnorm_decoder(request, spaces, attention, mlp, biases=biases, keys=("num_experts_per_tok",))
+
+
+@declares("Afmoe", "afmoe", "Model", "ForCausalLM")
+def afmoe(request: Request) -> Spec:
+    """Trinity: norms around the branches; layers with a rotary embedding have a window, the others none.
+
+    A gate scales every coordinate of what a head puts out, so that values have signed orders with scales.
+    """
+    config, layers = request.config, range(request.config.num_hidden_layers)
+    turned = [i for i in layers if config.layer_types[i] == "sliding_attention"]
+    basis, attention = somewhere_turned(config, turned, config.attention_bias)
+    basis["vo"] = Space(head_width(config), NEURONS, PER_GROUP, part="attention")
+    attention[f"{OWN}.gate_proj.weight"] = "(kv rep vo~) resid"
+    dense = list(layers)[: config.num_dense_layers]
+    require(len(dense) < len(layers), "num_dense_layers that leaves no layer with experts")
+    own, mlp, absent = mixture(request, dense, config.num_experts, config.num_shared_experts, router="router.gate")
+    correction = f"{MLP}.expert_bias"
+    mlp[correction] = "expert"
+    return rmsnorm_decoder(
+        request,
+        basis | own,
+        attention,
+        mlp,
+        pre_norms=("input_layernorm", "pre_mlp_layernorm"),
+        post_norms=("post_attention_layernorm", "post_mlp_layernorm"),
+        biases=(SoftmaxShift(correction),),
+        absent=absent,
+        keys=("num_experts_per_tok", "route_scale", "mup_enabled", "sliding_window", "layer_types"),
+    )
