@@ -117,6 +117,20 @@ def test_a_tower_has_no_name_that_transformers_cannot_read(tmp_path):
     assert "missing tensor vision_tower.ln_pre.weight" in line
 
 
+def test_keys_that_no_layer_reads(tmp_path):
+    """Files of Google have keys and values in layers that read those of another one; saved again they have not."""
+    for seed, name in enumerate("ab"):
+        model("gemma4-shared/Gemma4ForCausalLM", seed, torch.float32).save_pretrained(tmp_path / name)
+    shape = tensors_of(tmp_path / "a")["model.layers.2.self_attn.k_proj.weight"].shape
+    unread = "model.layers.3.self_attn.k_proj.weight"
+    edit_tensors(tmp_path / "a", lambda tensors: tensors.update({unread: torch.ones(shape)}))
+    assert run("match", tmp_path / "a", tmp_path / "b", "--out", tmp_path / "out").code == 0
+    assert tensors_of(tmp_path / "out")[unread].eq(1).all()
+    assert run("verify", tmp_path / "a", tmp_path / "out").code == 0
+    assert run("merge", tmp_path / "a", tmp_path / "b", "--out", tmp_path / "merged").code == 0
+    stock(tmp_path / "merged")
+
+
 def test_every_row_of_a_table_of_positions_counts():
     """Also those between the few points at which it is read for a small picture."""
     made = model("qwen3-vl/Qwen3VLForConditionalGeneration")

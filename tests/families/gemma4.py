@@ -1,0 +1,71 @@
+"""Gemma 4, text alone and with pictures beside it."""
+
+import transformers as T
+
+from families import CHANGES, LINEAR_ROPES, SHAPES
+from families.rmsnorm_decoders import GEMMA2_KEYS, GROUPED, HEAD_KEY
+
+_PROPORTIONAL = {"rope_type": "proportional", "rope_theta": 10000.0}
+_TURNED = {"sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}
+_KINDS = ["sliding_attention", "full_attention"]
+
+_DENSE = {
+    **GROUPED,
+    "head_dim": 8,
+    "global_head_dim": 12,
+    "num_global_key_value_heads": 1,
+    "attention_k_eq_v": True,
+    "hidden_size_per_layer_input": 0,
+    "layer_types": _KINDS,
+    "sliding_window": 5,
+    "rope_parameters": {**_TURNED, "full_attention": {**_PROPORTIONAL, "partial_rotary_factor": 0.34}},
+    "final_logit_softcapping": 2.0,
+}
+# the first layer is read by no other
+_SHARED = {
+    **_DENSE,
+    "num_hidden_layers": 5,
+    "layer_types": [*_KINDS, "sliding_attention", *_KINDS],
+    "num_kv_shared_layers": 2,
+    "use_double_wide_mlp": True,
+    "attention_k_eq_v": False,
+    "global_head_dim": 16,
+    "hidden_size_per_layer_input": 6,
+    "vocab_size_per_layer_input": 40,
+    "final_logit_softcapping": None,
+    "rms_norm_eps": 0.01,  # so that layers do not enlarge the rounding of each other
+}
+_EXPERTS = {"enable_moe_block": True, "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 10}
+_UNTIED = {"tie_word_embeddings": False, "attention_bias": True}
+_UNIFIED = {key: value for key, value in _SHARED.items() if "per_layer_input" not in key} | _UNTIED
+
+FAMILIES = {
+    "gemma4": ("Gemma4", ("ForCausalLM",), T.Gemma4TextConfig, _DENSE),
+    "gemma4-text": ("Gemma4Text", ("Model",), T.Gemma4TextConfig, {**_SHARED, "use_double_wide_mlp": False}),
+    "gemma4-experts": ("Gemma4", ("ForCausalLM",), T.Gemma4TextConfig, {**_DENSE, **_EXPERTS}),
+    "gemma4-shared": ("Gemma4", ("ForCausalLM",), T.Gemma4TextConfig, _SHARED),
+    "gemma4-untied-biased": ("Gemma4", ("ForCausalLM",), T.Gemma4TextConfig, {**_DENSE, **_UNTIED}),
+    "gemma4-unified": ("Gemma4Unified", ("ForCausalLM",), T.Gemma4UnifiedTextConfig, _UNIFIED),
+    "gemma4-unified-text": ("Gemma4UnifiedText", ("Model",), T.Gemma4UnifiedTextConfig, _UNIFIED),
+}
+FLOAT32_PARTS: tuple[str, ...] = ("gemma4",)  # RMSNorm, routers and rotary angles
+
+_OF_GEMMA2 = ("query_pre_attn_scalar", "attn_logit_softcapping")
+_KEYS = {key: row for key, row in GEMMA2_KEYS.items() if key not in _OF_GEMMA2} | {
+    HEAD_KEY: ((2, 1, 16), SHAPES),  # a gain a coordinate
+    "sliding_window": (9, CHANGES),
+    "use_bidirectional_attention": ("all", CHANGES),
+    "rope_parameters": (LINEAR_ROPES, CHANGES),
+    "layer_types": (["full_attention"] * 2, SHAPES),  # of other heads
+}
+KEYS = {
+    "gemma4/Gemma4ForCausalLM": _KEYS,
+    "gemma4-text/Gemma4TextModel": {"num_kv_shared_layers": (3, CHANGES)},
+    "gemma4-experts/Gemma4ForCausalLM": {"top_k_experts": (1, CHANGES)},
+    "gemma4-unified/Gemma4UnifiedForCausalLM": {
+        **_KEYS,
+        "layer_types": (["full_attention"] * 5, SHAPES),
+        "num_kv_shared_layers": (3, SHAPES),  # whose class takes no tensors that it does not read
+    },
+}
+TIED = ("gemma4/Gemma4ForCausalLM", "gemma4-shared/Gemma4ForCausalLM")
