@@ -2,7 +2,7 @@
 
 import transformers as T
 
-from families import CHANGES, LINEAR_ROPES, SHAPES
+from families import CHANGES, FAILS, LINEAR_ROPES, SHAPES, UNCOVERED, within
 from families.rmsnorm_decoders import GEMMA2_KEYS, GROUPED, HEAD_KEY
 
 _PROPORTIONAL = {"rope_type": "proportional", "rope_theta": 10000.0}
@@ -39,7 +39,37 @@ _EXPERTS = {"enable_moe_block": True, "num_experts": 4, "top_k_experts": 2, "moe
 _UNTIED = {"tie_word_embeddings": False, "attention_bias": True}
 _UNIFIED = {key: value for key, value in _SHARED.items() if "per_layer_input" not in key} | _UNTIED
 
+_TOWER = {
+    "hidden_size": 18,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "num_hidden_layers": 2,
+    "intermediate_size": 14,
+    "patch_size": 2,
+    "pooling_kernel_size": 2,
+    "position_embedding_size": 4,
+    "standardize": True,
+}
+_PICTURES = {
+    "text_config": {**_DENSE, **_EXPERTS},
+    "vision_config": _TOWER,
+    "image_token_id": 7,
+    "video_token_id": 8,
+    "audio_token_id": 9,
+}
+# as the small models are
+_CLIPPED = {
+    **_PICTURES,
+    "text_config": _SHARED,
+    "vision_config": {**_TOWER, "standardize": False, "use_clipped_linears": True},
+    "tie_word_embeddings": False,
+}
+_WHOLE = ("ForConditionalGeneration",)
+
 FAMILIES = {
+    "gemma4-pictures": ("Gemma4", _WHOLE, T.Gemma4Config, _PICTURES),
+    "gemma4-pictures-clipped": ("Gemma4", _WHOLE, T.Gemma4Config, _CLIPPED),
     "gemma4": ("Gemma4", ("ForCausalLM",), T.Gemma4TextConfig, _DENSE),
     "gemma4-text": ("Gemma4Text", ("Model",), T.Gemma4TextConfig, {**_SHARED, "use_double_wide_mlp": False}),
     "gemma4-experts": ("Gemma4", ("ForCausalLM",), T.Gemma4TextConfig, {**_DENSE, **_EXPERTS}),
@@ -58,7 +88,29 @@ _KEYS = {key: row for key, row in GEMMA2_KEYS.items() if key not in _OF_GEMMA2} 
     "rope_parameters": (LINEAR_ROPES, CHANGES),
     "layer_types": (["full_attention"] * 2, SHAPES),  # of other heads
 }
+_AXIAL = {"rope_type": "axial", "rope_theta": 10.0}
+_PICTURE_KEYS = {
+    **within("text_config", _KEYS),
+    **within(
+        "vision_config",
+        {
+            "num_attention_heads + num_key_value_heads + head_dim": ((2, 1, 16), SHAPES),
+            "hidden_activation": ("relu", CHANGES),
+            "rms_norm_eps": (0.1, CHANGES),
+            "rope_parameters": (_AXIAL, CHANGES),
+            "pooling_kernel_size": (4, FAILS),
+        },
+    ),
+    "image_token_id": (5, FAILS),
+    "audio_config": ({"model_type": "gemma4_audio"}, UNCOVERED),
+}
 KEYS = {
+    "gemma4-pictures/Gemma4ForConditionalGeneration": _PICTURE_KEYS | {"text_config.top_k_experts": (1, CHANGES)},
+    "gemma4-pictures-clipped/Gemma4ForConditionalGeneration": {
+        "vision_config.use_clipped_linears": (False, CHANGES),
+        "text_config.pad_token_id": (3, CHANGES),
+        "text_config.num_kv_shared_layers": (3, SHAPES),
+    },
     "gemma4/Gemma4ForCausalLM": _KEYS,
     "gemma4-text/Gemma4TextModel": {"num_kv_shared_layers": (3, CHANGES)},
     "gemma4-experts/Gemma4ForCausalLM": {"top_k_experts": (1, CHANGES)},
@@ -68,4 +120,4 @@ KEYS = {
         "num_kv_shared_layers": (3, SHAPES),  # whose class takes no tensors that it does not read
     },
 }
-TIED = ("gemma4/Gemma4ForCausalLM", "gemma4-shared/Gemma4ForCausalLM")
+TIED = ("gemma4-pictures/Gemma4ForConditionalGeneration", "gemma4/Gemma4ForCausalLM", "gemma4-shared/Gemma4ForCausalLM")

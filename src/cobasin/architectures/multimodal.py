@@ -121,7 +121,9 @@ def relabelled(spec: Spec, space: Callable[[str], str] = str, name: Callable[[st
         def field(key: str, value):
             if isinstance(value, tuple):
                 return tuple(map(tensor, value))
-            return value if not isinstance(value, str) else space(value) if key == "stream" else tensor(value)
+            if not isinstance(value, str) or key == "part":
+                return value
+            return space(value) if key in ("stream", "space") else tensor(value)
 
         return replace(declared, **{key: field(key, value) for key, value in vars(declared).items()})
 
@@ -134,6 +136,7 @@ def relabelled(spec: Spec, space: Callable[[str], str] = str, name: Callable[[st
         },
         tied={name(tied): name(owner) for tied, owner in spec.tied.items()},
         norms=tuple(map(gauge, spec.norms)),
+        scales=tuple(map(gauge, spec.scales)),
         biases=tuple(map(gauge, spec.biases)),
         plus_one=tuple(map(tensor, spec.plus_one)),
     )
@@ -147,6 +150,7 @@ def joined(text: Spec, vision: Spec, templates: dict[str, str], apart: str = "vi
         spaces={**text.spaces, **vision.spaces},
         templates={**text.templates, **vision.templates, **templates},
         norms=(*text.norms, *vision.norms),
+        scales=(*text.scales, *vision.scales),
         biases=(*text.biases, *vision.biases),
         buffers=(*text.buffers, *vision.buffers),
         function_keys=(

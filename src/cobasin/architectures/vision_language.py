@@ -40,6 +40,7 @@ def decoder(request: Request, declaration: Declaration, root: str = TEXT) -> Spe
     named = relabelled(spec, name=lambda name: name if name.startswith("lm_head.") else f"{root}{name}")
     return replace(
         named,
+        absent=tuple(re.escape(root) + pattern for pattern in spec.absent),
         buffers=tuple(re.escape(root) + pattern for pattern in spec.buffers),
         function_keys=tuple(key for key in spec.function_keys if key not in tie_keys(spec.tied)),
     )

@@ -54,6 +54,14 @@ def _patches(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict
     return {"pixel_values": pixels, "image_grid_thw": torch.tensor([[1, side, side]] * 2)}, 4
 
 
+def _placed(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[str, Tensor], int]:
+    """Gemma 4: rows of patches with their places, of pictures of two by two tokens."""
+    tower, side = config.vision_config, 2 * config.vision_config.pooling_kernel_size
+    pixels = torch.rand(2, side**2, 3 * tower.patch_size**2, generator=generator, dtype=torch.float32)
+    places = torch.stack([torch.arange(side).repeat(side), torch.arange(side).repeat_interleave(side)], -1)
+    return {"pixel_values": pixels, "image_position_ids": places.expand(2, -1, -1)}, 4
+
+
 READ = {
     "gemma3": _averaged,
     "paligemma": _all_patches,
@@ -63,6 +71,7 @@ READ = {
     "qwen2_vl": _patches,
     "qwen2_5_vl": _patches,
     "qwen3_vl": _patches,
+    "gemma4": _placed,
 }
 """What makes pictures, and says of how many tokens one is, by the model's type."""
 
