@@ -10,7 +10,7 @@ from cobasin.checkpoints.probes import probe
 from cobasin.checkpoints.running import instantiate, outputs
 from cobasin.verification import verify
 from command_line import duplicate, edit_tensors, refused, run, stock, tensors_of
-from tiny_models import model
+from tiny_models import CASES, model
 
 GEMMA = "gemma3-pictures/Gemma3ForConditionalGeneration"
 QWEN = "qwen2.5-vl/Qwen2_5_VLForConditionalGeneration"
@@ -144,3 +144,23 @@ def test_every_row_of_a_table_of_positions_counts():
         other = type(made)(config).double().eval()
         other.load_state_dict(changed)
         assert verify(load(wide), load(other)).same is False, row
+
+
+@pytest.mark.parametrize(
+    ("case", "name", "rows"),
+    [
+        ("gemma4-pictures", "model.vision_tower.patch_embedder.position_embedding_table", 1),
+        ("gemma4-unified-pictures", "model.embed_vision.pos_embedding", 0),
+        ("gemma4-shared", "model.embed_tokens_per_layer.weight", 0),
+        ("gemma4-experts", "model.layers.0.experts.down_proj", 0),
+    ],
+)
+def test_every_row_of_other_tables_of_gemma4_counts(case, name, rows):
+    """Those of positions are no embeddings, inputs of layers have one of their own, few tokens meet an expert."""
+    case = next(one for one in CASES if one.startswith(f"{case}/"))
+    made = load(model(case))
+    for row in range(model(case).state_dict()[name].shape[rows]):
+        other = model(case)
+        changed = other.state_dict()[name].select(rows, row)
+        changed += 3 * torch.randn_like(changed)
+        assert verify(made, load(other)).same is False, row

@@ -48,7 +48,7 @@ _TOWER = {
     "intermediate_size": 14,
     "patch_size": 2,
     "pooling_kernel_size": 2,
-    "position_embedding_size": 4,
+    "position_embedding_size": 6,
     "standardize": True,
 }
 _PICTURES = {
@@ -65,10 +65,53 @@ _CLIPPED = {
     "vision_config": {**_TOWER, "standardize": False, "use_clipped_linears": True},
     "tie_word_embeddings": False,
 }
+_UNIFIED_PICTURES = {
+    **_PICTURES,
+    "text_config": {**_UNIFIED, "use_bidirectional_attention": "vision", "final_logit_softcapping": 4.0},
+    "vision_config": {
+        "patch_size": 2,
+        "pooling_kernel_size": 2,
+        "mm_embed_dim": 18,
+        "output_proj_dims": 18,
+        "mm_posemb_size": 4,
+    },
+    "audio_config": {"audio_embed_dim": 10},
+    "tie_word_embeddings": True,
+}
+_EAR = {
+    "hidden_size": 16,
+    "num_attention_heads": 2,
+    "num_hidden_layers": 2,
+    "subsampling_conv_channels": [12, 6],
+    "conv_kernel_size": 3,
+    "attention_chunk_size": 2,
+    "attention_context_left": 3,
+    "attention_logit_cap": 3.0,
+    "output_proj_dims": 22,
+}
 _WHOLE = ("ForConditionalGeneration",)
 
 FAMILIES = {
     "gemma4-pictures": ("Gemma4", _WHOLE, T.Gemma4Config, _PICTURES),
+    "gemma4-unified-pictures": ("Gemma4Unified", _WHOLE, T.Gemma4UnifiedConfig, _UNIFIED_PICTURES),
+    "gemma4-unified-pictures-mute": (
+        "Gemma4Unified",
+        _WHOLE,
+        T.Gemma4UnifiedConfig,
+        {**_UNIFIED_PICTURES, "audio_config": None},
+    ),
+    "gemma4-sounds": (
+        "Gemma4",
+        _WHOLE,
+        T.Gemma4Config,
+        {**_PICTURES, "text_config": _DENSE, "audio_config": {**_EAR, "use_clipped_linears": False}},
+    ),
+    "gemma4-sounds-clipped": (
+        "Gemma4",
+        _WHOLE,
+        T.Gemma4Config,
+        {**_CLIPPED, "text_config": _DENSE, "audio_config": _EAR},
+    ),
     "gemma4-pictures-clipped": ("Gemma4", _WHOLE, T.Gemma4Config, _CLIPPED),
     "gemma4": ("Gemma4", ("ForCausalLM",), T.Gemma4TextConfig, _DENSE),
     "gemma4-text": ("Gemma4Text", ("Model",), T.Gemma4TextConfig, {**_SHARED, "use_double_wide_mlp": False}),
@@ -102,10 +145,39 @@ _PICTURE_KEYS = {
         },
     ),
     "image_token_id": (5, FAILS),
-    "audio_config": ({"model_type": "gemma4_audio"}, UNCOVERED),
+    "vision_config": (None, UNCOVERED),
+}
+_EAR_KEYS = {
+    "hidden_act": ("relu", CHANGES),
+    "rms_norm_eps": (0.1, CHANGES),
+    "residual_weight": (1.0, CHANGES),
+    "attention_chunk_size": (4, CHANGES),
+    "attention_context_left": (2, CHANGES),
+    "attention_context_right": (2, CHANGES),
+    "attention_logit_cap": (1.0, CHANGES),
+    "attention_invalid_logits_value": (0.0, CHANGES),
+    "gradient_clipping": (0.1, CHANGES),
 }
 KEYS = {
     "gemma4-pictures/Gemma4ForConditionalGeneration": _PICTURE_KEYS | {"text_config.top_k_experts": (1, CHANGES)},
+    "gemma4-unified-pictures/Gemma4UnifiedForConditionalGeneration": {
+        **within("text_config", _KEYS),
+        "text_config.layer_types": (["full_attention"] * 5, SHAPES),
+        "text_config.num_kv_shared_layers": (3, SHAPES),
+        "vision_config.rms_norm_eps": (0.1, CHANGES),
+        "vision_config.output_proj_dims": (16, UNCOVERED),
+        "audio_config.rms_norm_eps": (0.1, CHANGES),
+        "image_token_id": (5, FAILS),
+        "audio_token_id": (5, FAILS),
+    },
+    "gemma4-sounds/Gemma4ForConditionalGeneration": {
+        **within("audio_config", _EAR_KEYS),
+        "audio_token_id": (5, FAILS),
+    },
+    "gemma4-sounds-clipped/Gemma4ForConditionalGeneration": {
+        "audio_config.use_clipped_linears": (False, CHANGES),
+        "audio_config.num_attention_heads": (4, SHAPES),  # a scale a coordinate of a head
+    },
     "gemma4-pictures-clipped/Gemma4ForConditionalGeneration": {
         "vision_config.use_clipped_linears": (False, CHANGES),
         "text_config.pad_token_id": (3, CHANGES),
@@ -120,4 +192,9 @@ KEYS = {
         "num_kv_shared_layers": (3, SHAPES),  # whose class takes no tensors that it does not read
     },
 }
-TIED = ("gemma4-pictures/Gemma4ForConditionalGeneration", "gemma4/Gemma4ForCausalLM", "gemma4-shared/Gemma4ForCausalLM")
+TIED = (
+    "gemma4-pictures/Gemma4ForConditionalGeneration",
+    "gemma4-unified-pictures/Gemma4UnifiedForConditionalGeneration",
+    "gemma4/Gemma4ForCausalLM",
+    "gemma4-shared/Gemma4ForCausalLM",
+)

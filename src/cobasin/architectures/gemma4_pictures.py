@@ -1,6 +1,7 @@
-"""Gemma 4 with its tower for pictures: norms before and behind its branches, and on queries, keys and values.
+"""Gemma 4 that reads pictures: with a tower, or, Unified, with one linear layer for patches and one for sounds.
 
-A tower may clip what its linear layers read and write, all coordinates alike: only their order is then free.
+The tower has norms before and behind its branches, and on queries, keys and values. It may clip what its linear layers
+read and write, all coordinates alike: only their order is then free.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from typing import TYPE_CHECKING
 
 from cobasin.architectures import Request, declares
 from cobasin.architectures.gemma4 import PER_LAYER, PRE_NORMS, gemma4
-from cobasin.architectures.parts import LAYER, linear, require
+from cobasin.architectures.gemma4_sounds import OUTPUT, sounds
+from cobasin.architectures.multimodal import relabelled
+from cobasin.architectures.parts import LAYER, layer_norm, linear, require
 from cobasin.architectures.rmsnorm_decoder import NEURONS, PER_GROUP, POST_NORMS
 from cobasin.architectures.vision import norm_before
 from cobasin.architectures.vision_language import VISION, decoder, vision_of, whole
@@ -44,6 +47,7 @@ def _spaces(config: PreTrainedConfig) -> dict[str, Space]:
 
 
 def _tower(request: Request) -> Spec:
+    require(request.config.vision_config is not None, "vision_config of null")
     config = vision_of(request, "gemma4_vision")
     own, mlp, (before, after) = f"{BLOCK}.self_attn", f"{BLOCK}.mlp", (f"{BLOCK}.{norm}" for norm in PRE_NORMS)
     branches = {
@@ -87,17 +91,51 @@ def _tower(request: Request) -> Spec:
 
 @declares("Gemma4", "gemma4", "ForConditionalGeneration", per_layer=PER_LAYER)
 def gemma4_pictures(request: Request) -> Spec:
-    """Gemma 4 that reads pictures: the averages of squares of patches, through a norm without a gain."""
+    """Gemma 4 that reads pictures, and may hear: what towers make of them passes norms without gains."""
     config = request.config
-    require(config.audio_config is None, "audio_config, a tower for sounds,")
-    require(config.vision_config is not None, "a model without vision_config")
-    spec = whole(
-        request,
-        decoder(request, gemma4),
-        _tower(request),
-        linear("embed_vision.embedding_projection", "resid", "vision_resid", bias=False),
-        aliases={},
-    )
     # the inputs of layers have those of this token where pictures are
-    padded = ("text_config.pad_token_id",) if config.text_config.hidden_size_per_layer_input else ()
-    return replace(spec, function_keys=(*spec.function_keys, *padded))
+    keys = ("text_config.pad_token_id",) if config.text_config.hidden_size_per_layer_input else ()
+    projector = linear("embed_vision.embedding_projection", "resid", "vision_resid", bias=False)
+    parts = decoder(request, gemma4), _tower(request), projector
+    if config.audio_config is None:
+        return whole(request, *parts, keys=keys, aliases={})
+    heard = relabelled(sounds(request), space=lambda name: f"audio_{name}")
+    keys += ("audio_token_id", *(f"audio_config.{key}" for key in heard.function_keys))
+    out = Space(config.audio_config.output_proj_dims, Orthogonal(), part="residual")
+    spec = whole(request, *parts, spaces={**heard.spaces, "heard": out}, keys=keys, aliases={})
+    templates = {**spec.templates, **heard.templates, **OUTPUT}
+    return replace(spec, templates=templates, norms=(*spec.norms, *heard.norms))
+
+
+@declares("Gemma4Unified", "gemma4_unified", "ForConditionalGeneration", per_layer=PER_LAYER)
+def gemma4_unified(request: Request) -> Spec:
+    """Gemma 4 Unified. The gains of the norms behind the layer for patches sit in what it writes: an order only."""
+    config = request.config
+    sees, hears, root = vision_of(request, "gemma4_unified_vision"), config.audio_config, "vision_embedder."
+    require(sees.output_proj_dims == sees.mm_embed_dim, "vision_config.output_proj_dims other than mm_embed_dim")
+    reader = linear(f"{root}patch_dense", "embedded", "pixel")
+    embedder = Spec(
+        request.architecture,
+        {
+            "pixel": Space(3 * sees.model_patch_size**2),
+            "embedded": Space(sees.mm_embed_dim, Permutation(), part="residual"),
+            "pos": Space(sees.mm_posemb_size),
+            "side": Space(2),
+        },
+        {
+            **layer_norm(f"{root}patch_ln1", "pixel"),
+            **reader,
+            **layer_norm(f"{root}patch_ln2", "embedded"),
+            f"{root}pos_embedding": "pos side embedded",
+            **layer_norm(f"{root}pos_norm", "embedded"),
+        },
+        norms=(norm_before(reader, f"{root}patch_ln1", "pixel"),),
+        function_keys=("rms_norm_eps",),
+    )
+    projector = linear("embed_vision.embedding_projection", "resid", "vision_embedded", bias=False)
+    spaces, keys = {}, ()
+    if hears is not None:
+        projector |= linear("embed_audio.embedding_projection", "resid", "wave", bias=False)
+        spaces, keys = {"wave": Space(hears.audio_embed_dim)}, ("audio_config.rms_norm_eps", "audio_token_id")
+    parts = decoder(request, gemma4), embedder, projector
+    return whole(request, *parts, spaces=spaces, keys=keys, aliases={})

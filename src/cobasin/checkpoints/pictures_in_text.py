@@ -55,11 +55,27 @@ def _patches(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict
 
 
 def _placed(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[str, Tensor], int]:
-    """Gemma 4: rows of patches with their places, of pictures of two by two tokens."""
-    tower, side = config.vision_config, 2 * config.vision_config.pooling_kernel_size
-    pixels = torch.rand(2, side**2, 3 * tower.patch_size**2, generator=generator, dtype=torch.float32)
+    """Gemma 4: rows of patches with their places, of pictures of two by two tokens; Unified has a token a patch."""
+    tower, merged = config.vision_config, config.vision_config.pooling_kernel_size
+    side, width = (
+        (2, merged * tower.patch_size) if config.model_type == "gemma4_unified" else (2 * merged, tower.patch_size)
+    )
+    pixels = torch.rand(2, side**2, 3 * width**2, generator=generator, dtype=torch.float32)
     places = torch.stack([torch.arange(side).repeat(side), torch.arange(side).repeat_interleave(side)], -1)
     return {"pixel_values": pixels, "image_position_ids": places.expand(2, -1, -1)}, 4
+
+
+def _waves(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[str, Tensor], int]:
+    """Gemma 4 Unified: a piece of the wave a token."""
+    pieces = torch.randn(2, 3, config.audio_config.audio_embed_dim, generator=generator, dtype=torch.float32)
+    return {"input_features": pieces, "input_features_mask": torch.ones(2, 3, dtype=torch.bool)}, 3
+
+
+def _spectrogram(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[str, Tensor], int]:
+    """Gemma 4: four frames of a spectrogram a token, whose bins are as many as the first convolution's channels."""
+    bins = config.audio_config.subsampling_conv_channels[0]
+    frames = torch.randn(2, 20, bins, generator=generator, dtype=torch.float32)
+    return {"input_features": frames, "input_features_mask": torch.ones(2, 20, dtype=torch.bool)}, 5
 
 
 READ = {
@@ -72,15 +88,25 @@ READ = {
     "qwen2_5_vl": _patches,
     "qwen3_vl": _patches,
     "gemma4": _placed,
+    "gemma4_unified": _placed,
 }
 """What makes pictures, and says of how many tokens one is, by the model's type."""
+HEARD = {"gemma4": _spectrogram, "gemma4_unified": _waves}
+"""The same of sounds, of models that have a part for them."""
 
 
 def with_pictures(tokens: dict[str, Tensor], config: PreTrainedConfig, generator: torch.Generator) -> dict[str, Tensor]:
-    """Token ids [2, length], with their mask, as inputs in each row of which a picture begins at the second token."""
+    """Token ids [2, length], with their mask, as inputs in each row of which a picture begins at the second token.
+
+    A sound follows it where the model has a part for sounds.
+    """
     pictures, count = READ[config.model_type](config, generator)
     ids, mask = tokens["input_ids"], tokens["attention_mask"]
     placed = torch.full((2, count), config.image_token_id)
+    if getattr(config, "audio_config", None) is not None:
+        sounds, count = HEARD[config.model_type](config, generator)
+        pictures |= sounds
+        placed = torch.cat([placed, torch.full((2, count), config.audio_token_id)], 1)
     ids = torch.cat([ids[:, :1], placed, ids[:, 1:]], 1)
     seen = (ids == config.image_token_id).long()
     return pictures | {

@@ -171,6 +171,10 @@ def outputs(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Tensor:
     # The mask leaves no padding out of a decoder's outputs, which have positions of their own.
     mask = None if "decoder_input_ids" in inputs else inputs.get("attention_mask")
     cast = {name: cast_floats(value, model.dtype) for name, value in inputs.items()}
+    for part in model.modules():
+        scale = getattr(part, "per_dim_scale", None)
+        if isinstance(scale, torch.nn.Parameter) and scale.dtype == torch.float64:
+            scale.data = scale.data.float()  # Gemma 4 multiplies queries by it that are in float32 always
     with torch.no_grad():
         result = model(**cast, return_dict=True)
     for names in OUTPUT_NAMES:
