@@ -47,7 +47,6 @@ def _spaces(config: PreTrainedConfig) -> dict[str, Space]:
 
 
 def _tower(request: Request) -> Spec:
-    require(request.config.vision_config is not None, "vision_config of null")
     config = vision_of(request, "gemma4_vision")
     own, mlp, (before, after) = f"{BLOCK}.self_attn", f"{BLOCK}.mlp", (f"{BLOCK}.{norm}" for norm in PRE_NORMS)
     branches = {

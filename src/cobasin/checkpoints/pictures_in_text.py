@@ -31,6 +31,12 @@ def _all_patches(config: PreTrainedConfig, generator: torch.Generator) -> tuple[
     return {"pixel_values": _pixels(config, generator)}, rows * columns
 
 
+def _squares(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[str, Tensor], int]:
+    """Llama 4: a token a square of patches."""
+    rows, columns = (round(count * config.vision_config.pixel_shuffle_ratio) for count in grid(config.vision_config))
+    return {"pixel_values": _pixels(config, generator)}, rows * columns
+
+
 def _some_a_text(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[str, Tensor], int]:
     """Idefics 3: any number of pictures a text, here one; a token a square of patches."""
     rows, columns = (count // config.scale_factor for count in grid(config.vision_config))
@@ -89,6 +95,7 @@ READ = {
     "qwen3_vl": _patches,
     "gemma4": _placed,
     "gemma4_unified": _placed,
+    "llama4": _squares,
 }
 """What makes pictures, and says of how many tokens one is, by the model's type."""
 HEARD = {"gemma4": _spectrogram, "gemma4_unified": _waves}
