@@ -301,6 +301,11 @@ def test_one_value_in_two_spellings(tmp_path, case, key, values):
             {"per_layer_config": {"0": {"rms_norm_eps": 0.1}}},
             "no declaration has layers with settings of their own",
         ),
+        (
+            "gemma4/Gemma4ForCausalLM",
+            {"per_layer_config": {"1": {"head_dim": 12, "num_key_value_heads": 1, "intermediate_size": 16}}},
+            "no declaration has layers with settings of their own (intermediate_size)",
+        ),
         ("vit/ViTForImageClassification", {"image_size": [8]}, "the config has a size of [8]; expected one number"),
     ],
 )

@@ -10,7 +10,7 @@ from cobasin.checkpoints.probes import probe
 from cobasin.checkpoints.running import instantiate, outputs
 from cobasin.verification import verify
 from command_line import duplicate, edit_tensors, refused, run, stock, tensors_of
-from tiny_models import model
+from tiny_models import CASES, model
 
 GEMMA = "gemma3-pictures/Gemma3ForConditionalGeneration"
 QWEN = "qwen2.5-vl/Qwen2_5_VLForConditionalGeneration"
@@ -174,6 +174,20 @@ def test_a_tower_has_no_name_that_transformers_cannot_read(tmp_path):
     assert "missing tensor vision_tower.ln_pre.weight" in line
 
 
+def test_keys_that_no_layer_reads(tmp_path):
+    """Files of Google have keys and values in layers that read those of another one; saved again they have not."""
+    for seed, name in enumerate("ab"):
+        model("gemma4-shared/Gemma4ForCausalLM", seed, torch.float32).save_pretrained(tmp_path / name)
+    shape = tensors_of(tmp_path / "a")["model.layers.2.self_attn.k_proj.weight"].shape
+    unread = "model.layers.3.self_attn.k_proj.weight"
+    edit_tensors(tmp_path / "a", lambda tensors: tensors.update({unread: torch.ones(shape)}))
+    assert run("match", tmp_path / "a", tmp_path / "b", "--out", tmp_path / "out").code == 0
+    assert tensors_of(tmp_path / "out")[unread].eq(1).all()
+    assert run("verify", tmp_path / "a", tmp_path / "out").code == 0
+    assert run("merge", tmp_path / "a", tmp_path / "b", "--out", tmp_path / "merged").code == 0
+    stock(tmp_path / "merged")
+
+
 def test_every_row_of_a_table_of_positions_counts():
     """Also those between the few points at which it is read for a small picture."""
     made = model("qwen3-vl/Qwen3VLForConditionalGeneration")
@@ -187,3 +201,23 @@ def test_every_row_of_a_table_of_positions_counts():
         other = type(made)(config).double().eval()
         other.load_state_dict(changed)
         assert verify(load(wide), load(other)).same is False, row
+
+
+@pytest.mark.parametrize(
+    ("case", "name", "rows"),
+    [
+        ("gemma4-pictures", "model.vision_tower.patch_embedder.position_embedding_table", 1),
+        ("gemma4-unified-pictures", "model.embed_vision.pos_embedding", 0),
+        ("gemma4-shared", "model.embed_tokens_per_layer.weight", 0),
+        ("gemma4-experts", "model.layers.0.experts.down_proj", 0),
+    ],
+)
+def test_every_row_of_other_tables_of_gemma4_counts(case, name, rows):
+    """Those of positions are no embeddings, inputs of layers have one of their own, few tokens meet an expert."""
+    case = next(one for one in CASES if one.startswith(f"{case}/"))
+    made = load(model(case))
+    for row in range(model(case).state_dict()[name].shape[rows]):
+        other = model(case)
+        changed = other.state_dict()[name].select(rows, row)
+        changed += 3 * torch.randn_like(changed)
+        assert verify(made, load(other)).same is False, row

@@ -25,7 +25,7 @@ from tiny_models import CASES, checkpoint, model
 
 # Of these the draft is the declaration: types, groups, norms, free biases.
 AGREEING = (
-    *("gpt2", "llama", "mistral/", "qwen2/", "bert", "roberta", "xlm-roberta/", "gptneox/", "gptj", "opt/"),
+    *("gpt2", "llama-", "llama3", "mistral/", "qwen2/", "bert", "roberta", "xlm-roberta/", "gptneox/", "gptj", "opt/"),
     *("falcon-7b", "falcon-40b", "phi/", "stablelm/", "mixtral/", "arcee"),
 )
 OTHERS = ("Model", "ForQuestionAnswering", "BertForPreTraining")  # a draft takes any two outputs for labels

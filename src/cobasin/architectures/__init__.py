@@ -63,12 +63,16 @@ Declaration = Callable[[Request], Spec]
 
 @dataclass(frozen=True)
 class Declared:
-    """A Transformers class, ``family + head``, and what declares it."""
+    """A Transformers class, ``family + head``, and what declares it.
+
+    ``per_layer``: the config keys that layers may have of their own, besides those that all share.
+    """
 
     family: str
     head: str
     model_type: str
     declaration: Declaration
+    per_layer: tuple[str, ...] = ()
 
     @property
     def own(self) -> bool:
@@ -79,8 +83,12 @@ class Declared:
 _DECLARED: dict[str, Declared] = {}
 
 
-def declares(family: str, model_type: str, *heads: str) -> Callable[[Declaration], Declaration]:
+def declares(
+    family: str, model_type: str, *heads: str, per_layer: tuple[str, ...] = ()
+) -> Callable[[Declaration], Declaration]:
     """Register a declaration for the Transformers classes ``family + head``.
+
+    ``per_layer`` names the config keys that it reads layer by layer (of ``per_layer_config``).
 
     Raises:
         InputError: for a class that another module declares; for what is no function.
@@ -90,7 +98,7 @@ def declares(family: str, model_type: str, *heads: str) -> Callable[[Declaration
         if not isinstance(declaration, FunctionType):  # its file and module say whose it is
             raise InputError(f"{family}: declared by a {type(declaration).__name__}; expected a function")
         for head in heads:
-            new = Declared(family, head, model_type, declaration)
+            new = Declared(family, head, model_type, declaration, per_layer)
             if not new.own:
                 _load_own()  # so that it is the newcomer that is refused
             other = _DECLARED.get(family + head, new)

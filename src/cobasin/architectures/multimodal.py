@@ -139,6 +139,7 @@ def relabelled(spec: Spec, space: Callable[[str], str] = str, name: Callable[[st
         },
         tied={name(tied): name(owner) for tied, owner in spec.tied.items()},
         norms=tuple(map(gauge, spec.norms)),
+        scales=tuple(map(gauge, spec.scales)),
         biases=tuple(map(gauge, spec.biases)),
         plus_one=tuple(map(tensor, spec.plus_one)),
     )
@@ -152,6 +153,7 @@ def joined(text: Spec, vision: Spec, templates: dict[str, str], apart: str = "vi
         spaces={**text.spaces, **vision.spaces},
         templates={**text.templates, **vision.templates, **templates},
         norms=(*text.norms, *vision.norms),
+        scales=(*text.scales, *vision.scales),
         biases=(*text.biases, *vision.biases),
         buffers=(*text.buffers, *vision.buffers),
         function_keys=(

@@ -49,6 +49,7 @@ def decoder(request: Request, declaration: Declaration, root: str = TEXT) -> Spe
 def vision_of(request: Request, kind: str) -> PreTrainedConfig:
     """The config of the tower, which has to be of this type."""
     found = request.config.vision_config
+    require(found is not None, "vision_config of null")
     require(found.model_type == kind, f"vision_config.model_type {found.model_type!r}")
     return found
 

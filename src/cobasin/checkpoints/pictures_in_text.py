@@ -31,6 +31,12 @@ def _all_patches(config: PreTrainedConfig, generator: torch.Generator) -> tuple[
     return {"pixel_values": _pixels(config, generator)}, rows * columns
 
 
+def _squares(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[str, Tensor], int]:
+    """Llama 4: a token a square of patches."""
+    rows, columns = (round(count * config.vision_config.pixel_shuffle_ratio) for count in grid(config.vision_config))
+    return {"pixel_values": _pixels(config, generator)}, rows * columns
+
+
 def _some_a_text(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[str, Tensor], int]:
     """Idefics 3: any number of pictures a text, here one; a token a square of patches."""
     rows, columns = (count // config.scale_factor for count in grid(config.vision_config))
@@ -80,6 +86,30 @@ def _patches(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict
     return {"pixel_values": pixels, "image_grid_thw": torch.tensor([[1, side, side]] * 2)}, 4
 
 
+def _placed(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[str, Tensor], int]:
+    """Gemma 4: rows of patches with their places, of pictures of two by two tokens; Unified has a token a patch."""
+    tower, merged = config.vision_config, config.vision_config.pooling_kernel_size
+    side, width = (
+        (2, merged * tower.patch_size) if config.model_type == "gemma4_unified" else (2 * merged, tower.patch_size)
+    )
+    pixels = torch.rand(2, side**2, 3 * width**2, generator=generator, dtype=torch.float32)
+    places = torch.stack([torch.arange(side).repeat(side), torch.arange(side).repeat_interleave(side)], -1)
+    return {"pixel_values": pixels, "image_position_ids": places.expand(2, -1, -1)}, 4
+
+
+def _waves(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[str, Tensor], int]:
+    """Gemma 4 Unified: a piece of the wave a token."""
+    pieces = torch.randn(2, 3, config.audio_config.audio_embed_dim, generator=generator, dtype=torch.float32)
+    return {"input_features": pieces, "input_features_mask": torch.ones(2, 3, dtype=torch.bool)}, 3
+
+
+def _spectrogram(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[str, Tensor], int]:
+    """Gemma 4: four frames of a spectrogram a token, whose bins are as many as the first convolution's channels."""
+    bins = config.audio_config.subsampling_conv_channels[0]
+    frames = torch.randn(2, 20, bins, generator=generator, dtype=torch.float32)
+    return {"input_features": frames, "input_features_mask": torch.ones(2, 20, dtype=torch.bool)}, 5
+
+
 READ = {
     "gemma3": _averaged,
     "paligemma": _all_patches,
@@ -95,18 +125,28 @@ READ = {
     "qwen3_vl_moe": _patches,
     "qwen3_5": _patches,
     "qwen3_5_moe": _patches,
+    "gemma4": _placed,
+    "gemma4_unified": _placed,
+    "llama4": _squares,
 }
 """What makes pictures, and says of how many tokens one is, by the model's type."""
+HEARD = {"gemma4": _spectrogram, "gemma4_unified": _waves}
+"""The same of sounds, of models that have a part for them."""
 
 
 def with_pictures(tokens: dict[str, Tensor], config: PreTrainedConfig, generator: torch.Generator) -> dict[str, Tensor]:
     """Token ids [2, length], with their mask, as inputs in each row of which a picture begins at the second token.
 
+    A sound follows it where the model has a part for sounds.
     Logits are asked for behind tokens of the text: a picture of PaliGemma has up to 4,096 tokens, a vocabulary 257,216.
     """
     pictures, count = READ[config.model_type](config, generator)
     ids, mask = tokens["input_ids"], tokens["attention_mask"]
     placed = torch.full((2, count), config.image_token_id)
+    if getattr(config, "audio_config", None) is not None:
+        sounds, count = HEARD[config.model_type](config, generator)
+        pictures |= sounds
+        placed = torch.cat([placed, torch.full((2, count), config.audio_token_id)], 1)
     ids = torch.cat([ids[:, :1], placed, ids[:, 1:]], 1)
     seen = (ids == config.image_token_id).long()
     return pictures | {

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 # Special tokens: some have places of their own in what is read, others stand anywhere in texts, or for what is no text.
 PLACED = ("pad", "eos", "decoder_start")
 IN_TEXTS = ("bos", "cls", "sep", "mask", "unk")
-OF_PICTURES = ("image", "video")
+OF_OTHERS = ("image", "video", "audio")
+# Tables of positions that are no embeddings, with the axis of their rows.
+POSITIONS = {"position_embedding_table": 1, "pos_embedding": 0}
 
 
 def probe(config: PreTrainedConfig, architecture: str, seed: int = 0) -> dict[str, Tensor]:
@@ -38,7 +40,7 @@ def probe(config: PreTrainedConfig, architecture: str, seed: int = 0) -> dict[st
     sizes = input_sizes(config, architecture)
     inputs: dict[str, Tensor] = {}
     if "input_ids" in sizes or "decoder_input_ids" in sizes:
-        kept = {getattr(config, f"{kind}_token_id", None) for kind in OF_PICTURES}
+        kept = {getattr(config, f"{kind}_token_id", None) for kind in OF_OTHERS}
         inputs |= _tokens(part_of(config, "text_config"), architecture, generator, kept)
     if pixels := sizes.get("pixel_values"):
         height, width = pixels["image_size"]
@@ -129,13 +131,15 @@ def mix_vocabulary(model: PreTrainedModel) -> bool:
     """
     from transformers import PreTrainedModel
 
-    tables: dict[torch.nn.Module, None] = {}
+    tables: dict[torch.nn.Module | None, None] = {}
     for part in model.modules():
         with suppress(NotImplementedError):  # of CLIP as a whole; its text tower has one
             if isinstance(part, PreTrainedModel):
                 tables[part.get_input_embeddings()] = None
+                tables[getattr(part, "embed_tokens_per_layer", None)] = None
     if model.config.model_type in READ:  # small pictures meet a few rows of a table of positions that is resampled
         tables |= dict.fromkeys(part for part in model.modules() if isinstance(part, torch.nn.Embedding))
+        _mix_positions(model)
     mixed: dict[Tensor, torch.nn.Parameter] = {}  # of several tables that are one
     for table in tables:
         if isinstance(table, torch.nn.Embedding):
@@ -144,6 +148,17 @@ def mix_vocabulary(model: PreTrainedModel) -> bool:
                 mixed[rows] = torch.nn.Parameter(rows.detach() + added, requires_grad=False)
             table.weight = mixed[rows]
     return bool(mixed)
+
+
+def _mix_positions(model: PreTrainedModel) -> None:
+    """The same for rows of tables of positions that are no embeddings."""
+    for part in model.modules():
+        for name, axis in POSITIONS.items():
+            found = getattr(part, name, None)
+            if isinstance(found, torch.nn.Parameter):
+                rows = found.detach()
+                added = (rows.movedim(axis, -1) @ row_weights(rows.shape[axis]).to(rows.dtype)).unsqueeze(axis)
+                setattr(part, name, torch.nn.Parameter(rows + added, requires_grad=False))
 
 
 def use_all_experts(model: PreTrainedModel) -> bool:
@@ -156,7 +171,10 @@ def use_all_experts(model: PreTrainedModel) -> bool:
         router.top_k = router.num_experts
         if hasattr(router, "topk_group"):  # a token may choose among the experts of so many groups
             router.topk_group = router.num_group
-    return bool(routers)
+    config = model.config.get_text_config()
+    if in_config := bool(getattr(config, "top_k_experts", None)):  # Gemma 4's routers read it there
+        config.top_k_experts = config.num_experts
+    return bool(routers) or in_config
 
 
 def row_weights(count: int) -> Tensor:

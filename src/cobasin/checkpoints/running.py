@@ -173,6 +173,10 @@ def outputs(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Tensor:
     if mask is not None and (kept := inputs.get("logits_to_keep")) is not None:
         mask = mask[:, kept]
     cast = {name: cast_floats(value, model.dtype) for name, value in inputs.items()}
+    for part in model.modules():
+        scale = getattr(part, "per_dim_scale", None)
+        if isinstance(scale, torch.nn.Parameter) and scale.dtype == torch.float64:
+            scale.data = scale.data.float()  # Gemma 4 multiplies queries by it that are in float32 always
     with torch.no_grad():
         result = model(**cast, return_dict=True)
     for names in OUTPUT_NAMES:

@@ -7,16 +7,20 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from cobasin.architectures import declare, known
+from cobasin.architectures import declare, registered
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.fit import problems
 from cobasin.checkpoints.wrapped import saved_with
 from cobasin.errors import InputError, listed
 from cobasin.symmetry.spec import Spec
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 LARGEST = 1e8
 """Of an entry: no trained weight is near, and the products of larger ones are soon beyond float32."""
@@ -44,16 +48,18 @@ class Typed(Mapping[str, Tensor]):
                 tensors that do not fit, in one message.
         """
         config, architecture, label = checkpoint.config, checkpoint.architecture, checkpoint.label
-        declared = known()
-        expected = declared.get(architecture, config.model_type)
+        declared = registered()
+        expected = declared[architecture].model_type if architecture in declared else config.model_type
         if config.model_type != expected:
             raise InputError(
                 f"{label}: the config is of model_type {config.model_type!r}, but {architecture} is of {expected!r}"
             )
         if architecture in declared:
             _check_unpacked(checkpoint)
-        if config.is_heterogeneous:
-            raise InputError(f"{label}: per_layer_config: no declaration has layers with settings of their own")
+        covered = declared[architecture].per_layer if architecture in declared else ()
+        if others := _of_layers(config) - {*covered}:
+            what = f"layers with settings of their own ({', '.join(sorted(others))})"
+            raise InputError(f"{label}: per_layer_config: no declaration has {what}")
         try:
             spec = declare(config, architecture, checkpoint.headers)
             headers = {name: (header.shape, header.dtype) for name, header in checkpoint.headers.items()}
@@ -208,6 +214,13 @@ class Typed(Mapping[str, Tensor]):
         moved = Checkpoint(source.label, config, source.architecture, headers, read, source.folder)
         moved.beside = source.beside
         return moved
+
+
+def _of_layers(config: PreTrainedConfig) -> set[str]:
+    """The config keys that layers have of their own, in whatever tower."""
+    content = config.to_dict()
+    parts = [content, *(part for part in content.values() if isinstance(part, dict))]
+    return {key for part in parts for own in (part.get("per_layer_config") or {}).values() for key in own}
 
 
 def _check_unpacked(checkpoint: Checkpoint) -> None:

@@ -80,7 +80,11 @@ def known_architectures() -> list[dict]:
     for architecture, declared in registered().items():
         groups, note = {}, None
         try:
-            spec = declare(AutoConfig.for_model(declared.model_type), architecture)
+            config = AutoConfig.for_model(declared.model_type)
+            for part, default in config.sub_configs.items():  # towers that a model may lack
+                if getattr(config, part, None) is None:
+                    setattr(config, part, default())
+            spec = declare(config, architecture)
             groups = {row["space"]: row["group"] for row in describe_spaces(spec)}
         except InputError as error:
             note = str(error)
