@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from cobasin.architectures import Request, declares
 from cobasin.architectures.moe import experts, moe_spaces, qwen_layers, shared_expert
-from cobasin.architectures.parts import LAYER, linear, require, rotated_size
-from cobasin.architectures.qk_norm_decoder import normed_basis
+from cobasin.architectures.parts import LAYER, linear
+from cobasin.architectures.qk_norm_decoder import normed_basis, normed_projections
 from cobasin.architectures.rmsnorm_decoder import (
     HEADS,
     NEURONS,
@@ -25,7 +25,7 @@ from cobasin.architectures.rmsnorm_decoder import (
     PER_GROUP,
     gated,
     head_width,
-    projections,
+    partly_rotated,
     rmsnorm_decoder,
 )
 from cobasin.symmetry.gauges import Norm, SoftmaxShift
@@ -43,23 +43,11 @@ Parts = tuple[dict[str, Space], dict[str, str]]
 
 def gated_attention(config: PreTrainedConfig) -> Parts:
     """Spaces and templates of attention whose queries come with a gate on the output, head by head."""
-    width, biased = head_width(config), config.attention_bias
-    rotated = rotated_size(config, width)
-    require(rotated > 0, "rope_parameters that rotate nothing")
-    rotated += rotated % 2
-    spaces = normed_basis(rotated, shared=True) | {"vo": Space(width, NEURONS, PER_GROUP, part="attention")}
-    coordinates, gains = "pair freq", "pair gain"
-    if rotated < width:
-        coordinates, gains = f"{coordinates} + nope sign", f"{gains} + nope still"
-        spaces |= {
-            "nope": Space(width - rotated, Permutation(), LAYER, part="attention"),
-            "sign": Space(1, Diagonal(signed=True), (*PER_GROUP, "nope"), part="attention"),
-            "still": Space(1, Diagonal(signed=True, scaled=True), (*LAYER, "nope"), part="attention"),
-        }
-    templates = projections(biased, biased, f"(kv ({coordinates}))", f"(kv rep ({coordinates} + vo~))") | {
-        f"{OWN}.q_norm.weight": f"({gains})",
-        f"{OWN}.k_norm.weight": f"({gains})".replace("gain", "gain'").replace("still", "still'"),
-    }
+    width, rotated, biased = head_width(config), partly_rotated(config), config.attention_bias
+    spaces = normed_basis(width, True, rotated) | {"vo": Space(width, NEURONS, PER_GROUP, part="attention")}
+    turned = "pair freq + nope sign" if rotated < width else "pair freq"
+    templates = normed_projections(biased, shared=True, partly=rotated < width)
+    templates |= linear(f"{OWN}.q_proj", f"(kv rep ({turned} + vo~))", "resid", biased)
     return spaces, {name.replace("{layer}", "{full_layer}"): type_ for name, type_ in templates.items()}
 
 

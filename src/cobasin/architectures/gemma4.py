@@ -40,36 +40,51 @@ def _kinds(config: PreTrainedConfig) -> dict[str, tuple[int, ...]]:
     return found
 
 
+def _turned(kind: str, width: int, turned: int, over: tuple[str, ...]) -> tuple[dict[str, Space], str, str, str]:
+    """Spaces of heads of which ``turned`` frequencies are turned; types of their basis, and of both gains.
+
+    Coordinates that are not turned, those of either half, have an order that heads share with the gains.
+    """
+    spaces, basis, gains = {}, [], []
+    left, signs, scales = width // 2 - turned, Diagonal(signed=True), Diagonal(signed=True, scaled=True)
+    for name, size in (("freq", turned), ("low", left), ("freq", turned), ("high", left)):
+        space, sign, gain = (f"{kind}_{name}{end}" for end in ("", "_sign", "_gain"))
+        if size and name == "freq":
+            spaces[space] = Space(size, signs, (*over, f"{kind}_kv"), part="attention")
+            spaces[gain] = Space(size, scales, over, part="attention")
+            basis, gains = [*basis, space], [*gains, gain]
+        elif size:
+            spaces[space] = Space(size, Permutation(), over, part="attention")
+            spaces[sign] = Space(1, signs, (*over, f"{kind}_kv", space), part="attention")
+            spaces[gain] = Space(1, scales, (*over, space), part="attention")
+            basis, gains = [*basis, f"{space} {sign}"], [*gains, f"{space} {gain}"]
+    summed, gained, divided = (f"({' + '.join(parts)})" for parts in (basis, gains, [f"{gain}'" for gain in gains]))
+    return spaces, summed, gained, divided
+
+
 def _attention(config: PreTrainedConfig, kind: str, layers: tuple[int, ...]) -> tuple[dict[str, Space], dict[str, str]]:
-    """Spaces and templates of the layers of a kind: a sign a frequency that is turned, or a coordinate that is not."""
+    """Spaces and templates of the layers of a kind."""
     one, rope = config.per_layer_config[layers[0]], config.rope_parameters[config.layer_types[layers[0]]]
     width, heads, biased = one.head_dim, one.num_key_value_heads, config.attention_bias
     part = rope.get("partial_rotary_factor", 1.0) if rope["rope_type"] == "proportional" else 1.0
-    turned = int(part * width // 2)
-    sizes = {"freq": turned, "low": width // 2 - turned, "high": width // 2 - turned}
     over = () if kind.startswith("shared_") else LAYER
     kv, rep, vo, own = f"{kind}_kv", f"{kind}_rep", f"{kind}_vo", f"layers.{{{kind}_layer}}.self_attn"
-    spaces = {
+    bases, basis, gains, inverse = _turned(kind, width, int(part * width // 2), over)
+    spaces = bases | {
         f"{kind}_layer": Space(len(layers), within="layer", values=layers),
         kv: Space(heads, Permutation(), over, part="heads"),
         rep: Space(config.num_attention_heads // heads, Permutation(), ("layer", kv), part="heads"),
     }
-    halves = [name for name in ("freq", "low", "freq", "high") if sizes[name]]
-    for name in halves:
-        scales = Diagonal(signed=True, scaled=True)
-        spaces[f"{kind}_{name}"] = Space(sizes[name], Diagonal(signed=True), (*over, kv), part="attention")
-        spaces[f"{kind}_{name}_gain"] = Space(sizes[name], scales, over, part="attention")
-    basis, gains, inverse = (" + ".join(f"{kind}_{name}{end}" for name in halves) for end in ("", "_gain", "_gain'"))
-    values = f"({basis})"
-    templates = linear(f"{own}.q_proj", f"({kv} {rep} ({basis}))", "resid", biased)
-    templates |= linear(f"{own}.k_proj", f"({kv} ({basis}))", "resid", biased)
+    values = basis
+    templates = linear(f"{own}.q_proj", f"({kv} {rep} {basis})", "resid", biased)
+    templates |= linear(f"{own}.k_proj", f"({kv} {basis})", "resid", biased)
     if not (config.attention_k_eq_v and kind.endswith("full")):
         values = vo
         spaces[vo] = Space(width, Orthogonal(), (*over, kv), part="attention")
         templates |= linear(f"{own}.v_proj", f"({kv} {vo})", "resid", biased)
     return spaces, templates | linear(f"{own}.o_proj", "resid", f"({kv} {rep} {values})", biased) | {
-        f"{own}.q_norm.weight": f"({gains})",
-        f"{own}.k_norm.weight": f"({inverse})",
+        f"{own}.q_norm.weight": gains,
+        f"{own}.k_norm.weight": inverse,
     }
 
 

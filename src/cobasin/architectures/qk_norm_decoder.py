@@ -47,9 +47,9 @@ def normed_basis(width: int, shared: bool, rotated: int | None = None) -> dict[s
         "gain": Space(rotated // 2, scales, over, part="attention"),
     }
     if rotated < width and shared:
-        order = Permutation(signed=True, scaled=True)
-        spaces["nope"] = Space(width - rotated, order, LAYER, part="attention")
+        spaces["nope"] = Space(width - rotated, Permutation(), LAYER, part="attention")
         spaces["sign"] = Space(1, Diagonal(signed=True), (*PER_GROUP, "nope"), part="attention")
+        spaces["still"] = Space(1, scales, (*LAYER, "nope"), part="attention")
     elif rotated < width:
         spaces["nope"] = Space(width - rotated, SignedPermutation, PER_GROUP, part="attention")
     return spaces
@@ -59,7 +59,7 @@ def normed_projections(bias: bool, shared: bool, out_bias: bool | None = None, p
     """Projections of attention and the gains on queries and keys; ``partly`` as `normed_basis` has coordinates left."""
     turned, gain, divided = "pair freq", "pair gain", "pair gain'"
     if partly and shared:
-        turned, gain, divided = f"({turned} + nope~ sign)", f"({gain} + nope)", f"({divided} + nope')"
+        turned, gain, divided = f"({turned} + nope sign)", f"({gain} + nope still)", f"({divided} + nope still')"
     elif partly:
         turned, gain, divided = f"({turned} + nope)", f"({gain} + nope~)", f"({divided} + nope~)"
     query, key = (gain, divided) if shared else (f"kv rep {gain}", f"kv {divided}")
@@ -75,16 +75,16 @@ def somewhere_turned(
     """Spaces and templates of attention behind shared gains, in which only the layers ``turned`` are rotary."""
     width, layers = head_width(config), range(config.num_hidden_layers)
     spaces = normed_basis(width, shared=True, rotated=0) | normed_basis(width, shared=True)
-    still = tuple(i for i in layers if i not in turned)
+    others = tuple(i for i in layers if i not in turned)
     spaces["turned_layer"] = Space(len(turned), within="layer", values=tuple(turned))
-    spaces["still_layer"] = Space(len(still), within="layer", values=still)
+    spaces["still_layer"] = Space(len(others), within="layer", values=others)
     normed = normed_projections(bias, shared=True)
     split = [f"{OWN}.{part}" for part in ("q_proj", "k_proj", "q_norm", "k_norm")]
     attention = {name: type_ for name, type_ in normed.items() if name.rpartition(".")[0] not in split}
     for name, type_ in ((name, type_) for name, type_ in normed.items() if name not in attention):
         attention[name.replace("{layer}", "{turned_layer}")] = type_
-        free = type_.replace("(pair gain)", "nope").replace("(pair gain')", "nope'")
-        attention[name.replace("{layer}", "{still_layer}")] = free.replace("pair freq", "nope~ sign")
+        still = type_.replace("pair gain", "nope still").replace("pair freq", "nope sign")
+        attention[name.replace("{layer}", "{still_layer}")] = still
     return spaces, attention
 
 
