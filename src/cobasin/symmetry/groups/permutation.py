@@ -86,7 +86,7 @@ class Permutation(Group):
     def project(self, gram: Gram, joint: bool = True) -> Value:
         shape = torch.broadcast_shapes(*(term.shape for term in gram.cross.values()))
         if self.tied:
-            perm = assign(self._table(gram)).expand(shape[:-1]).clone()
+            perm = assign(self._table(self.pair_gain(gram))).expand(shape[:-1]).clone()
         else:
             perm = assign_rows(partial(self.pair_gain, gram), shape)
         if not self.charged:
@@ -173,8 +173,13 @@ class Permutation(Group):
         return [target, torch.stack(still).sum(0)[..., :, None]] if still else [target]
 
     def support(self, gram: Gram) -> Tensor:
-        table = self._table(gram)
+        table = self._table(self.pair_gain(gram))
         return at_pairs(table, assign(table)).sum(-1)
+
+    def support_bound(self, gram: Gram) -> Tensor:
+        gains = self.gain_at(gram, self.least_distances(gram)) if self.scaled else self.pair_gain(gram)
+        table = self._table(gains)  # neither a scale nor an order is solved for
+        return table.amax(-1).sum(-1).minimum(table.amax(-2).sum(-1))
 
     def deviation(self, value: Value) -> float:
         perm = value["perm"]
@@ -185,10 +190,9 @@ class Permutation(Group):
         name = f"signed S({n})" if self.signed else f"S({n})"
         return (name + " with scales", n) if self.scaled else (name, 0)
 
-    def _table(self, gram: Gram) -> Tensor:
-        """`pair_gain` for every order that there is, what is tied together."""
-        table = self.pair_gain(gram)
-        return table.sum(-3, keepdim=True) if self.tied else table
+    def _table(self, gains: Tensor) -> Tensor:
+        """Gains of pairs, summed over all that have one order: ``[..., 1, j, i]``, where it is tied."""
+        return gains.sum(-3, keepdim=True) if self.tied else gains
 
     def pair_gain(self, gram: Gram, rows: slice = slice(None)) -> Tensor:
         """What matching column j to column i gains, with the best sign and scale of that pair, ``[..., j, i]``."""
