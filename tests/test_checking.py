@@ -159,7 +159,7 @@ def test_gains_that_a_bare_model_leaves_alone_and_stores_minus_one():
     assert check_declaration(checkpoint("gemma3/Gemma3TextModel")).sound
 
 
-def test_a_model_that_amplifies_the_float32_of_its_parts():
+def test_a_model_that_amplifies_the_float32_of_its_parts(monkeypatch):
     sharp = model("llama-gqa/LlamaForCausalLM")
     with torch.no_grad():
         for name, parameter in sharp.named_parameters():
@@ -168,3 +168,6 @@ def test_a_model_that_amplifies_the_float32_of_its_parts():
     found = check_declaration(sharp)
     assert found.limit > FLOAT32_PARTS
     assert found.sound
+    monkeypatch.setattr(checking, "BLURRED", found.limit / 2)
+    with pytest.raises(InputError, match="its declaration cannot be checked so; take another seed"):
+        check_declaration(sharp)
