@@ -97,4 +97,6 @@ def _is_coupled(spec: Spec, name: str) -> bool:
     space = spec.spaces.get(name)
     if space is None or not isinstance(space.group, (Permutation, Orthogonal)):
         return False
+    if space.part == "attention":  # the order of gains of a QK-norm, along which every head has signs of its own
+        return not any(name in spec.batch_axes(other) for other in spec.spaces)
     return not (space.part == "heads" and spec.batch_axes(name))  # the heads of a key-value group
