@@ -84,16 +84,31 @@ def test_what_is_missing_is_named_as_the_file_would(tmp_path):
     assert f"missing tensor {lost} (16,)" in refused(tmp_path, "match", other, own, "--out", tmp_path / "out")
 
 
-@pytest.mark.parametrize("case", [MIXED, "qwen3.5-moe-pictures-tied/Qwen3_5MoeForConditionalGeneration"])
-def test_layers_that_predict_further_tokens_stay_as_they_are(tmp_path, case):
+MTP = {"mtp.fc.weight": (24, 48), "mtp.layers.0.mlp.experts.gate_up_proj": (4, 16, 24)}
+
+
+@pytest.mark.parametrize(
+    ("case", "shapes"),
+    [
+        (MIXED, MTP),
+        ("qwen3.5-moe-pictures-tied/Qwen3_5MoeForConditionalGeneration", MTP),
+        (
+            "deepseek3/DeepseekV3ForCausalLM",
+            {f"model.layers.2.{name}.weight": (24, 48) for name in ("eh_proj", "other")},
+        ),
+        ("ernie-moe/Ernie4_5_MoeForCausalLM", {"model.mtp_linear_proj.0.weight": (24, 48)}),
+    ],
+)
+def test_layers_that_predict_further_tokens_stay_as_they_are(tmp_path, case, shapes):
     """They are in files of the hub, and the class does not read them."""
-    further = {"mtp.fc.weight": torch.randn(24, 48), "mtp.layers.0.mlp.experts.gate_up_proj": torch.randn(4, 16, 24)}
+    further = {name: torch.randn(shape) for name, shape in shapes.items()}
     for seed, name in enumerate(("source", "anchor")):
         model(case, seed, torch.float32).save_pretrained(tmp_path / name)
     edit_tensors(tmp_path / "source", lambda tensors: tensors.update(further))
-    assert run("match", tmp_path / "source", tmp_path / "anchor", "--out", tmp_path / "out").code == 0
+    matched = run("match", tmp_path / "source", tmp_path / "anchor", "--out", tmp_path / "out")
+    assert matched.code == 0
+    assert f"source: {len(further)} tensors of layers that predict further tokens" in " ".join(matched.out.split())
     assert run("verify", tmp_path / "source", tmp_path / "out").code == 0
-    stock(tmp_path / "out")
     written = tensors_of(tmp_path / "out")
     assert all(written[name].equal(tensor) for name, tensor in further.items())
 

@@ -6,7 +6,9 @@ number may be added to all of it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cobasin.architectures import Request, declares
@@ -45,10 +47,6 @@ def mixture(
     The layers ``dense`` have a plain FFN; ``bias`` is that of the plain and the shared one.
     """
     config = request.config
-    for part in (".eh_proj.weight", "mtp_linear_proj.0.weight"):
-        for name in (name for name in request.names if name.endswith(part)):
-            rest = name.removesuffix("eh_proj.weight").removesuffix("linear_proj.0.weight")
-            require(False, f"a layer that predicts further tokens (remove {rest}*, which the class does not read)")
     plain, ffn, absent = dense_layers(config, dense, bias)
     spaces, mlp = moe_spaces(count, config.moe_intermediate_size) | plain, experts(request, router=router) | ffn
     if shared:
@@ -84,7 +82,9 @@ def deepseek_decoder(
         mlp[f"{MLP}.gate.{shifted}"] = "expert"
     biases += (SoftmaxShift(f"{MLP}.gate.{shifted}"),)
     keys = ("num_experts_per_tok", "routed_scaling_factor", *keys)
-    return rmsnorm_decoder(request, {**spaces, **own}, attention, mlp, biases=biases, absent=absent, keys=keys)
+    spec = rmsnorm_decoder(request, {**spaces, **own}, attention, mlp, biases=biases, absent=absent, keys=keys)
+    further = sorted(set(re.findall(r"\blayers\.(\d+)\.eh_proj\.weight", " ".join(request.names))))
+    return replace(spec, further=tuple(rf"layers\.{number}\..*" for number in further))
 
 
 def _normed(
@@ -132,7 +132,7 @@ def ernie4_5_moe(request: Request) -> Spec:
     within = "gate.moe_statics" if request.has(f"gate.moe_statics.{CORRECTION}") else "moe_statics"
     correction = f"{MLP}.{within}.{CORRECTION}"
     mlp[correction] = "1 expert"
-    return rmsnorm_decoder(
+    spec = rmsnorm_decoder(
         request,
         rotary(head_width(config)) | own,
         projections(biased, biased, **TURNED),
@@ -142,6 +142,7 @@ def ernie4_5_moe(request: Request) -> Spec:
         keys=("moe_k", "moe_norm_min"),
         own_head=output_head(request, "embed_tokens.weight", biased=biased),
     )
+    return replace(spec, further=(r"mtp_.*",))
 
 
 @declares("MiniMaxM2", "minimax_m2", "Model", "ForCausalLM")

@@ -35,7 +35,7 @@ from cobasin.symmetry.spec import Space, Spec
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
-FURTHER = r"mtp\..*"  # layers that predict further tokens, which the class does not read
+FURTHER = r"mtp\..*"
 BOTH = Permutation(signed=True, scaled=True, tied=True)  # queries and keys
 DELTA = "layers.{delta_layer}.linear_attn"
 Parts = tuple[dict[str, Space], dict[str, str]]
@@ -138,7 +138,7 @@ def qwen3_5_moe_decoder(request: Request) -> Spec:
 
 def _alone(spec: Spec) -> Spec:
     """A decoder whose file may be that of one that reads pictures."""
-    return replace(spec, aliases={"language_model.": ""}, buffers=(*spec.buffers, FURTHER, r"visual\..*"))
+    return replace(spec, aliases={"language_model.": ""}, buffers=(*spec.buffers, r"visual\..*"), further=(FURTHER,))
 
 
 @declares("Qwen3_5", "qwen3_5_text", "ForCausalLM")
@@ -163,4 +163,4 @@ def qwen3_next(request: Request) -> Spec:
     spaces, mlp = mixture(request)
     keys = ("num_experts_per_tok", "norm_topk_prob")
     spec = mixed_decoder(request, fused_delta_net(config), (spaces | dense, mlp | plain), absent, keys)
-    return replace(spec, buffers=(*spec.buffers, FURTHER))
+    return replace(spec, further=(FURTHER,))

@@ -42,6 +42,7 @@ def decoder(request: Request, declaration: Declaration, root: str = TEXT) -> Spe
         named,
         absent=tuple(re.escape(root) + pattern for pattern in spec.absent),
         buffers=tuple(re.escape(root) + pattern for pattern in spec.buffers),
+        further=(),  # a whole file has them elsewhere
         function_keys=tuple(key for key in spec.function_keys if key not in tie_keys(spec.tied)),
     )
 

@@ -177,7 +177,7 @@ def _mixed(request: Request, declaration: Declaration) -> Spec:
         spaces=_merged(request),
         aliases={},
     )
-    return replace(spec, buffers=(*spec.buffers, FURTHER))
+    return replace(spec, further=(FURTHER,))
 
 
 @declares("Qwen3_5", "qwen3_5", "ForConditionalGeneration")

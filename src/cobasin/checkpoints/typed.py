@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -251,12 +252,19 @@ def equally_read(models: list[Typed]) -> list[Typed]:
 
 
 def omissions(models: Iterable[Typed]) -> list[str]:
-    """A note on what was left out of them."""
-    return [
-        f"{model.checkpoint.label}: {', '.join(model.left_out)} left out: not read by its class, and not in all models"
-        for model in models
-        if model.left_out
-    ]
+    """Notes on what was left out of them, and on what is no longer right."""
+    found = []
+    for model in models:
+        label = model.checkpoint.label
+        if model.left_out:
+            found.append(f"{label}: {', '.join(model.left_out)} left out: not read by its class, and not in all models")
+        patterns = [re.compile(rf"(.*\.)?{pattern}") for pattern in model.spec.further]
+        if further := sum(any(one.fullmatch(name) for one in patterns) for name in model.checkpoint.headers):
+            found.append(
+                f"{label}: {further} tensors of layers that predict further tokens, which its class does not read, are "
+                "copied as they are: they no longer fit a stream that has moved"
+            )
+    return found
 
 
 def equally_tied(models: list[Typed]) -> list[Typed]:

@@ -72,7 +72,8 @@ class Spec:
         tied: tensors that repeat another one and may be absent from the file.
         norms, scales, biases: the norms and layer scales that can be folded, the biases that are gauge.
         plus_one: templates of gains that the file stores minus one.
-        buffers: regular expressions of constants that old files carry; copied, never transformed.
+        buffers, further: regular expressions of constants that old files carry, and of layers that predict further
+            tokens, which the class does not read; copied, never transformed.
         unread: tensors that files may carry and the class does not read, by template or, of some layers only, one by
             one. They move with what they read and write, so that the file stays right for the class that reads them.
         function_keys: the config keys that change the function at equal shapes.
@@ -91,6 +92,7 @@ class Spec:
     biases: tuple[FreeGauge, ...] = ()
     plus_one: tuple[str, ...] = ()
     buffers: tuple[str, ...] = ()
+    further: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
     function_keys: tuple[str, ...] = ()
     version: int = 1
@@ -236,7 +238,7 @@ class Spec:
         return found
 
     def own_name(self, disk: str) -> str | None:
-        """The spec name of a tensor of the file; None for a buffer.
+        """The spec name of a tensor of the file; None for what is only copied.
 
         A file may carry the base model's prefix or not, have an alias in place of a beginning, and BERT files of 2018
         call a norm's parameters gamma and beta.
@@ -246,7 +248,7 @@ class Spec:
         own = self.aliases.get(alias, "") + own.removeprefix(alias)
         if own.endswith((".gamma", ".beta")):
             own = re.sub(r"(LayerNorm)\.gamma$", r"\1.weight", re.sub(r"(LayerNorm)\.beta$", r"\1.bias", own))
-        return None if any(re.fullmatch(buffer, own) for buffer in self.buffers) else own
+        return None if any(re.fullmatch(copied, own) for copied in (*self.buffers, *self.further)) else own
 
     def names_beside(self, missing: Iterable[str], present: Mapping[str, str]) -> dict[str, str]:
         """What a file whose tensors are ``present``, spec name to on-disk name, would call those that it lacks."""
