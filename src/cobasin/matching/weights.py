@@ -225,6 +225,7 @@ def _update_family(match: Match, family: list[Key], reorder: bool) -> dict[str, 
     done, changed = set[Key](), False
     for base in family:
         fibres = match.fibres(base)
+        # an order of each place of another one is found together with that one, and here refined alone
         if reorder and fibres and not match.spec.batch_axes(base[0]):
             old = match.values[base]["perm"]
             if match.step(propose_order(match, base)):
