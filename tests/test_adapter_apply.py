@@ -150,7 +150,10 @@ CHANGES = [
         {"init_lora_weights": "pissa"},
         "init_lora_weights is 'pissa': loading the adapter changes the weights of its base",
     ),
-    ({"target_parameters": ["x"]}, "target_parameters is set in adapter_config.json; such adapters are not covered"),
+    (
+        {"target_parameters": ["x"]},
+        "target_parameters is set in adapter_config.json (PEFT sets it where target_modules name experts",
+    ),
     ({"layer_replication": [[0, 1]]}, "layer_replication is set"),
     ({"ensure_weight_tying": True}, "ensure_weight_tying is set"),
     ({"lora_alpha": None}, "adapter_config.json: lora_alpha is None; expected a number"),

@@ -11,6 +11,7 @@ import transformers as T
 
 import families
 from cobasin.checkpoints.checkpoint import Checkpoint, load
+from cobasin.checkpoints.running import in_float32_always
 
 T.logging.set_verbosity_error()
 
@@ -50,7 +51,7 @@ def model(case: str, seed: int = 0, dtype: torch.dtype = torch.float64, pooler: 
     if "-fused" in family:
         made._weight_conversions = []  # saved under the names that it has in memory
     made.tie_weights()
-    return made.to(dtype).eval()
+    return in_float32_always(made.to(dtype)).eval()
 
 
 def checkpoint(case: str, seed: int = 0, dtype: torch.dtype = torch.float64) -> Checkpoint:

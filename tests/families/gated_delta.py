@@ -32,15 +32,15 @@ FAMILIES = {
     "qwen3.5": ("Qwen3_5", ("ForCausalLM",), T.Qwen3_5TextConfig, MIXED),
     "qwen3.5-equal-biased-tied": ("Qwen3_5", ("ForCausalLM",), T.Qwen3_5TextConfig, {**MIXED, **_EQUAL}),
     "qwen3.5-text": ("Qwen3_5Text", ("ForSequenceClassification", "Model"), T.Qwen3_5TextConfig, MIXED),
-    "qwen3.5-moe": ("Qwen3_5Moe", ("ForCausalLM",), T.Qwen3_5MoeTextConfig, MIXTURE),
-    "qwen3.5-moe-fused": ("Qwen3_5Moe", ("ForCausalLM",), T.Qwen3_5MoeTextConfig, MIXTURE),
+    "qwen3.5-moe": ("Qwen3_5Moe", ("ForCausalLM",), T.Qwen3_5MoeTextConfig, {**MIXTURE, "rms_norm_eps": 0.2}),
+    "qwen3.5-moe-fused": ("Qwen3_5Moe", ("ForCausalLM",), T.Qwen3_5MoeTextConfig, {**MIXTURE, "rms_norm_eps": 0.2}),
     "qwen3.5-moe-tied": (
         "Qwen3_5Moe",
         ("ForCausalLM",),
         T.Qwen3_5MoeTextConfig,
         {**MIXTURE, "tie_word_embeddings": True},
     ),
-    "qwen3.5-moe-text": ("Qwen3_5MoeText", ("Model",), T.Qwen3_5MoeTextConfig, MIXTURE),
+    "qwen3.5-moe-text": ("Qwen3_5MoeText", ("Model",), T.Qwen3_5MoeTextConfig, {**MIXTURE, "rms_norm_eps": 0.2}),
     "qwen3-next": ("Qwen3Next", HEADS, T.Qwen3NextConfig, {**MIXED, **EXPERTS}),
     "qwen3-next-dense-biased-tied": (
         "Qwen3Next",

@@ -35,7 +35,7 @@ _SHARED = {
     "final_logit_softcapping": None,
     "rms_norm_eps": 0.01,  # so that layers do not enlarge the rounding of each other
 }
-_EXPERTS = {"enable_moe_block": True, "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 10}
+_EXPERTS = {"enable_moe_block": True, "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 12}
 _UNTIED = {"tie_word_embeddings": False, "attention_bias": True}
 _UNIFIED = {key: value for key, value in _SHARED.items() if "per_layer_input" not in key} | _UNTIED
 

@@ -103,7 +103,8 @@ def load_adapter(model: str | Path | Adapter) -> Adapter:
     if config.get("peft_type") != "LORA":
         raise InputError(f"{model}: peft_type is {config.get('peft_type')!r}; only adapters of type 'LORA' are covered")
     if found := [key for key in _NOT_COVERED if config.get(key)]:
-        raise InputError(f"{model}: {found[0]} is set in {CONFIG_FILE}; such adapters are not covered")
+        why = " (PEFT sets it where target_modules name experts or routers)" if found[0] == "target_parameters" else ""
+        raise InputError(f"{model}: {found[0]} is set in {CONFIG_FILE}{why}; such adapters are not covered")
     _check_values(config, str(model))
     if config.get("init_lora_weights") not in _STARTS:
         raise InputError(

@@ -119,7 +119,16 @@ def build(checkpoint: Checkpoint, state: dict[str, Tensor], dtype: torch.dtype) 
         if tensor.is_floating_point() or names & unread or any(re.search(pattern, name) for pattern in ignored):
             continue
         raise InputError(f"{where} computes in floats, the checkpoint has {name} in {tensor.dtype}")
-    return model.eval()
+    return in_float32_always(model).eval()
+
+
+def in_float32_always(model: PreTrainedModel) -> PreTrainedModel:
+    """The model with those parameters in float32 that are multiplied with float32 in a float64 model, too."""
+    for part in model.modules():
+        scale = getattr(part, "per_dim_scale", None)  # of Gemma 4's queries of sounds
+        if isinstance(scale, torch.nn.Parameter) and scale.dtype == torch.float64:
+            scale.data = scale.data.float()
+    return model
 
 
 def _constants(cls: Any, config: PreTrainedConfig) -> set[str]:
@@ -173,10 +182,6 @@ def outputs(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Tensor:
     if mask is not None and (kept := inputs.get("logits_to_keep")) is not None:
         mask = mask[:, kept]
     cast = {name: cast_floats(value, model.dtype) for name, value in inputs.items()}
-    for part in model.modules():
-        scale = getattr(part, "per_dim_scale", None)
-        if isinstance(scale, torch.nn.Parameter) and scale.dtype == torch.float64:
-            scale.data = scale.data.float()  # Gemma 4 multiplies queries by it that are in float32 always
     with torch.no_grad():
         result = model(**cast, return_dict=True)
     for names in OUTPUT_NAMES:
