@@ -57,13 +57,8 @@ def propose_order(match: Match, base: Key) -> dict[Key, Value]:
     inside the group (size one where there is no such order), then what else a fibre varies over.
     """
     fibres, inner = match.fibres(base), inner_order(match, base)
-    # orders of their own, such as the neurons of an expert: too large to hold the Grams of all pairs; those of a head's
-    # own coordinates are bases like others
-    orders = [
-        key
-        for key in fibres
-        if key != inner and isinstance(match.groups[key], Permutation) and match.spec.spaces[key[0]].part != "attention"
-    ]
+    # orders of their own, such as the neurons of an expert: too large to hold the Grams of all pairs
+    orders = [key for key in fibres if key != inner and _of_items(match, key)]
     bases = [key for key in fibres if key != inner and key not in orders]
     pairs = (base[0], inner[0]) if inner else (base[0],)
     family = [base, *fibres]
@@ -139,11 +134,14 @@ def inner_order(match: Match, base: Key) -> Key | None:
     fibres = match.fibres(base)
     for key in fibres:
         others = [other for other in fibres if other != key]
-        # a head's own coordinates, which a gate of its own may meet, are no heads
-        ordered = isinstance(match.groups[key], Permutation) and match.spec.spaces[key[0]].part != "attention"
-        if ordered and any(_carries(match, site, others) for site in match.sites(key)):
+        if _of_items(match, key) and any(_carries(match, site, others) for site in match.sites(key)):
             return key
     return None
+
+
+def _of_items(match: Match, key: Key) -> bool:
+    """Whether it is an order of heads or neurons; that of a head's own coordinates is a basis like others."""
+    return isinstance(match.groups[key], Permutation) and match.spec.spaces[key[0]].part != "attention"
 
 
 def _assign(terms: list[Tensor], experts: list[Experts]) -> Tensor:
