@@ -18,7 +18,7 @@ from cobasin.symmetry.form import form_of
 from cobasin.symmetry.state import Lazy
 from cobasin.verification import verify
 from command_line import refused, run
-from tiny_models import ONE_A_FAMILY, checkpoint, model, tolerance
+from tiny_models import ONE_A_CLASS, checkpoint, model, tolerance
 
 GPT2, LLAMA = "gpt2/GPT2LMHeadModel", "llama-gqa/LlamaForCausalLM"
 
@@ -41,7 +41,7 @@ def scrambled(base, seed=5):
     return typed.derived(Element.sample(form_of(typed.spec, folded=not typed.spec.unties), seed).apply(typed))
 
 
-@pytest.mark.parametrize("case", ONE_A_FAMILY)
+@pytest.mark.parametrize("case", ONE_A_CLASS)
 def test_on_a_base_with_the_same_function_a_fine_tune_is_what_it_was(case):
     """Of every family: what is carried is all that was learned; added as it is, it is something else."""
     base = checkpoint(case)

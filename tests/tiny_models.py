@@ -23,6 +23,8 @@ CASES = [f"{family}/{prefix}{head}" for family, (prefix, heads, *_) in _FAMILIES
 ONE_A_FAMILY = list(
     {case.split("/")[0]: case for case in sorted(CASES[::-1], key=lambda case: not case.endswith("Model"))}.values()
 )
+# Of these one a class, and a layout of its own: for what settings such as biases or ties make no difference to.
+ONE_A_CLASS = list({(case.split("/")[1], "-fused" in case): case for case in ONE_A_FAMILY[::-1]}.values())[::-1]
 
 
 def tolerance(case: str) -> float:
