@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cobasin.architectures import Request, declares
-from cobasin.architectures.moe import moe_spaces
+from cobasin.architectures.moe import moe_spaces, read_by
 from cobasin.architectures.parts import LAYER, linear
 from cobasin.architectures.rmsnorm_decoder import (
     NEURONS,
@@ -19,7 +19,7 @@ from cobasin.architectures.rmsnorm_decoder import (
     rmsnorm_decoder,
     rotary,
 )
-from cobasin.symmetry.gauges import KeyBias, Norm
+from cobasin.symmetry.gauges import KeyBias
 from cobasin.symmetry.groups import Orthogonal, Rotation2
 from cobasin.symmetry.spec import Space, Spec
 
@@ -67,7 +67,4 @@ def llama4(request: Request) -> Spec:
     biases = (KeyBias("layers.{still_layer}.self_attn.k_proj.bias"),) if biased else ()
     spec = rmsnorm_decoder(request, spaces, attention, mlp, biases=biases, keys=KEYS)
     # experts are stored transposed, so that the stream is not the last axis of what reads it
-    gain = "layers.{layer}.post_attention_layernorm.weight"
-    reads = (*reading, *(name for name in mlp if name.endswith(("gate_proj.weight", "up_proj.weight"))))
-    norm = Norm(gain, reads, centred=False)
-    return replace(spec, norms=tuple(norm if declared.weight == gain else declared for declared in spec.norms))
+    return read_by(spec, *reading, *(name for name in mlp if name.endswith(("gate_proj.weight", "up_proj.weight"))))
