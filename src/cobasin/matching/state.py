@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from copy import copy
 from functools import partial
 
 import torch
@@ -17,10 +18,11 @@ from cobasin.symmetry.form import Form
 from cobasin.symmetry.groups import Gram, Group, Permutation, Value
 from cobasin.symmetry.keys import Key
 from cobasin.symmetry.spec import Site
-from cobasin.symmetry.state import Lazy, State, squared_distance
+from cobasin.symmetry.state import Lazy, Remembered, State, squared_distance
 
 # A step is taken unless it raises the squared distance by more than rounding.
 _ROUNDING = 1e-9
+_HELD = 1 << 28  # bytes of tensors that a key which stays has moved
 
 
 def compared(form: Form, excluded: Iterable[str] = ()) -> list[str]:
@@ -131,6 +133,22 @@ class Match:
         """A source tensor moved by the current element, some keys left out."""
         values = {key: self.values[key] for key in self._keys_of.get(name, ()) if key not in without}
         return act(self.spec, values, self.form.group, name, self.source[name])
+
+    def while_still(self, still: Collection[Key], family: Iterable[Key]) -> Match:
+        """This match for steps of a family of keys while others stay, which move its tensors only once.
+
+        Args:
+            still: keys whose elements vary over nothing, so that none has to act before them.
+            family: its steps change the values and distances of this match.
+        """
+        if not still:
+            return self
+        names = self.tensors_of(family)
+        others = {name: [key for key in self._keys_of[name] if key not in still] for name in names}
+        beside = copy(self)
+        beside.source = Remembered(Lazy(names, lambda name: self.moved(name, others[name])), _HELD)
+        beside._keys_of = others
+        return beside
 
     def in_bfloat16(self, key: Key) -> bool:
         """Whether all that a key touches is in bfloat16 in both models, on the CPU, and moved by no other key."""

@@ -30,6 +30,8 @@ from cobasin.symmetry.keys import Key
 
 MAX_ROUNDS = 200
 SETTLED = 1e-6  # relative fall of the squared distance in a round
+LARGE_SETTLED = 1e-5  # the same of models above so many entries, whose rounds take from seconds to minutes
+LARGE_MODEL = 100_000_000
 SMALL = 1 << 17  # entries of the tensors that a job moves; below, threads would mostly wait for the interpreter
 EXACT = 1e-24  # of the squared distance at the start: nothing but rounding is left
 
@@ -76,6 +78,7 @@ def ascend(
         keep: where to keep what is found on the way; from what it has the ascent goes on.
     """
     progress, units, streams = Ascent([match.total]), Units(match, keep), Streams(match)
+    least_fall = LARGE_SETTLED if _entries(match, list(match.groups)) > LARGE_MODEL else SETTLED
     families = _families(match, streams.keys)
     # A scale balances the norms of what does not agree yet. While a stream is still turning, that costs: the
     # scales wait until the rest has settled.
@@ -98,7 +101,7 @@ def ascend(
         if report:
             report(progress.rounds, match.total)
         before, after = progress.history[-2:]
-        settled = after >= before * (1 - SETTLED) or after <= EXACT * progress.history[0]
+        settled = after >= before * (1 - least_fall) or after <= EXACT * progress.history[0]
         if settled and reorder and not match.hold_scales:
             break
         last = progress.rounds == MAX_ROUNDS - 1  # the round to come is the last that there may be
@@ -147,7 +150,8 @@ def _round(units: Units, streams: Streams, families: Mapping[int, list[Key]], re
     match, said = units.match, dict[int, dict[str, Any]]()
 
     def update_family(i: int, family: list[Key]) -> None:
-        said[i] = units.run(f"{name}-family-{i}", i, family, partial(_update_family, match, family, reorder))
+        beside = match.while_still(streams.keys, family)
+        said[i] = units.run(f"{name}-family-{i}", i, family, partial(_update_family, beside, family, reorder))
 
     def update_stream(key: Key) -> dict[str, Any]:
         return {"moved": streams.update(key)}
