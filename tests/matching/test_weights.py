@@ -22,6 +22,7 @@ from cobasin.symmetry.canonical import gauge_of
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import form_of as form_for
 from cobasin.symmetry.gauges import ValueBias
+from cobasin.symmetry.state import Lazy
 from random_states import CONFIGS, checkpoint, distance, form_of, random_state, spec_of
 
 MODES = [
@@ -158,6 +159,43 @@ def test_the_outcome_is_a_fixed_point(family, mode):
         if match.fibres(key):
             match.step(propose_order(match, key))
     assert match.total > least * (1 - 10 * weights.SETTLED)
+
+
+@pytest.mark.parametrize("family", ["vit", "gpt2", "llama"])
+def test_while_a_stream_stays_it_moves_every_tensor_once(family, monkeypatch):
+    """What a family is compared by, and what its steps leave behind, is what it is without."""
+    form = form_of(family)
+    plain, other = (matched(form, "full", random_state(form.spec, 1), random_state(form.spec, 2))[0] for _ in range(2))
+    still = [key for key in plain.groups if plain.spec.spaces[key[0]].part == "residual"]
+    keys = [key for key in plain.groups if key not in still]
+    read = list[str]()
+    source = other.source
+    monkeypatch.setattr(other, "source", Lazy(list(source), lambda name: read.append(name) or source[name]))
+    beside = other.while_still(still, keys)
+    for key in keys:
+        names = plain.tensors_of([key])
+        for name in names:
+            torch.testing.assert_close(beside.moved(name), plain.moved(name))
+            torch.testing.assert_close(beside.moved(name, [key]), plain.moved(name, [key]))
+        value = plain.groups[key].identity(plain.spec.batch(key[0]), plain.spec.sizes[key[0]])
+        plain.set({key: value})
+        beside.set({key: value})
+    assert len(read) == len(set(read))
+    assert all(same(value, other.values[key]) for key, value in plain.values.items())
+    assert other.distances == pytest.approx(plain.distances)
+    assert other.while_still([], keys) is other
+
+
+def test_large_models_settle_sooner(monkeypatch):
+    """And their rounds, as far as they go, are those of others."""
+    form = form_of("vit")
+    ends = random_state(form.spec, 1), random_state(form.spec, 2)
+    patient = matched(form, "ffn,attention,residual", *ends)[1].history
+    monkeypatch.setattr(weights, "LARGE_MODEL", 0)
+    soon = matched(form, "ffn,attention,residual", *ends)[1].history
+    assert len(soon) < len(patient)
+    assert soon == patient[: len(soon)]
+    assert soon[-1] == pytest.approx(patient[-1], rel=1e-3)
 
 
 def test_rounding_does_not_decide_where_the_ends_say_nothing(monkeypatch):

@@ -22,7 +22,7 @@ from cobasin.symmetry.state import Lazy, Remembered, State, squared_distance
 
 # A step is taken unless it raises the squared distance by more than rounding.
 _ROUNDING = 1e-9
-_HELD = 1 << 28  # bytes of tensors that a key which stays has moved
+HELD = 1 << 28  # bytes, at most, of tensors that are held as keys which stay have moved them
 
 
 def compared(form: Form, excluded: Iterable[str] = ()) -> list[str]:
@@ -146,7 +146,7 @@ class Match:
         names = self.tensors_of(family)
         others = {name: [key for key in self._keys_of[name] if key not in still] for name in names}
         beside = copy(self)
-        beside.source = Remembered(Lazy(names, lambda name: self.moved(name, others[name])), _HELD)
+        beside.source = Remembered(Lazy(names, lambda name: self.moved(name, others[name])), HELD)
         beside._keys_of = others
         return beside
 

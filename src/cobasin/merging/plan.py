@@ -14,6 +14,7 @@ from cobasin.finding.search import Search
 from cobasin.matching.choice import Choice
 from cobasin.matching.neurons import TABLE
 from cobasin.matching.order import LARGE, pairs_size
+from cobasin.matching.state import HELD
 from cobasin.merging.after import Afterwards
 from cobasin.merging.fused import Fusion
 from cobasin.merging.parents import ends, matches, prepare
@@ -144,6 +145,7 @@ def _matching(recipe: Recipe, spec: Spec, sizes: Mapping[str, int]) -> tuple[int
     choice = Choice.parse(recipe.match.symmetry, recipe.match.layers)
     keys = [key for key in spec.sites if choice.frees(spec, key)]
     ordered = any(spec.spaces[key[0]].part == "heads" for key in keys)
+    streams = {key[0] for key in keys if spec.spaces[key[0]].part == "residual"}
     held, largest = 0, 0
     for space in {key[0] for key in keys}:
         free = [key for key in keys if key[0] == space]
@@ -156,5 +158,8 @@ def _matching(recipe: Recipe, spec: Spec, sizes: Mapping[str, int]) -> tuple[int
             alike = {key[0] for key in keys if spec.spaces[key[0]].over == spec.spaces[space].over}
             tables = pairs_size(spec, alike if ordered else [space], ordered)
             workers = 1 if ordered and tables > LARGE else workers
+            if streams - {space}:  # tensors are held as streams have moved them
+                names = {site.tensor for site in spec.sites[free[0]]}
+                tables += min(HELD, FLOAT32 * sum(sizes.get(name, 0) for name in names))
         held, largest = max(held, workers * (tables + 3 * moved)), max(largest, moved)
     return held, largest
