@@ -158,7 +158,7 @@ def _matching(recipe: Recipe, spec: Spec, sizes: Mapping[str, int]) -> tuple[int
             alike = {key[0] for key in keys if spec.spaces[key[0]].over == spec.spaces[space].over}
             tables = pairs_size(spec, alike if ordered else [space], ordered)
             workers = 1 if ordered and tables > LARGE else workers
-            if streams - {space}:  # tensors are held as streams have moved them
+            if streams and space not in streams:  # tensors are held as streams have moved them
                 names = {site.tensor for site in spec.sites[free[0]]}
                 tables += min(HELD, FLOAT32 * sum(sizes.get(name, 0) for name in names))
         held, largest = max(held, workers * (tables + 3 * moved)), max(largest, moved)
