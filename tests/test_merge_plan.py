@@ -1,7 +1,10 @@
 """`cobasin merge --dry-run`: what a merge would do, with the right numbers, and without reading a tensor."""
 
+import re
+
 import pytest
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from cobasin.checkpoints.checkpoint import load
 from cobasin.fusion.registry import find
@@ -56,6 +59,27 @@ def test_memory_is_that_of_what_is_moved(tmp_path):
     assert plan(tmp_path, *folders, "--method", "karcher", "--match", "none")["memory"] == plain
     three = plan(tmp_path, *folders, third, "--match", "full")["memory"]
     assert three["fusing"] == 5 * 4 * largest
+
+
+def test_what_streams_have_moved_is_held_while_heads_are_matched(tmp_path, monkeypatch):
+    """Tensors of attention, the largest thing here, and no more of them than may be held."""
+    wide = {"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 96}
+    config = model(LLAMA).config
+    folders = [tmp_path / name for name in ("a", "b")]
+    for folder in folders:
+        LlamaForCausalLM(LlamaConfig(**{**config.to_dict(), **wide})).save_pretrained(folder)
+    first = re.compile(r"model\.layers\.0\.self_attn\.[qkvo]_proj\.weight")
+    attention = sum(4 * tensor.numel() for name, tensor in tensors_of(folders[0]).items() if first.fullmatch(name))
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
+
+    def matching(symmetry, held):
+        monkeypatch.setattr("cobasin.merging.plan.HELD", held)
+        return plan(tmp_path, *folders, "--match", symmetry)["memory"]["matching"]
+
+    none, some, whole = (matching("full", held) for held in (0, 1000, 1 << 28))
+    assert (some - none, whole - none) == (1000, attention)
+    without = "ffn,heads,attention,scale"
+    assert matching(without, 1 << 28) == matching(without, 0)
 
 
 def test_experts_are_held_one_by_one_where_nothing_moves_them(tmp_path):

@@ -159,7 +159,9 @@ def _matching(recipe: Recipe, spec: Spec, sizes: Mapping[str, int]) -> tuple[int
             tables = pairs_size(spec, alike if ordered else [space], ordered)
             workers = 1 if ordered and tables > LARGE else workers
             if streams and space not in streams:  # tensors are held as streams have moved them
-                names = {site.tensor for site in spec.sites[free[0]]}
+                family = ("experts", "ffn") if spec.spaces[space].part == "experts" else ("heads", "attention")
+                layer = [key for key in keys if spec.index(key) == spec.index(free[0])]
+                names = {site.tensor for key in layer if spec.spaces[key[0]].part in family for site in spec.sites[key]}
                 tables += min(HELD, FLOAT32 * sum(sizes.get(name, 0) for name in names))
         held, largest = max(held, workers * (tables + 3 * moved)), max(largest, moved)
     return held, largest
