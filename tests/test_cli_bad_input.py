@@ -56,6 +56,12 @@ def test_different_sizes(tmp_path, changes, text):
     refused_by_both(source, anchor, text.format(source, anchor))
 
 
+def test_layers_without_neurons(tmp_path):
+    source, anchor = pair(tmp_path, CASE, intermediate_size=0)
+    neurons = "bert.encoder.layer.0.intermediate.dense.weight has shape (0, 24), so no entries"
+    refused_by_both(source, anchor, f"{source} does not fit", neurons)
+
+
 def test_a_pooler_that_only_one_has(tmp_path):
     for name, pooler in (("source", True), ("anchor", False)):
         model("bert/BertModel", pooler=pooler).float().save_pretrained(tmp_path / name)
