@@ -25,6 +25,7 @@ from cobasin.symmetry.action import Values
 from cobasin.symmetry.balance import conditions, in_isometries, keep_bases
 from cobasin.symmetry.canonical import Gauge, canonical, frames_as_gauge, frames_of, gauge_of
 from cobasin.symmetry.element import Element
+from cobasin.symmetry.form import Form
 from cobasin.symmetry.keys import key_text, worst_by_space
 from cobasin.symmetry.state import Remembered, State, squared_distance
 
@@ -166,20 +167,9 @@ class CommonForm:
             keep: as in `find`.
         """
         started = time.perf_counter()
-        known = self._found.get((source, anchor))
-        if moved is None and known is not None and known[0] is values:
-            _, first, last = known
-            match = self.models.match(source, self.models.states[anchor], values, distances=last)
-        else:
-            match = self.models.match(source, self.models.states[anchor])
-            first = dict(match.distances)
-            if moved is not None:
-                match = self.models.match(source, self.models.moved_state(anchor, moved[1]))
-            match.set(values)
+        match, first = self._held(source, anchor, values, moved and moved[1])
         form, ends = match.form, (self.typed[source], self.typed[anchor])
-        target_state: State = ends[1]
-        if moved is not None:
-            target_state = moved[0].apply(ends[1])
+        target_state: State = ends[1] if moved is None else moved[0].apply(ends[1])
         own, target = self._gauge(source), dict(self._gauge(anchor))
         frames = frames_of(form, own)
         others = keep_bases(form, match.values, frames, frames_of(form, target))
@@ -194,18 +184,12 @@ class CommonForm:
             math.sqrt(sum(_distances(keep, *what, counted).values()))
             for what in (("before", *ends), ("after", element.apply(ends[0]), target_state))
         )
-        notes, more = [*self.notes, *found.get("notes", [])], {}
-        if moved is not None:
-            more["anchor_moved"] = True
+        more: dict[str, Any] = {} if moved is None else {"anchor_moved": True}
+        notes = [*self.notes, *found.get("notes", [])]
         if form.balanced:
             more["condition"] = worst_by_space(conditions(form, acting, frames, others).items())
             notes += _amplification(max(more["condition"].values()), ends[0])
-        carried = [norm.bias for norm in form.norms if norm.bias and any(map(form.carries_offset, norm.readers))]
-        if carried and after > before:
-            notes.append(
-                "the files look further apart than before although the models are closer: readers without a bias hold "
-                f"{carried[0]} as a constant in large weights"
-            )
+        notes += _growth(form) if after > before else []
         report = {
             "symmetry": self.symmetry,
             "distance_before": before,
@@ -224,6 +208,21 @@ class CommonForm:
             "notes": notes,
         }
         return replace(element, report=report)
+
+    def _held(
+        self, source: int, anchor: int, values: Values, anchor_values: Values | None
+    ) -> tuple[Match, dict[str, float]]:
+        """A match that holds these values, and the squared distances before it."""
+        known = self._found.get((source, anchor))
+        if anchor_values is None and known is not None and known[0] is values:
+            _, first, last = known
+            return self.models.match(source, self.models.states[anchor], values, distances=last), first
+        match = self.models.match(source, self.models.states[anchor])
+        first = dict(match.distances)
+        if anchor_values is not None:
+            match = self.models.match(source, self.models.moved_state(anchor, anchor_values))
+        match.set(values)
+        return match, first
 
     def too_long(self, reference: int, found: Mapping[int, Values]) -> str | None:
         """Why models that were found for a reference should not be written in its gauge; see `forms.too_long`."""
@@ -247,6 +246,16 @@ def _amplification(condition: float, model: Typed) -> list[str]:
     return [
         f"a map of condition {condition:.1e} amplifies the rounding of the file to {rounding:.1e}: convert the models "
         "to float32 first, or match with --symmetry full"
+    ]
+
+
+def _growth(form: Form) -> list[str]:
+    """A note where files may look further apart than before because readers hold an offset in their weights."""
+    carried = [norm.bias for norm in form.norms if norm.bias and any(map(form.carries_offset, norm.readers))]
+    return [
+        f"the files look further apart than before although the models are closer: readers without a bias hold {one} "
+        "as a constant in large weights"
+        for one in carried[:1]
     ]
 
 

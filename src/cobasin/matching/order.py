@@ -56,58 +56,17 @@ def propose_order(match: Match, base: Key) -> dict[Key, Value]:
     Grams of pairs have leading axes ``[P, Q, R, S, ...]``: source and target group, source and target head
     inside the group (size one where there is no such order), then what else a fibre varies over.
     """
-    fibres, inner = match.fibres(base), inner_order(match, base)
-    # orders of their own, such as the neurons of an expert: too large to hold the Grams of all pairs
-    orders = [key for key in fibres if key != inner and _of_items(match, key)]
-    bases = [key for key in fibres if key != inner and key not in orders]
-    pairs = (base[0], inner[0]) if inner else (base[0],)
-    family = [base, *fibres]
-    by_heads = partial(_by_heads, match, inner=inner, family=family, pairs=pairs)
-    if len(bases) <= SHARED or pairs_size(match.spec, [key[0] for key in bases]) <= LARGE:
-        by_heads = cache(by_heads)
-    # places that know the order but have no free basis: a position bias per head, or all where bases are left alone
-    plain = [site for site in match.sites(base) if not _carries(match, site, [*bases, *orders])]
-    within, terms = None, []
-    if inner:
-        sites = [site for site in match.sites(inner) if not _carries(match, site, bases)]
-        inside = [match.gram(inner, family, (base[0],), sites).total()] if sites else []
-        share = 1 / match.spec.sizes[inner[0]]  # of what all heads of a group have in common, a part for each
-
-        def each(key: Key) -> Gram:
-            own, shared = by_heads(key)
-            return own.plus(shared.map(lambda x: share * x))
-
-        if match.spec.sizes[inner[0]] == 1:
-            within = torch.zeros(2 * (match.spec.sizes[base[0]],) + (1,), dtype=torch.int64, device="cpu")
-        else:
-            apart = [key for key in bases if by_heads(key)[0].cross]  # all else is the same for all heads of a group
-            found = [_support(match.groups[key].support(each(key)), leading=4) for key in apart]
-            within = assign(_total([*found, *inside]))  # [P, Q, S]: source of every target
-        terms = [_matched_heads(within)[0](term) for term in inside]
-        plain = [site for site in plain if not _carries(match, site, [inner])]
-
-    def matched(key: Key) -> Gram:
-        own, shared = by_heads(key)
-        if within is not None and inner and inner[0] in match.spec.batch_axes(key[0]):  # every head has its own
-            return own.map(partial(_heads_of, within))
-        return own.map(*_matched_heads(within)).plus(shared.map(*_matched_heads(None)))
-
-    if plain:
-        terms.append(match.gram(base, family, sites=plain).total())
-    if bases and not orders:
-        terms = [_gains(match, match.spec.sizes[base[0]], bases, matched, terms)]
-    else:
-        terms += [_support(match.groups[key].support(matched(key)), leading=2) for key in bases]
-    experts = {key: Experts(Compared(match, key, family)) for key in orders}
-    perm = _assign(terms, list(experts.values()))
+    nested = _Nested(match, base)
+    experts = {key: Experts(Compared(match, key, nested.family)) for key in nested.orders}
+    perm = _assign(nested.terms(), list(experts.values()))
     back = perm.argsort()  # elements act before the order changes, so they are listed in the source's order
     chosen = torch.arange(len(perm), device="cpu")
     proposal: dict[Key, Value] = {base: {"perm": perm}}
-    if inner and within is not None:
-        proposal[inner] = {"perm": within[perm, chosen][back]}
+    if nested.inner and nested.within is not None:
+        proposal[nested.inner] = {"perm": nested.within[perm, chosen][back]}
     elsewhere = {key: value for key, value in (match.values | proposal).items() if key != base}
-    for key in bases:
-        picked = matched(key).map(partial(_of_pairs, sources=perm, targets=chosen))
+    for key in nested.bases:
+        picked = nested.matched(key).map(partial(_of_pairs, sources=perm, targets=chosen))
         value = _listed(on_cpu(match.groups[key].project(picked, not match.choice.paper)), back)
         place = match.spec.batch_axes(key[0]).index(base[0])
         value = {part: x.movedim(0, place) for part, x in value.items()}
@@ -115,6 +74,66 @@ def propose_order(match: Match, base: Key) -> dict[Key, Value]:
     for key, own in experts.items():
         proposal[key] = _listed(on_cpu(own.best((p, q) for q, p in enumerate(perm.tolist()))), back)
     return proposal
+
+
+class _Nested:
+    """What is found together with an order, and what every pair of its items gains by it.
+
+    Attributes:
+        inner: the order inside the items, such as that of the query heads of a KV group.
+        orders: of their own inside an item, such as the neurons of an expert: too large to hold the Grams of all pairs.
+        bases: the other keys that vary over the order.
+        family: all of these, the order first.
+        within: of every pair of items and every target inside, the source inside, ``[P, Q, S]``; None without `inner`.
+    """
+
+    def __init__(self, match: Match, base: Key):
+        fibres = match.fibres(base)
+        self._match, self._base, self.inner = match, base, inner_order(match, base)
+        self.orders = [key for key in fibres if key != self.inner and _of_items(match, key)]
+        self.bases = [key for key in fibres if key != self.inner and key not in self.orders]
+        self.family = [base, *fibres]
+        pairs = (base[0], self.inner[0]) if self.inner else (base[0],)
+        self._by_heads = partial(_by_heads, match, inner=self.inner, family=self.family, pairs=pairs)
+        if len(self.bases) <= SHARED or pairs_size(match.spec, [key[0] for key in self.bases]) <= LARGE:
+            self._by_heads = cache(self._by_heads)
+        self._inside: list[Tensor] = []
+        self.within = self._order_within(self.inner) if self.inner else None
+
+    def _order_within(self, inner: Key) -> Tensor:
+        match, base = self._match, self._base
+        if sites := [site for site in match.sites(inner) if not _carries(match, site, self.bases)]:
+            self._inside = [match.gram(inner, self.family, (base[0],), sites).total()]
+        count = match.spec.sizes[inner[0]]
+        if count == 1:
+            return torch.zeros(2 * (match.spec.sizes[base[0]],) + (1,), dtype=torch.int64, device="cpu")
+        found = []
+        for key in self.bases:
+            own, shared = self._by_heads(key)
+            if own.cross:  # all else is the same for all heads of a group
+                # of what all heads of a group have in common, a part for each
+                each = own.plus(shared.map(lambda x: x / count))
+                found.append(_support(match.groups[key].support(each), leading=4))
+        return assign(_total([*found, *self._inside]))
+
+    def matched(self, key: Key) -> Gram:
+        """The Gram of a basis for every pair of items, whose insides are in the best order."""
+        own, shared = self._by_heads(key)
+        if self.within is not None and self.inner and self.inner[0] in self._match.spec.batch_axes(key[0]):
+            return own.map(partial(_heads_of, self.within))  # every head has its own
+        return own.map(*_matched_heads(self.within)).plus(shared.map(*_matched_heads(None)))
+
+    def terms(self) -> list[Tensor]:
+        """What every pair of items gains, ``[P, Q]``, in parts; but for `orders`."""
+        match, base = self._match, self._base
+        terms = [_matched_heads(self.within)[0](term) for term in self._inside]
+        # places that know the order but have no free basis: a position bias per head, or all where bases are left alone
+        others = [*self.bases, *self.orders, *([self.inner] if self.inner else [])]
+        if plain := [site for site in match.sites(base) if not _carries(match, site, others)]:
+            terms.append(match.gram(base, self.family, sites=plain).total())
+        if self.bases and not self.orders:
+            return [_gains(match, match.spec.sizes[base[0]], self.bases, self.matched, terms)]
+        return terms + [_support(match.groups[key].support(self.matched(key)), leading=2) for key in self.bases]
 
 
 def _by_heads(

@@ -62,54 +62,35 @@ def path_to_folder(a: str, b: str, out: Path, request: Request, overwrite: bool)
         InputError: for models that cannot be matched or have different labels, data that does not fit them, and
             numbers out of range, all before a tensor is read; for an element that was found between others.
     """
-    check_points(request.points)
-    if request.grid is not None and request.plane is None:
-        raise InputError(f"--grid {request.grid}: is that of the plane through three models; name the third by --plane")
-    grid = GRID if request.grid is None else request.grid
-    check_grid(grid)
-    Choice.parse(request.match)
-    if request.element is not None and request.plane is not None:
-        raise InputError(f"--plane {request.plane}: all models are matched by weights for it; leave --element out")
+    grid = _checked(request)
     models = alike([Typed.of(load(name)) for name in (a, b, request.plane) if name is not None])
     path = None if request.element is None else expanded(request.element)
     folders = [model.checkpoint.folder for model in models]
     check_output(out, overwrite, [*folders, path if path and path.is_dir() else None])
     data = data_config(request.data, request.split)
     check_read(out, [request.data, data.path, path])
-    for other in models[1:]:
-        check_pair(models[0], other)
-        if other.labels != models[0].labels:
-            label = other.checkpoint.label
-            raise InputError(f"the task heads of {a} and {label} have different labels: no line between them")
+    _check_models(models)
     first = models[0].checkpoint
-    task = task_of(first)
-    check_metric(first.config, task)
-    device = device_of(request.device)
+    task, device = task_of(first), device_of(request.device)
     rows = batches(first, data, samples=request.samples, batch_size=request.batch_size, seed=request.seed)
     rows = rows.by_length()
     if not rows.labelled:  # better now than after the matching
         raise InputError(f"the rows have no labels, without which there is no loss: {rows.unlabelled()}")
     matched = _matched(models, request, path, f"matching {b} to {a}")
-    ends = {"raw": Matched(models, [None] * len(models), 0, {}).ends, "matched": matched.ends}
-    reports = [element.report for element in matched.elements if element is not None]
-    symmetry, method = reports[0]["symmetry"], reports[0].get("method", "weights")
+    matches = [element.report for element in matched.elements if element is not None]
+    symmetry, method = matches[0]["symmetry"], matches[0].get("method", "weights")
     by = symmetry if method == "weights" else f"{symmetry}, {method}"
     labels = {"raw": "not matched", "matched": f"matched ({by})"}
+    ends = {"raw": Matched(models, [None] * len(models), 0, {}).ends, "matched": matched.ends}
     loaded = list(rows)  # read and encoded once, not for every point
     with bars.steps() as show:
         plane = None
         if request.plane is not None:  # before the lines: there may be none
             plane = loss_plane(ends["matched"], _measure(loaded, task, show, "plane", grid**2 + 3), grid, device)
-        paths = {
-            kind: loss_path(
-                pair[0],
-                pair[1],
-                _measure(loaded, task, show, f"line, {labels[kind]}", request.points),
-                request.points,
-                device,
-            )
-            for kind, pair in ends.items()
-        }
+        paths = {}
+        for kind, pair in ends.items():
+            measure = _measure(loaded, task, show, f"line, {labels[kind]}", request.points)
+            paths[kind] = loss_path(pair[0], pair[1], measure, request.points, device)
     report = {
         "cobasin": __version__,
         "a": a,
@@ -121,12 +102,36 @@ def path_to_folder(a: str, b: str, out: Path, request: Request, overwrite: bool)
         "data": {"path": data.path, "rows": rows.rows, "digest": rows.digest, "seed": request.seed},
         "task": task,
         "metric": METRICS[task],
-        "matches": reports,
+        "matches": matches,
         "paths": {kind: {"label": labels[kind], **line.to_dict()} for kind, line in paths.items()},
         "plane": plane and plane.to_dict(),
     }
     _write(report, {labels[kind]: line for kind, line in paths.items()}, plane, out, overwrite)
     return report
+
+
+def _checked(request: Request) -> int:
+    """Refuse options that cannot be, alone or together; the points along a side of the plane."""
+    check_points(request.points)
+    if request.grid is not None and request.plane is None:
+        raise InputError(f"--grid {request.grid}: is that of the plane through three models; name the third by --plane")
+    grid = GRID if request.grid is None else request.grid
+    check_grid(grid)
+    Choice.parse(request.match)
+    if request.element is not None and request.plane is not None:
+        raise InputError(f"--plane {request.plane}: all models are matched by weights for it; leave --element out")
+    return grid
+
+
+def _check_models(models: list[Typed]) -> None:
+    """Refuse models that have no line between them, or no metric."""
+    first, *others = models
+    for other in others:
+        check_pair(first, other)
+        if other.labels != first.labels:
+            ends = f"{first.checkpoint.label} and {other.checkpoint.label}"
+            raise InputError(f"the task heads of {ends} have different labels: no line between them")
+    check_metric(first.checkpoint.config, task_of(first.checkpoint))
 
 
 def _matched(models: list[Typed], request: Request, path: Path | None, doing: str) -> Matched:
