@@ -95,6 +95,7 @@ def test_another_group_asks_for_other_terms():
 
 
 def test_ends_that_agree_are_no_second_start(monkeypatch):
+    monkeypatch.setattr(Streams, "stay", lambda self: False)
     rounds, round_ = [], weights._round
 
     def record(units, streams, families, reorder, name):
@@ -176,6 +177,24 @@ def test_no_gram_of_a_stream_is_made_of_near_copies(related, monkeypatch):
     monkeypatch.setattr(Streams, "_gram", lambda own, key: seen.append(key) or gram(own, key))
     weights.ascend(Match.of(form, Choice.parse("full"), source, anchor))
     assert bool(seen) is not related
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_a_stream_that_is_proven_first_takes_no_round_more(family, monkeypatch):
+    form = form_of(family, folded=False)
+    anchor, other = random_state(form.spec, 1), random_state(form.spec, 3)
+    source = {name: x + 0.01 * other[name] for name, x in anchor.items()}
+    matches, rounds = [], []
+    for stay in (Streams.stay, lambda self: False):
+        monkeypatch.setattr(Streams, "stay", stay)
+        matches.append(Match.of(form, Choice.parse("full"), source, anchor))
+        rounds.append(weights.ascend(matches[-1]).rounds)
+    assert rounds[0] < rounds[1]
+    assert matches[0].total == pytest.approx(matches[1].total, rel=1e-6)
+    assert not matches[0].hold_scales
+    # the control: neurons in another order, and the stream is not proven before they are found
+    scrambled = Element.sample(form, 0, part="ffn").apply(source)
+    assert not Streams(Match.of(form, Choice.parse("full"), scrambled, anchor)).stay()
 
 
 def test_scales_are_not_proven():

@@ -80,15 +80,16 @@ def ascend(
     progress, units, streams = Ascent([match.total]), Units(match, keep), Streams(match)
     least_fall = LARGE_SETTLED if _entries(match, list(match.groups)) > LARGE_MODEL else SETTLED
     families = _families(match, streams.keys)
-    # A scale balances the norms of what does not agree yet. While a stream is still turning, that costs: the
-    # scales wait until the rest has settled.
-    match.hold_scales = bool(streams.keys) and "scale" in match.choice.parts and not warm
     reorder = True
     if (kept := units.last_round()) is not None:
         progress.history, reorder, match.hold_scales = kept["history"], kept["reorder"], kept["hold_scales"]
         sweep = Sweep(**kept["sweep"])
     else:
-        first = partial(_round, reorder=reorder, name="1") if warm else _first_round
+        still = warm or units.run("1-still", 0, streams.keys, lambda: {"still": streams.stay()})["still"]
+        # A scale balances the norms of what does not agree yet. While a stream is still turning, that costs: the
+        # scales wait until the rest has settled.
+        match.hold_scales = "scale" in match.choice.parts and not still
+        first = partial(_round, reorder=reorder, name="1") if still else _first_round
         sweep = first(units, streams, families)
         progress.history.append(match.total)
 
