@@ -408,7 +408,7 @@ def test_near_copies_keep_their_order(family, seed):
 
 
 def test_what_is_at_its_optimum_rests_until_its_stream_moves(monkeypatch):
-    """Where a stream stays that was not proven to, one round finds all but the scales, which wait, and another these."""
+    """Where a stream stays that was not proven to, one round finds all but the scales, which wait, another these."""
     monkeypatch.setattr(streams.Streams, "stay", lambda self: False)
     updated, update = {True: [], False: []}, weights._update_family
 

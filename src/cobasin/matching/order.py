@@ -1,10 +1,10 @@
 """The order of heads, KV groups and experts, by assignment on the optimum of the nested problem.
 
 Which head is which cannot be read off while each is in its own basis. So every pair of heads gets the value of
-its best basis change (a nuclear norm), and the assignment maximises their sum. Where every head gains more with the one
-in its place than the norms of the Grams allow with any other, as in models near each other, the values of other pairs
-are not needed. Under grouped-query attention the query heads of every pair of KV groups are assigned first, then the
-groups. A pair of experts gets the value of the best assignment of their neurons.
+its best basis change (a nuclear norm), and the assignment maximises their sum. Of models near each other a part of the
+weights proves that heads stay in their places, as it does of neurons (`cobasin.matching.neurons`). Under grouped-query
+attention the query heads of every pair of KV groups are assigned first, then the groups. A pair of experts gets the
+value of the best assignment of their neurons.
 """
 
 from __future__ import annotations
@@ -18,15 +18,18 @@ from torch import Tensor
 
 from cobasin.matching.compared import Compared
 from cobasin.matching.experts import Experts
+from cobasin.matching.neurons import MARGIN
 from cobasin.matching.state import Match, on_cpu
 from cobasin.symmetry.action import in_old_order
 from cobasin.symmetry.groups import Gram, Permutation, Value
 from cobasin.symmetry.groups.assignment import assign, assign_lazily
+from cobasin.symmetry.groups.isometry import Isometry
 from cobasin.symmetry.keys import Key
 from cobasin.symmetry.spec import Site, Spec
 
 LARGE = 1 << 28  # bytes: tables of this size are not made side by side; their products use all threads anyway
 SHARED = 4  # bases that are held whatever their size: more are not those of one layer
+EVERY = 4  # of the weights of a head in a tensor, one is looked at to tell it from others
 SOLVER = 3  # tables that a solver makes of a Gram
 
 
@@ -58,15 +61,16 @@ def propose_order(match: Match, base: Key) -> dict[Key, Value]:
     """
     nested = _Nested(match, base)
     experts = {key: Experts(Compared(match, key, nested.family)) for key in nested.orders}
-    perm = _assign(nested.terms(), list(experts.values()))
+    in_place = nested.in_place()
+    chosen = torch.arange(match.spec.sizes[base[0]], device="cpu")
+    perm = chosen if in_place else _assign(nested.terms(), list(experts.values()))
     back = perm.argsort()  # elements act before the order changes, so they are listed in the source's order
-    chosen = torch.arange(len(perm), device="cpu")
     proposal: dict[Key, Value] = {base: {"perm": perm}}
     if nested.inner and nested.within is not None:
         proposal[nested.inner] = {"perm": nested.within[perm, chosen][back]}
     elsewhere = {key: value for key, value in (match.values | proposal).items() if key != base}
     for key in nested.bases:
-        picked = nested.matched(key).map(partial(_of_pairs, sources=perm, targets=chosen))
+        picked = in_place.get(key) or nested.matched(key).map(partial(_of_pairs, sources=perm, targets=chosen))
         value = _listed(on_cpu(match.groups[key].project(picked, not match.choice.paper)), back)
         place = match.spec.batch_axes(key[0]).index(base[0])
         value = {part: x.movedim(0, place) for part, x in value.items()}
@@ -97,6 +101,7 @@ class _Nested:
         self._by_heads = partial(_by_heads, match, inner=self.inner, family=self.family, pairs=pairs)
         if len(self.bases) <= SHARED or pairs_size(match.spec, [key[0] for key in self.bases]) <= LARGE:
             self._by_heads = cache(self._by_heads)
+        self._count = match.spec.sizes[self.inner[0]] if self.inner else 1
         self._inside: list[Tensor] = []
         self.within = self._order_within(self.inner) if self.inner else None
 
@@ -104,17 +109,49 @@ class _Nested:
         match, base = self._match, self._base
         if sites := [site for site in match.sites(inner) if not _carries(match, site, self.bases)]:
             self._inside = [match.gram(inner, self.family, (base[0],), sites).total()]
-        count = match.spec.sizes[inner[0]]
-        if count == 1:
+        if self._count == 1:
             return torch.zeros(2 * (match.spec.sizes[base[0]],) + (1,), dtype=torch.int64, device="cpu")
         found = []
         for key in self.bases:
             own, shared = self._by_heads(key)
             if own.cross:  # all else is the same for all heads of a group
                 # of what all heads of a group have in common, a part for each
-                each = own.plus(shared.map(lambda x: x / count))
+                each = own.plus(shared.map(lambda x: x / self._count))
                 found.append(_support(match.groups[key].support(each), leading=4))
         return assign(_total([*found, *self._inside]))
+
+    def _plain(self) -> list[Site]:
+        """Where no free basis is: of a position bias for every head, or everywhere where bases are left alone."""
+        others = [*self.bases, *self.orders, *([self.inner] if self.inner else [])]
+        return [site for site in self._match.sites(self._base) if not _carries(self._match, site, others)]
+
+    def in_place(self) -> dict[Key, Gram]:
+        """The Grams of all bases of items in their places, if these are proven to be the best ones; else none.
+
+        Whatever their bases, two heads are at least as far apart in all weights as in some. So if every head is
+        nearer to the one in its place than to any other in every fourth weight alone, all stay where they are.
+        """
+        match, space = self._match, self._base[0]
+        groups = {key: group for key in self.bases if isinstance(group := match.groups[key], Isometry)}
+        if not groups or len(groups) < len(self.bases) or self._count > 1 or self.orders or self._plain():
+            return {}
+        grams, near, norms = {}, [], []
+        for key, group in groups.items():
+            place = match.spec.batch_axes(key[0]).index(space)
+            gram = match.gram(key, self.family, norms=True).map(lambda x, place=place: x.movedim(place, 0))
+            near.append(_support(group.distance(gram), leading=1))
+            sides = [*gram.source.values(), *gram.target.values()]
+            norms += [_support(norm.sum(-1), leading=1) for norm in sides]
+            grams[key] = gram
+        distance = _total(near)
+        if (EVERY * distance >= _total(norms)).any():  # more than there can be between others in every fourth weight
+            return {}
+        others = []
+        for key, group in groups.items():
+            some = match.gram(key, self.family, (space,), every=EVERY, norms=True)
+            others.append(_support(group.least_distance(some), leading=2))
+        nearest = _total(others).fill_diagonal_(math.inf).amin(0)
+        return grams if (distance < (1 - MARGIN) * nearest).all() else {}
 
     def matched(self, key: Key) -> Gram:
         """The Gram of a basis for every pair of items, whose insides are in the best order."""
@@ -127,12 +164,8 @@ class _Nested:
         """What every pair of items gains, ``[P, Q]``, in parts; but for `orders`."""
         match, base = self._match, self._base
         terms = [_matched_heads(self.within)[0](term) for term in self._inside]
-        # places that know the order but have no free basis: a position bias per head, or all where bases are left alone
-        others = [*self.bases, *self.orders, *([self.inner] if self.inner else [])]
-        if plain := [site for site in match.sites(base) if not _carries(match, site, others)]:
+        if plain := self._plain():
             terms.append(match.gram(base, self.family, sites=plain).total())
-        if self.bases and not self.orders:
-            return [_gains(match, match.spec.sizes[base[0]], self.bases, self.matched, terms)]
         return terms + [_support(match.groups[key].support(self.matched(key)), leading=2) for key in self.bases]
 
 
@@ -183,25 +216,6 @@ def _assign(terms: list[Tensor], experts: list[Experts]) -> Tensor:
 
 def _listed(value: Value, order: Tensor) -> Value:
     return {part: x.index_select(0, order) for part, x in value.items()}
-
-
-def _gains(match: Match, count: int, bases: list[Key], matched: Callable[[Key], Gram], known: list[Tensor]) -> Tensor:
-    """What every pair of so many heads gains, ``[P, Q]``, with what is ``known`` of that.
-
-    Of heads in their places that is exact. Where they are sure to stay there, of others it is no less than what they
-    gain, which is cheaper.
-    """
-    there, own, most = torch.arange(count, device=match.device), [], []
-    in_place = partial(_of_pairs, sources=there, targets=there)
-    for key in bases:
-        group, gram = match.groups[key], matched(key)
-        most.append(_support(group.support_bound(gram), leading=2))
-        own.append(_support(group.support(gram.map(in_place)), leading=1))
-    bound, stay = _total([*known, *most]), _total([*(term.diagonal() for term in known), *own])
-    bound.fill_diagonal_(-math.inf)
-    if (stay > bound.amax(0)).all():
-        return bound.diagonal_scatter(stay)
-    return _total([*known, *(_support(match.groups[key].support(matched(key)), leading=2) for key in bases)])
 
 
 def _of_pairs(x: Tensor, sources: Tensor, targets: Tensor) -> Tensor:

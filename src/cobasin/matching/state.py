@@ -171,10 +171,12 @@ class Match:
         sites: list[Site] | None = None,
         normalise: bool = False,
         group: Group | None = None,
+        every: int = 1,
+        norms: bool = False,
     ) -> Gram:
         """The cross-Gram of one key, the source moved by all other keys but those in ``without``.
 
-        It has what ``group`` needs, by default the one that the key is solved in.
+        It has what ``group`` needs, by default the one that the key is solved in. See `cross_gram`.
         """
         return cross_gram(
             self.spec,
@@ -185,6 +187,8 @@ class Match:
             lambda site: self.anchor[site.tensor],
             pairs,
             normalise,
+            every=every,
+            norms=norms,
         )
 
     def moved_elsewhere(self, site: Site, key: Key, without: Iterable[Key]) -> Tensor:

@@ -31,6 +31,8 @@ def cross_gram(
     normalise: bool = False,
     select: Mapping[str, tuple[int, int]] | None = None,
     columns: slice | None = None,
+    every: int = 1,
+    norms: bool = False,
 ) -> Gram:
     """``M[..., j, i] = Σ <source column j, target column i>`` of ``space``, over all places where it occurs.
 
@@ -42,6 +44,8 @@ def cross_gram(
         normalise: divide every term by the norms of its two tensors, so that each counts alike.
         select: for a space, the one pair (source, target) of its values to look at.
         columns: of the source; all if none are given.
+        every: of what is summed over in a tensor, one in so many is looked at.
+        norms: whether to find the squared norms of the columns, though ``group`` has no scale.
 
     Returns:
         A Gram with leading axes: two for every space of ``pairs`` (source, target; of size one where no tensor
@@ -62,7 +66,10 @@ def cross_gram(
         dtype = torch.float64 if group.continuous else reduce(torch.promote_types, (a.dtype, b.dtype), torch.float32)
         batch = [over for over in spec.batch_axes(space) if over not in {*pairs, *select}]
         summed = [i for i, axis in enumerate(axes) if i != at and axis.space not in {*pairs, *batch}]
-        parts = partial(_parts, a, b, max(summed, key=lambda i: a.shape[i], default=None), dtype)
+        longest = max(summed, key=lambda i: a.shape[i], default=None)
+        if longest is not None:
+            a, b = (one.movedim(longest, 0)[::every].movedim(0, longest) for one in (a, b))
+        parts = partial(_parts, a, b, longest, dtype)
         weight = _weight(parts()) if normalise else 1.0
         if weight == 0:
             continue
@@ -75,7 +82,7 @@ def cross_gram(
                 gram.add_product(charge, left, right.mT)
             else:
                 gram.add(charge, sums.cross(x, y))
-            if group.scaled:
+            if group.scaled or norms:
                 gram.add_norms(charge, sums.norm(x, 0), sums.norm(y, 1))
     return gram
 

@@ -73,10 +73,6 @@ class Group(ABC):
     def support(self, gram: Gram) -> Tensor:
         """Value of the best element, ``[*batch]``; of a scaled isometry a lower bound."""
 
-    def support_bound(self, gram: Gram) -> Tensor:
-        """No less than `support`, and cheaper where that is dear."""
-        return self.support(gram)
-
     @abstractmethod
     def deviation(self, value: Value) -> float:
         """How far a value is from being an element, 0 for an exact one and inf for none at all."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -45,6 +44,10 @@ class Isometry(Group):
     @abstractmethod
     def _nuclear(self, m: Tensor) -> Tensor:
         """The maximum itself, ``[*batch]``."""
+
+    def _nuclear_bound(self, m: Tensor) -> Tensor:
+        """No less than that, and cheaper where it is dear."""
+        return self._nuclear(m)
 
     @abstractmethod
     def _move(self, value: Value, x: Tensor) -> Tensor:
@@ -113,17 +116,34 @@ class Isometry(Group):
         That is exact where the target is an image of the source. The joint optimum of every pair of heads would
         cost about twenty times as much, and gains an assignment of heads less than 1 % of its value.
         """
-        return self._value(gram, self._nuclear)
-
-    def _value(self, gram: Gram, most: Callable[[Tensor], Tensor]) -> Tensor:
-        """`support`, where ``most`` says what ``<g, m>`` can be at most."""
         if not self.scaled:
-            return most(gram.total().double())
+            return self._nuclear(gram.total().double())
         scale = aligning_scale(gram).double()
         a = scale[..., None, None]
-        inner = most(gram.total(0) + a * gram.total(1) + gram.total(-1) / a)
+        inner = self._nuclear(gram.total(0) + a * gram.total(1) + gram.total(-1) / a)
         norm, inverse_norm = (gram.norms(charge)[0].double().sum(-1) for charge in (1, -1))
         return inner + gain(scale, 0.0, 0.0, norm, inverse_norm)
+
+    def distance(self, gram: Gram) -> Tensor:
+        """The squared distance that `support` leaves, ``[*batch]``; of a Gram with all norms."""
+        norms = [norm for charge, norm in gram.source.items() if not (self.scaled and charge)]
+        norms += gram.target.values()
+        return sum(norm.double().sum(-1) for norm in norms) - 2 * self.support(gram)
+
+    def least_distance(self, gram: Gram) -> Tensor:
+        """No more than the squared distance that the best element leaves, ``[*batch]``; of a Gram with all norms.
+
+        Each charge for itself, with a scale of its own, and by the norm of its cross-Gram alone.
+        """
+        found = []
+        for charge, cross in gram.cross.items():
+            source, target = (norm.double().sum(-1) for norm in gram.norms(charge))
+            most = self._nuclear_bound(cross.double())
+            if self.scaled and charge:
+                found.append(target - most.square() / source.clamp_min(torch.finfo(source.dtype).tiny))
+            else:
+                found.append(source + target - 2 * most)
+        return torch.stack(torch.broadcast_tensors(*found)).clamp_min(0).sum(0)
 
     def deviation(self, value: Value) -> float:
         scale = value.get("scale", torch.ones(()))
@@ -151,10 +171,6 @@ class Orthogonal(Isometry):
 
     scaled: bool = False
     fix_ones: bool = False
-
-    def support_bound(self, gram: Gram) -> Tensor:
-        """By the norm of the Gram: ``|M|`` is the sum of the squares of n singular values, which sum to ``√n |M|``."""
-        return self._value(gram, lambda m: math.sqrt(m.shape[-1]) * torch.linalg.matrix_norm(m))
 
     def inverse(self, value: Value) -> Value:
         return {"matrix": value["matrix"].mT.contiguous()} | inverse_scale(value)
@@ -191,6 +207,10 @@ class Orthogonal(Isometry):
             return {"matrix": basis @ (u @ vh) @ basis.T + 1.0 / m.shape[-1]}
         u, _, vh = svd(m)
         return {"matrix": u @ vh}
+
+    def _nuclear_bound(self, m: Tensor) -> Tensor:
+        # the squares of n singular values sum to |m|², so they themselves to √n |m| at most
+        return math.sqrt(m.shape[-1]) * torch.linalg.matrix_norm(m)
 
     def _nuclear(self, m: Tensor) -> Tensor:
         if self.fix_ones:

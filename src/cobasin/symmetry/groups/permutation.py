@@ -176,11 +176,6 @@ class Permutation(Group):
         table = self._table(self.pair_gain(gram))
         return at_pairs(table, assign(table)).sum(-1)
 
-    def support_bound(self, gram: Gram) -> Tensor:
-        gains = self.gain_at(gram, self.least_distances(gram)) if self.scaled else self.pair_gain(gram)
-        table = self._table(gains)  # neither a scale nor an order is solved for
-        return table.amax(-1).sum(-1).minimum(table.amax(-2).sum(-1))
-
     def deviation(self, value: Value) -> float:
         perm = value["perm"]
         usable = is_permutation(perm).all() and not (self.tied and (perm != perm[..., :1, :]).any())
