@@ -61,6 +61,18 @@ _EXPERTS = {
     "norm_topk_prob": False,
     "routed_scaling_factor": 1.5,
 }
+_FALCON_FACTORS = {
+    "embedding_multiplier": 3.0,
+    "attention_in_multiplier": 0.8,
+    "key_multiplier": 0.6,
+    "attention_out_multiplier": 1.2,
+    "ssm_in_multiplier": 0.9,
+    "ssm_multipliers": [0.9, 1.1, 0.8, 1.2, 0.7],
+    "ssm_out_multiplier": 1.3,
+    "mlp_multipliers": [0.7, 1.4],
+    "lm_head_multiplier": 0.6,
+}
+_FALCON = {**GROUPED, **_MIXER, **_FALCON_FACTORS, "head_dim": 6, "mamba_d_ssm": 24, "mamba_rms_norm": True}
 
 FAMILIES = {
     "mamba2": ("Mamba2", ("ForCausalLM", "Model"), T.Mamba2Config, _MAMBA),
@@ -98,12 +110,27 @@ FAMILIES = {
         T.BambaConfig,
         {**_BAMBA, **_BIASES, "mlp_bias": True, "mamba_n_groups": 1, "tie_word_embeddings": True},
     ),
+    "falcon-h1": ("FalconH1", ("ForCausalLM", "Model"), T.FalconH1Config, _FALCON),
+    "falcon-h1-biased-tied": (
+        "FalconH1",
+        ("ForCausalLM",),
+        T.FalconH1Config,
+        {
+            **_FALCON,
+            **_BIASES,
+            "mamba_rms_norm": False,
+            "projectors_bias": True,
+            "mlp_bias": True,
+            "tie_word_embeddings": True,
+        },
+    ),
 }
 FLOAT32_PARTS: tuple[str, ...] = (
     "mamba2",
     "nemotron-h",
     "granite-hybrid",
     "bamba",
+    "falcon-h1",
 )  # RMSNorm, routers, rotary angles, states
 
 _MIXED_KEYS = {key: row for key, row in RMS_KEYS.items() if key != "rope_parameters"} | {
@@ -151,8 +178,17 @@ KEYS = {
         "rope_parameters": ({**RMS_KEYS["rope_parameters"][0], "partial_rotary_factor": 0.5}, CHANGES),
         "attn_layer_indices": ([0], SHAPES),
     },
+    "falcon-h1/FalconH1ForCausalLM": {
+        **_MIXED_KEYS,
+        **{factor: (1.0, CHANGES) for factor in _FALCON_FACTORS},
+        "ssm_multipliers": ([1.0] * 5, CHANGES),
+        "mlp_multipliers": ([1.0] * 2, CHANGES),
+        "rope_parameters": RMS_KEYS["rope_parameters"],
+        "mamba_norm_before_gate": (False, CHANGES),
+    },
 }
 TIED = (
+    "falcon-h1-biased-tied/FalconH1ForCausalLM",
     "mamba2-biased-tied/Mamba2ForCausalLM",
     "granite-hybrid-attention-tied/GraniteMoeHybridForCausalLM",
     "bamba-biased-tied/BambaForCausalLM",

@@ -17,6 +17,7 @@ from cobasin.architectures.rmsnorm_decoder import (
     partly_rotated,
     projections,
     rmsnorm_decoder,
+    rotary,
 )
 from cobasin.architectures.state_space import mamba
 from cobasin.symmetry.gauges import FreeGauge, KeyBias, SoftmaxShift, ValueBias
@@ -27,6 +28,17 @@ if TYPE_CHECKING:
 
 # equal shapes say how large the states of all groups are together
 MIXER_KEYS = ("mamba_n_groups", "mamba_d_state", "time_step_limit")
+FALCON_FACTORS = (
+    "embedding_multiplier",
+    "attention_in_multiplier",
+    "key_multiplier",
+    "attention_out_multiplier",
+    "ssm_in_multiplier",
+    "ssm_multipliers",
+    "ssm_out_multiplier",
+    "mlp_multipliers",
+    "lm_head_multiplier",
+)
 FFN = "layers.{layer}.feed_forward"
 NORMS = {"pre_norms": ("input_layernorm", "pre_ff_layernorm"), "last": "final_layernorm"}
 
@@ -93,3 +105,19 @@ def bamba(request: Request) -> Spec:
     config = request.config
     ffn = {}, gated(FFN, bias=config.mlp_bias)
     return alternating(request, partly_rotated(config), ffn, ("attn_layer_indices",), **NORMS)
+
+
+@declares("FalconH1", "falcon_h1", "Model", "ForCausalLM")
+def falcon_h1(request: Request) -> Spec:
+    """Falcon-H1: attention beside a mixer, perhaps without a norm. Its factors are the same for all coordinates."""
+    config, biased = request.config, request.config.attention_bias
+    mixer = mamba(config, "layer", out_bias=config.projectors_bias, normed=config.mamba_rms_norm)
+    spec = rmsnorm_decoder(
+        request,
+        rotary(head_width(config)) | mixer.spaces,
+        projections(biased, biased) | mixer.templates,
+        gated(FFN, bias=config.mlp_bias),
+        keys=(*MIXER_KEYS, *FALCON_FACTORS, *(("mamba_norm_before_gate",) if config.mamba_rms_norm else ())),
+        **NORMS,
+    )
+    return replace(spec, norms=(*spec.norms, *mixer.norms))
