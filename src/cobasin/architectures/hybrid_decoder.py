@@ -81,7 +81,7 @@ def alternating(
         ffn[1],
         pre_norms,
         biases=(*biases, *routers),
-        keys=(*MIXER_KEYS, *keys),
+        keys=(*(MIXER_KEYS if spaces["mamba_layer"].size else ()), *keys),
         last=last,
     )
     return replace(spec, norms=(*spec.norms, *mixer.norms))
