@@ -180,9 +180,9 @@ KEYS = {
     },
     "falcon-h1/FalconH1ForCausalLM": {
         **_MIXED_KEYS,
-        **{factor: (1.0, CHANGES) for factor in _FALCON_FACTORS},
-        "ssm_multipliers": ([1.0] * 5, CHANGES),
-        "mlp_multipliers": ([1.0] * 2, CHANGES),
+        "attention_in_multiplier + key_multiplier + attention_out_multiplier": ((1.0, 1.0, 1.0), CHANGES),
+        "ssm_in_multiplier + ssm_multipliers + ssm_out_multiplier": ((1.0, [1.0] * 5, 1.0), CHANGES),
+        "embedding_multiplier + mlp_multipliers + lm_head_multiplier": ((1.0, [1.0] * 2, 1.0), CHANGES),
         "rope_parameters": RMS_KEYS["rope_parameters"],
         "mamba_norm_before_gate": (False, CHANGES),
     },
