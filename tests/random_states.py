@@ -1,7 +1,7 @@
 """Random tiny models as tensors by spec name, float64, without building a model."""
 
 import torch
-from transformers import BertConfig, GPT2Config, LlamaConfig, Qwen3_5TextConfig, StableLmConfig, ViTConfig
+from transformers import BertConfig, GPT2Config, LlamaConfig, Mamba2Config, Qwen3_5TextConfig, StableLmConfig, ViTConfig
 
 from cobasin.architectures import declare
 from cobasin.checkpoints.checkpoint import load
@@ -77,6 +77,19 @@ BY_NAME = CONFIGS | {
             linear_num_value_heads=6,
             linear_key_head_dim=5,
             linear_value_head_dim=4,
+        ),
+    ),
+    "mamba2": (  # a gain that differs from head to head
+        "Mamba2ForCausalLM",
+        lambda: Mamba2Config(
+            hidden_size=12,
+            expand=2,
+            num_heads=6,
+            head_dim=4,
+            n_groups=3,
+            state_size=5,
+            num_hidden_layers=2,
+            vocab_size=20,
         ),
     ),
 }

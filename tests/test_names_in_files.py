@@ -19,6 +19,7 @@ ESM = "esm/EsmForMaskedLM"
 GTE = "gte/GteForMaskedLM"
 MAE = "vit-mae/ViTMAEForPreTraining"
 MIXED = "qwen3.5/Qwen3_5ForCausalLM"
+NEMOTRON = "nemotron-h-experts/NemotronHForCausalLM"
 MISTRAL = "mistral3-ministral-biased-tied/Mistral3ForConditionalGeneration"
 # a case, and other beginnings of names in its files: those of the hub, and those within Transformers
 OTHERS = [
@@ -31,6 +32,7 @@ OTHERS = [
     (GTE, {"gte.": "new."}),
     (QWEN, {"lm_head.": "lm_head.", "visual.": "model.visual.", "model.": "model.language_model."}),
     (MIXED, {"model.": "model.language_model."}),
+    (NEMOTRON, {"backbone.": "model."}),
     (MAE, {"decoder.decoder_encoder.layer.": "decoder.decoder_layers."}),
 ]
 
@@ -96,6 +98,7 @@ MTP = {"mtp.fc.weight": (24, 48), "mtp.layers.0.mlp.experts.gate_up_proj": (4, 1
             "deepseek3/DeepseekV3ForCausalLM",
             {f"model.layers.2.{name}.weight": (24, 48) for name in ("eh_proj", "other")},
         ),
+        (NEMOTRON, {"mtp.layers.0.eh_proj.weight": (24, 48)}),
         ("ernie-moe/Ernie4_5_MoeForCausalLM", {"model.mtp_linear_proj.0.weight": (24, 48)}),
     ],
 )

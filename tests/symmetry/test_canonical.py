@@ -23,7 +23,7 @@ def test_a_model_in_its_own_gauge_is_itself(family, folded):
         torch.testing.assert_close(back[name], tensor, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("family", CONFIGS)
+@pytest.mark.parametrize("family", [*CONFIGS, "mamba2"])
 def test_the_canonical_form_is_its_own(family):
     """Folding twice is folding once; in another model's gauge, a model has the canonical form it had."""
     form = form_of(family)

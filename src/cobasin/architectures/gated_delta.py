@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from cobasin.architectures import Request, declares
 from cobasin.architectures.moe import experts, moe_spaces, qwen_layers, shared_expert
-from cobasin.architectures.parts import LAYER, linear
+from cobasin.architectures.parts import LAYER, layers_of_kinds, linear
 from cobasin.architectures.qk_norm_decoder import normed_basis, normed_projections
 from cobasin.architectures.rmsnorm_decoder import (
     HEADS,
@@ -96,9 +96,7 @@ def mixed_decoder(
     """The type of a decoder with delta nets in some layers."""
     config, (mlp_spaces, mlp) = request.config, ffn
     spaces, attention = gated_attention(config)
-    for layer, kind in {"full_layer": "full_attention", "delta_layer": "linear_attention"}.items():
-        here = tuple(i for i in range(config.num_hidden_layers) if config.layer_types[i] == kind)
-        spaces[layer] = Space(len(here), within="layer", values=here)
+    spaces |= layers_of_kinds(config.layer_types, full_layer="full_attention", delta_layer="linear_attention")
     spec = rmsnorm_decoder(
         request,
         spaces | net[0] | mlp_spaces,

@@ -190,23 +190,33 @@ def hunyuan_v1_moe(request: Request) -> Spec:
     return _moe(request, spaces, attention, mlp, chosen="moe_topk")
 
 
+def granite_ffn(request: Request) -> tuple[dict[str, Space], dict[str, str]]:
+    """Spaces and templates of Granite's experts, which files have fused, and of what all tokens share, if any."""
+    config, block = request.config, "layers.{layer}.block_sparse_moe"
+    spaces, mlp = dict[str, Space](), dict[str, str]()
+    if config.num_local_experts:
+        names = ("router.layer.weight", "input_linear.weight", "output_linear.weight")
+        if request.has("experts.gate_up_proj"):
+            names = ("router.weight", "experts.gate_up_proj", "experts.down_proj")
+        types = ("expert resid", "expert (ffn~ + ffn) resid", "expert resid ffn'")
+        mlp = {f"{block}.{name}": type_ for name, type_ in zip(names, types, strict=True)}
+        spaces = moe_spaces(config.num_local_experts, config.intermediate_size)
+    if shared := getattr(config, "shared_intermediate_size", 0):
+        neurons = "shared" if mlp else "ffn"
+        spaces[neurons] = Space(shared, NEURONS, LAYER, part="ffn")
+        mlp["layers.{layer}.shared_mlp.input_linear.weight"] = f"({neurons}~ + {neurons}) resid"
+        mlp["layers.{layer}.shared_mlp.output_linear.weight"] = f"resid {neurons}'"
+    return spaces, mlp
+
+
 @declares("GraniteMoeShared", "granitemoeshared", "Model", "ForCausalLM")
 @declares("GraniteMoe", "granitemoe", "Model", "ForCausalLM")
 def granitemoe(request: Request) -> Spec:
-    """Granite 3 with experts, which files have fused, and perhaps one that all tokens share."""
-    config, block = request.config, "layers.{layer}.block_sparse_moe"
-    names = ("router.layer.weight", "input_linear.weight", "output_linear.weight")
-    if request.has("experts.gate_up_proj"):
-        names = ("router.weight", "experts.gate_up_proj", "experts.down_proj")
-    types = ("expert resid", "expert (ffn~ + ffn) resid", "expert resid ffn'")
-    mlp = {f"{block}.{name}": type_ for name, type_ in zip(names, types, strict=True)}
-    spaces = rotary(head_width(config)) | moe_spaces(config.num_local_experts, config.intermediate_size)
-    if shared := getattr(config, "shared_intermediate_size", 0):
-        spaces["shared"] = Space(shared, NEURONS, LAYER, part="ffn")
-        mlp["layers.{layer}.shared_mlp.input_linear.weight"] = "(shared~ + shared) resid"
-        mlp["layers.{layer}.shared_mlp.output_linear.weight"] = "resid shared'"
+    """Granite 3 with experts, and perhaps one that all tokens share."""
+    config = request.config
+    spaces, mlp = granite_ffn(request)
     attention = projections(config.attention_bias, config.attention_bias)
-    return _moe(request, spaces, attention, mlp, keys=GRANITE_KEYS)
+    return _moe(request, rotary(head_width(config)) | spaces, attention, mlp, keys=GRANITE_KEYS)
 
 
 @declares("GptOss", "gpt_oss", *HEADS)

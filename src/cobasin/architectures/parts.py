@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cobasin.errors import InputError
@@ -74,6 +74,12 @@ def head_bases(
         spaces[terms[-1]] = Space(width - rotated, Orthogonal(scaled=True), over, part="attention")
     query = f"({' + '.join(terms)})"
     return spaces, query, re.sub("pair|nope|qk", r"\g<0>'", query)
+
+
+def layers_of_kinds(kinds: Sequence[str], **named: str) -> dict[str, Space]:
+    """The index space of the layers of every kind, by its name; ``kinds`` are those of all layers."""
+    here = {name: tuple(i for i, other in enumerate(kinds) if other == kind) for name, kind in named.items()}
+    return {name: Space(len(values), within="layer", values=values) for name, values in here.items()}
 
 
 def labels(config: PreTrainedConfig) -> Space:

@@ -121,9 +121,9 @@ def rmsnorm_decoder(
     config = request.config
     head, ties = own_head or output_head(request, "embed_tokens.weight")
     gains = [f"layers.{{layer}}.{norm}.weight" for norm in (*pre_norms, *post_norms)] + [f"{last}.weight"]
-    norms = [_norm(gain, branch) for gain, branch in zip(gains, (attention, mlp)[: len(pre_norms)], strict=False)]
+    norms = [branch_norm(gain, branch) for gain, branch in zip(gains, (attention, mlp)[: len(pre_norms)], strict=False)]
     if head and not (post_norms and ties):  # folded, it unties the head, which pays where the stream can then turn
-        norms.append(_norm(f"{last}.weight", head))
+        norms.append(branch_norm(f"{last}.weight", head))
     # a sink takes a share of the softmax that differs from token to token, a gate scales what comes of it: what all
     # values have in common stays
     differs = attention.keys() & {f"{OWN}.sinks", f"{OWN}.gate_proj.weight"}
@@ -168,7 +168,7 @@ def rmsnorm_decoder(
     )
 
 
-def _norm(gain: str, branch: Mapping[str, str]) -> Norm:
+def branch_norm(gain: str, branch: Mapping[str, str]) -> Norm:
     """The norm in front of a branch, read by what has the stream as its last axis."""
     return Norm(gain, tuple(name for name, type_ in branch.items() if type_.endswith(" resid")), centred=False)
 

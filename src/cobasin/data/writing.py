@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -168,10 +169,15 @@ def _continued(
         barred: ids that are never drawn.
         more: of the model's arguments.
     """
-    ids, ends, barred, cache = ids.to(model.device), ends.to(model.device), barred.to(model.device), None
+    ids, ends, barred = ids.to(model.device), ends.to(model.device), barred.to(model.device)
+    takes, cache = signature(model.forward).parameters, None
+    kept = "cache_params" if "cache_params" in takes else "past_key_values"
+    # of decoders with a rotary embedding Bamba takes what follows on its memory for a beginning, unless it is told
+    told = "position_ids" in takes and getattr(model.config, "rope_parameters", None) is not None
     while ids.shape[1] < length and not torch.isin(ids[:, 1:], ends).any(1).all():
-        found = model(**{name: ids[:, -1:]}, **more, past_key_values=cache, use_cache=True)
-        cache = found.past_key_values
+        place = {"position_ids": torch.full_like(ids[:1, :1], ids.shape[1] - 1)} if told else {}
+        found = model(**{name: ids[:, -1:], kept: cache}, **place, **more, use_cache=True)
+        cache = found[kept]
         logits = found.logits[:, -1].index_fill(1, barred, -torch.inf)
         ids = torch.cat([ids, _drawn(model, logits, generator)[:, None].to(ids)], 1)
     return ids.cpu()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -139,9 +140,13 @@ class Form:
         return block.view(tensor), [a.space for a in block.axes].index(stream)
 
     def scaled(self, name: str, stream: str, tensor: Tensor, vector: Tensor) -> Tensor:
-        """``tensor`` multiplied by ``vector`` along ``stream``, in the shape of `view`."""
+        """``tensor`` multiplied by ``vector`` along ``stream``, in the shape of `view`.
+
+        A gain that differs from head to head runs over the axes before the stream as well.
+        """
         view, axis = self.view(name, stream, tensor)
-        return view * vector.reshape(-1, *[1] * (view.ndim - 1 - axis))
+        first = next(i for i in range(axis, -1, -1) if math.prod(view.shape[i : axis + 1]) >= vector.numel())
+        return view * vector.reshape(*view.shape[first : axis + 1], *[1] * (view.ndim - 1 - axis))
 
     def read_offset(self, reader: str, weight: Tensor, offset: Tensor) -> Tensor:
         """``W β``: what a reader takes from its norm's offset, in the shape of its bias."""

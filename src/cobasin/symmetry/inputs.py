@@ -100,7 +100,12 @@ class MovedInputs:
         vector = layout(unparse((read.node,)), form.spec.sizes)
         gain, offset = torch.ones(vector.shape).double(), torch.zeros(vector.shape).double()
         if read.norm is not None:
-            _put(vector, (read.norm.stream,), gain, self.gains[end][read.norm.weight])
+            axes, values = (read.norm.stream,), self.gains[end][read.norm.weight]
+            (block,) = form.spec.entries[read.norm.weight].layout.blocks
+            own = tuple(axis.space for axis in block.axes)
+            if axes[0] in own:  # and not one that heads with bases of their own share
+                axes, values = own, block.view(values)
+            _put(vector, axes, gain, values)
             if read.norm.bias is not None:
                 _put(vector, (read.norm.stream,), offset, self.gains[end][read.norm.bias])
         for gauge in read.values:

@@ -1,0 +1,123 @@
+"""Decoders with attention and mixers of Mamba-2: Granite 4.0, Bamba, in some layers either; Falcon-H1, in all both."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from cobasin.architectures import Request, declares
+from cobasin.architectures.moe import granite_ffn
+from cobasin.architectures.parts import head_bases, layers_of_kinds
+from cobasin.architectures.rmsnorm_decoder import (
+    GRANITE_KEYS,
+    PER_GROUP,
+    PRE_NORMS,
+    gated,
+    head_width,
+    partly_rotated,
+    projections,
+    rmsnorm_decoder,
+    rotary,
+)
+from cobasin.architectures.state_space import mamba
+from cobasin.symmetry.gauges import FreeGauge, KeyBias, SoftmaxShift, ValueBias
+from cobasin.symmetry.spec import Space, Spec
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+# equal shapes say how large the states of all groups are together
+MIXER_KEYS = ("mamba_n_groups", "mamba_d_state", "time_step_limit")
+FALCON_FACTORS = (
+    "embedding_multiplier",
+    "attention_in_multiplier",
+    "key_multiplier",
+    "attention_out_multiplier",
+    "ssm_in_multiplier",
+    "ssm_multipliers",
+    "ssm_out_multiplier",
+    "mlp_multipliers",
+    "lm_head_multiplier",
+)
+FFN = "layers.{layer}.feed_forward"
+NORMS = {"pre_norms": ("input_layernorm", "pre_ff_layernorm"), "last": "final_layernorm"}
+
+
+def some_attention(
+    config: PreTrainedConfig, rotated: int
+) -> tuple[dict[str, Space], dict[str, str], tuple[FreeGauge, ...]]:
+    """Spaces, templates and free biases of attention in some layers, of whose heads ``rotated`` coordinates turn."""
+    biased, width = config.attention_bias, head_width(config)
+    spaces, query, key = head_bases(width, PER_GROUP, rotated)
+    templates = projections(biased, biased, key=f"(kv {key})", query=f"(kv rep {query})")
+    templates = {name.replace("{layer}", "{attention_layer}"): type_ for name, type_ in templates.items()}
+    own, biases = "layers.{attention_layer}.self_attn", ()
+    if biased:
+        biases += (ValueBias(f"{own}.v_proj.bias", f"{own}.o_proj.weight", f"{own}.o_proj.bias"),)
+    if biased and rotated < width:
+        biases += (KeyBias(f"{own}.k_proj.bias", block=1 if rotated else 0),)
+    return spaces, templates, biases
+
+
+def alternating(
+    request: Request,
+    rotated: int,
+    ffn: tuple[dict[str, Space], dict[str, str]],
+    keys: tuple[str, ...],
+    pre_norms: tuple[str, ...] = PRE_NORMS,
+    last: str = "norm",
+) -> Spec:
+    """The type of a decoder with a mixer or attention in every layer; the arguments are those of `rmsnorm_decoder`."""
+    config, mixer = request.config, mamba(request.config, "mamba_layer")
+    spaces, attention, biases = some_attention(config, rotated)
+    spaces |= layers_of_kinds(
+        config.layers_block_type, mamba_layer="linear_attention", attention_layer="full_attention"
+    )
+    routers = tuple(SoftmaxShift(name) for name, type_ in ffn[1].items() if type_ == "expert resid")
+    spec = rmsnorm_decoder(
+        request,
+        spaces | mixer.spaces | ffn[0],
+        attention | mixer.templates,
+        ffn[1],
+        pre_norms,
+        biases=(*biases, *routers),
+        keys=(*(MIXER_KEYS if spaces["mamba_layer"].size else ()), *keys),
+        last=last,
+    )
+    return replace(spec, norms=(*spec.norms, *mixer.norms))
+
+
+@declares("GraniteMoeHybrid", "granitemoehybrid", "Model", "ForCausalLM")
+def granitemoehybrid(request: Request) -> Spec:
+    """Granite 4.0: with experts or without; attention in all layers or some, with a rotary embedding or without."""
+    config = request.config
+    turned = config.position_embedding_type == "rope"
+    keys = (*GRANITE_KEYS, "layer_types", "position_embedding_type")
+    keys += ("num_experts_per_tok",) if config.num_local_experts else ()
+    spec = alternating(request, head_width(config) if turned else 0, granite_ffn(request), keys)
+    unread = () if turned else ("rope_parameters", "max_position_embeddings")
+    return replace(spec, function_keys=tuple(key for key in spec.function_keys if key not in unread))
+
+
+@declares("Bamba", "bamba", "Model", "ForCausalLM")
+def bamba(request: Request) -> Spec:
+    """Bamba: of a head that has a rotary embedding it turns a part."""
+    config = request.config
+    ffn = {}, gated(FFN, bias=config.mlp_bias)
+    return alternating(request, partly_rotated(config), ffn, ("attn_layer_indices",), **NORMS)
+
+
+@declares("FalconH1", "falcon_h1", "Model", "ForCausalLM")
+def falcon_h1(request: Request) -> Spec:
+    """Falcon-H1: attention beside a mixer, perhaps without a norm. Its factors are the same for all coordinates."""
+    config, biased = request.config, request.config.attention_bias
+    mixer = mamba(config, "layer", out_bias=config.projectors_bias, normed=config.mamba_rms_norm)
+    spec = rmsnorm_decoder(
+        request,
+        rotary(head_width(config)) | mixer.spaces,
+        projections(biased, biased) | mixer.templates,
+        gated(FFN, bias=config.mlp_bias),
+        keys=(*MIXER_KEYS, *FALCON_FACTORS, *(("mamba_norm_before_gate",) if config.mamba_rms_norm else ())),
+        **NORMS,
+    )
+    return replace(spec, norms=(*spec.norms, *mixer.norms))
