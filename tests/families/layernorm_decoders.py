@@ -115,9 +115,16 @@ FAMILIES = {
         T.StableLmConfig,
         {**SMALL, **_PARTIAL, "num_key_value_heads": 2, "use_parallel_residual": True, "qk_layernorm": True},
     ),
+    "olmo1": ("Olmo", ("ForCausalLM", *_CLASSES), T.OlmoConfig, {**_PAD, "num_key_value_heads": 2}),
+    "olmo1-biased-tied": (
+        "Olmo",
+        ("ForCausalLM",),
+        T.OlmoConfig,
+        {**_PAD, "attention_bias": True, "tie_word_embeddings": True},
+    ),
 }
-# softmax
-FLOAT32_PARTS: tuple[str, ...] = ("gptj", "gptneo/", "bloom")
+# softmax; norms and rotary angles of OLMo
+FLOAT32_PARTS: tuple[str, ...] = ("gptj", "gptneo/", "bloom", "olmo1")
 
 _OTHER_ROPE = {"rope_parameters": (LINEAR_ROPE | {"partial_rotary_factor": 0.7}, CHANGES)}
 _NORM_KEYS = {**CAUSAL_KEYS, "hidden_act": ("relu", CHANGES), "layer_norm_eps": (0.1, CHANGES)}
@@ -187,6 +194,14 @@ KEYS = {
         "num_attention_heads + num_key_value_heads": ((2, 1), CHANGES),
     },
     "stablelm/StableLmForSequenceClassification": PADDING_KEYS,
+    "olmo1/OlmoForCausalLM": {
+        **CAUSAL_KEYS,
+        "num_attention_heads + num_key_value_heads": ((2, 1), CHANGES),
+        "hidden_act": ("gelu", CHANGES),
+        "rope_parameters": (LINEAR_ROPE, CHANGES),
+        "clip_qkv": (8.0, UNCOVERED),
+    },
+    "olmo1/OlmoForSequenceClassification": PADDING_KEYS,
 }
 TIED = (
     "gptneox-sequential-tied/GPTNeoXForCausalLM",
@@ -195,4 +210,5 @@ TIED = (
     "bloom/BloomForCausalLM",
     "gptneo/GPTNeoForCausalLM",
     "falcon-rw/FalconForCausalLM",
+    "olmo1-biased-tied/OlmoForCausalLM",
 )

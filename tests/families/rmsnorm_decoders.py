@@ -18,6 +18,7 @@ GRANITE_FACTORS = {
 }
 _GRANITE = {**GROUPED, **GRANITE_FACTORS}
 _MINISTRAL = {**GROUPED, "head_dim": 6, "sliding_window": 5, "layer_types": ["sliding_attention", "full_attention"]}
+_CWM = {**_MINISTRAL, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}
 # the factor on the queries grows from the fourth token on
 _GROWING = {"original_max_position_embeddings": 4, "llama_4_scaling_beta": 0.5}
 MINISTRAL3 = {**GROUPED, "head_dim": 8, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, **_GROWING}}
@@ -48,6 +49,13 @@ FAMILIES = {
     ),
     "mistral": ("Mistral", HEADS, T.MistralConfig, {**GROUPED, "sliding_window": 5}),
     "ministral": ("Ministral", HEADS, T.MinistralConfig, _MINISTRAL),
+    "cwm": ("Cwm", ("ForCausalLM", "Model"), T.CwmConfig, _CWM),
+    "cwm-biased-tied": (
+        "Cwm",
+        ("ForCausalLM",),
+        T.CwmConfig,
+        {**_CWM, "mlp_bias": True, "tie_word_embeddings": True},
+    ),
     "ministral3": ("Ministral3", HEADS, T.Ministral3Config, MINISTRAL3),
     "smollm3": ("SmolLM3", HEADS, T.SmolLM3Config, _SMOL),
     "smollm3-biased": (
@@ -73,6 +81,13 @@ FAMILIES = {
     ),
     "gemma": ("Gemma", HEADS, T.GemmaConfig, _GEMMA),
     "gemma2": ("Gemma2", HEADS, T.Gemma2Config, GEMMA2),
+    "vaultgemma": ("VaultGemma", ("ForCausalLM", "Model"), T.VaultGemmaConfig, GEMMA2),
+    "vaultgemma-biased-untied": (
+        "VaultGemma",
+        ("ForCausalLM",),
+        T.VaultGemmaConfig,
+        {**GEMMA2, "attention_bias": True, "tie_word_embeddings": False},
+    ),
 }
 FLOAT32_PARTS: tuple[str, ...] = (
     "granite",
@@ -85,6 +100,8 @@ FLOAT32_PARTS: tuple[str, ...] = (
     "phi3",
     "gemma/",
     "gemma2",
+    "cwm",
+    "vaultgemma",
 )  # RMSNorm and rotary angles
 
 HEAD_KEY = "num_attention_heads + num_key_value_heads + head_dim"
@@ -121,6 +138,7 @@ KEYS = {
     "mistral/MistralForSequenceClassification": PADDING_KEYS,
     "ministral/MinistralForCausalLM": RMS_KEYS | WINDOW_KEYS | {"layer_types": (["full_attention"] * 2, CHANGES)},
     "ministral/MinistralForSequenceClassification": PADDING_KEYS,
+    "cwm/CwmForCausalLM": RMS_KEYS | WINDOW_KEYS | {"layer_types": (["full_attention"] * 2, CHANGES)},
     "ministral3/Ministral3ForCausalLM": {
         **RMS_KEYS,
         **WINDOW_KEYS,
@@ -154,5 +172,14 @@ KEYS = {
     "gemma/GemmaForSequenceClassification": PADDING_KEYS,
     "gemma2/Gemma2ForCausalLM": GEMMA2_KEYS,
     "gemma2/Gemma2ForSequenceClassification": PADDING_KEYS,
+    "vaultgemma/VaultGemmaForCausalLM": {
+        key: row for key, row in GEMMA2_KEYS.items() if key != "use_bidirectional_attention"
+    },
 }
-TIED = ("gemma/GemmaForCausalLM", "gemma2/Gemma2ForCausalLM", "smollm3/SmolLM3ForCausalLM")
+TIED = (
+    "gemma/GemmaForCausalLM",
+    "gemma2/Gemma2ForCausalLM",
+    "smollm3/SmolLM3ForCausalLM",
+    "cwm-biased-tied/CwmForCausalLM",
+    "vaultgemma/VaultGemmaForCausalLM",
+)

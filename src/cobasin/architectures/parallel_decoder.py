@@ -1,4 +1,4 @@
-"""Decoders with LayerNorms, rotary embeddings and grouped-query attention: Falcon, Phi, StableLM.
+"""Decoders with LayerNorms, rotary embeddings and grouped-query attention: Falcon, Phi, StableLM, OLMo 1.
 
 Most of them have attention and FFN in parallel, behind one LayerNorm.
 """
@@ -14,6 +14,7 @@ from cobasin.architectures.layernorm_decoder import (
 )
 from cobasin.architectures.parts import (
     LAYER,
+    decoder_stream,
     head_bases,
     layer_norm,
     linear,
@@ -23,9 +24,9 @@ from cobasin.architectures.parts import (
     rope_keys,
     rotated_size,
 )
-from cobasin.architectures.rmsnorm_decoder import MLP, NEURONS, OWN, PER_GROUP, gated, head_width
+from cobasin.architectures.rmsnorm_decoder import MLP, NEURONS, OWN, PER_GROUP, gated, head_width, projections
 from cobasin.symmetry.gauges import FreeGauge, KeyBias, ValueBias
-from cobasin.symmetry.groups import Diagonal, Permutation
+from cobasin.symmetry.groups import Diagonal, Orthogonal, Permutation
 from cobasin.symmetry.spec import Space, Spec
 
 PROJECTIONS = tuple(f"{OWN}.{name}_proj" for name in "qkv")
@@ -166,5 +167,28 @@ def stablelm(request: Request) -> Spec:
         {**reads, "norm": layers_of(head)},
         biases,
         (*KEYS, *rope_keys(config)),
+        "model.",
+    )
+
+
+@declares("Olmo", "olmo", "Model", "ForCausalLM", "ForSequenceClassification")
+def olmo(request: Request) -> Spec:
+    """OLMo of 2024: its LayerNorms have no gains and no offsets, so that its stream turns as it is."""
+    config, width = request.config, head_width(request.config)
+    require(config.clip_qkv is None, "clip_qkv")
+    head, ties = output_head(request, "embed_tokens.weight")
+    spaces = groups(config.num_attention_heads, config.num_key_value_heads) | head_bases(width, PER_GROUP, width)[0]
+    spaces["resid"] = decoder_stream(config.hidden_size, request.head, Orthogonal(fix_ones=True))
+    spaces["ffn"] = Space(config.intermediate_size, NEURONS, LAYER, part="ffn")
+    biased = config.attention_bias
+    value = ValueBias(f"{OWN}.v_proj.bias", f"{OWN}.o_proj.weight", f"{OWN}.o_proj.bias")
+    return layer_norm_decoder(
+        request,
+        (head, ties),
+        spaces,
+        {"embed_tokens.weight": "vocab resid", **projections(biased, biased), **gated()},
+        {},
+        (value,) if biased else (),
+        ("num_attention_heads", "num_key_value_heads", "hidden_act", *rope_keys(config)),
         "model.",
     )

@@ -208,10 +208,11 @@ def mistral(request: Request) -> Spec:
 
 
 @declares("Ministral", "ministral", *HEADS)
+@declares("Cwm", "cwm", "Model", "ForCausalLM")
 def ministral(request: Request) -> Spec:
-    """Ministral of 2024: a window slides in some layers."""
-    basis = rotary(head_width(request.config))
-    return rmsnorm_decoder(request, basis, projections(), gated(), keys=("sliding_window", "layer_types"))
+    """Ministral of 2024, CWM: a window slides in some layers."""
+    basis, mlp = rotary(head_width(request.config)), gated(bias=getattr(request.config, "mlp_bias", False))
+    return rmsnorm_decoder(request, basis, projections(), mlp, keys=("sliding_window", "layer_types"))
 
 
 @declares("SmolLM3", "smollm3", *HEADS)
@@ -269,8 +270,21 @@ def gemma2(request: Request) -> Spec:
     return gemma_sandwich(request, rotary(head_width(config)), attention)
 
 
-def gemma_sandwich(request: Request, basis: dict[str, Space], attention: dict[str, str]) -> Spec:
-    """A Gemma with a norm before and behind each branch."""
+@declares("VaultGemma", "vaultgemma", "Model", "ForCausalLM")
+def vaultgemma(request: Request) -> Spec:
+    """VaultGemma: Gemma 2 without the post-norms, so that its stream can turn."""
+    config = request.config
+    attention = projections(config.attention_bias, config.attention_bias)
+    return gemma_sandwich(request, rotary(head_width(config)), attention, post_norms=())
+
+
+def gemma_sandwich(
+    request: Request,
+    basis: dict[str, Space],
+    attention: dict[str, str],
+    post_norms: tuple[str, ...] = POST_NORMS,
+) -> Spec:
+    """A Gemma with a norm before and, as a rule, behind each branch."""
     pre_norms = ("input_layernorm", "pre_feedforward_layernorm")
     keys = (
         "query_pre_attn_scalar",
@@ -278,6 +292,6 @@ def gemma_sandwich(request: Request, basis: dict[str, Space], attention: dict[st
         "final_logit_softcapping",
         "sliding_window",
         "layer_types",
-        "use_bidirectional_attention",
+        *(("use_bidirectional_attention",) if hasattr(request.config, "use_bidirectional_attention") else ()),
     )
-    return rmsnorm_decoder(request, basis, attention, gated(), pre_norms, POST_NORMS, plus_one=True, keys=keys)
+    return rmsnorm_decoder(request, basis, attention, gated(), pre_norms, post_norms, plus_one=True, keys=keys)
