@@ -88,6 +88,12 @@ def somewhere_turned(
     return spaces, attention
 
 
+def turned_where_it_slides(config: PreTrainedConfig) -> tuple[dict[str, Space], dict[str, str]]:
+    """The same of EXAONE: with a window, only the layers in which it slides have a rotary embedding."""
+    slides, layers = config.sliding_window is not None, range(config.num_hidden_layers)
+    return somewhere_turned(config, [i for i in layers if not slides or config.layer_types[i] == "sliding_attention"])
+
+
 @declares("Qwen3", "qwen3", *HEADS)
 def qwen3(request: Request) -> Spec:
     """Qwen3."""
@@ -132,11 +138,8 @@ def olmo3(request: Request) -> Spec:
 
 @declares("Exaone4", "exaone4", *HEADS)
 def exaone4(request: Request) -> Spec:
-    """EXAONE 4: with a window, only the layers in which it slides have a rotary embedding."""
-    config = request.config
-    slides, layers = config.sliding_window is not None, range(config.num_hidden_layers)
-    turned = [i for i in layers if not slides or config.layer_types[i] == "sliding_attention"]
-    basis, attention = somewhere_turned(config, turned)
+    """EXAONE 4."""
+    basis, attention = turned_where_it_slides(request.config)
     keys = ("sliding_window", "layer_types")
     return rmsnorm_decoder(request, basis, attention, gated(), pre_norms=(), post_norms=POST_NORMS, keys=keys)
 
