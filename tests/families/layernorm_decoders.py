@@ -9,10 +9,11 @@ _ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 _PARTIAL = {"rope_parameters": {**_ROPE, "partial_rotary_factor": 0.7}}  # 4 of 6 coordinates
 _FALCON = {"vocab_size": 40, "hidden_size": 24, "num_attention_heads": 4, "num_hidden_layers": 2, "ffn_hidden_size": 20}
 _OPT = {**SMALL, "ffn_dim": 20, "pad_token_id": 1}
+_ANSWERING = ("ForCausalLM", *DECODER_HEADS, "ForQuestionAnswering")
 _CLASSES = ("Model", "ForSequenceClassification")
 
 FAMILIES = {
-    "gptneox": ("GPTNeoX", ("ForCausalLM", *DECODER_HEADS), T.GPTNeoXConfig, {**_PAD, **_PARTIAL}),
+    "gptneox": ("GPTNeoX", _ANSWERING, T.GPTNeoXConfig, {**_PAD, **_PARTIAL}),
     # of 6 coordinates of a head 2 are turned
     "gptneox-narrow": ("GPTNeoX", ("ForCausalLM",), T.GPTNeoXConfig, {**_PAD, **_PARTIAL, "head_dim": 4}),
     "gptneox-sequential-tied": (
@@ -29,7 +30,7 @@ FAMILIES = {
     ),
     "gptj": (
         "GPTJ",
-        ("ForCausalLM", *_CLASSES),
+        ("ForCausalLM", *_CLASSES, "ForQuestionAnswering"),
         T.GPTJConfig,
         {
             "vocab_size": 40,
@@ -44,7 +45,7 @@ FAMILIES = {
     ),
     "gptneo": (
         "GPTNeo",
-        ("ForCausalLM", *DECODER_HEADS),
+        _ANSWERING,
         T.GPTNeoConfig,
         {
             "vocab_size": 40,
@@ -58,7 +59,7 @@ FAMILIES = {
             "pad_token_id": 0,
         },
     ),
-    "opt": ("OPT", ("ForCausalLM", *_CLASSES), T.OPTConfig, _OPT),
+    "opt": ("OPT", ("ForCausalLM", *_CLASSES, "ForQuestionAnswering"), T.OPTConfig, _OPT),
     "opt-350m": (
         "OPT",
         ("ForCausalLM", *_CLASSES),
@@ -73,13 +74,13 @@ FAMILIES = {
     ),
     "bloom": (
         "Bloom",
-        ("ForCausalLM", *DECODER_HEADS),
+        _ANSWERING,
         T.BloomConfig,
         {"vocab_size": 40, "hidden_size": 24, "n_layer": 2, "n_head": 4, "pad_token_id": 0},
     ),
     "falcon-7b": (
         "Falcon",
-        ("ForCausalLM", *DECODER_HEADS),
+        _ANSWERING,
         T.FalconConfig,
         {**_FALCON, "tie_word_embeddings": False, "pad_token_id": 0},
     ),

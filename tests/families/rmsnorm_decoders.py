@@ -5,6 +5,7 @@ import transformers as T
 from families import CAUSAL_KEYS, CHANGES, KEEPS, LINEAR_ROPE, PADDING_KEYS, SHAPES, SMALL, UNCOVERED
 
 HEADS = ("ForCausalLM", "ForSequenceClassification", "ForTokenClassification", "Model")
+ANSWERING = (*HEADS, "ForQuestionAnswering")
 GROUPED = {**SMALL, "num_key_value_heads": 2, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 _GEMMA = {**GROUPED, "head_dim": 8}
 GEMMA2 = {**_GEMMA, "sliding_window": 12, "query_pre_attn_scalar": 7}
@@ -34,7 +35,7 @@ FAMILIES = {
         T.GraniteConfig,
         {**_GRANITE, "attention_bias": True, "mlp_bias": True},
     ),
-    "seed-oss": ("SeedOss", HEADS, T.SeedOssConfig, _SEED),
+    "seed-oss": ("SeedOss", ANSWERING, T.SeedOssConfig, _SEED),
     "seed-oss-out-biased": (
         "SeedOss",
         ("ForCausalLM",),
@@ -47,8 +48,8 @@ FAMILIES = {
         T.SeedOssConfig,
         {**_SEED, "attention_out_bias": True, "mlp_bias": True},
     ),
-    "mistral": ("Mistral", HEADS, T.MistralConfig, {**GROUPED, "sliding_window": 5}),
-    "ministral": ("Ministral", HEADS, T.MinistralConfig, _MINISTRAL),
+    "mistral": ("Mistral", ANSWERING, T.MistralConfig, {**GROUPED, "sliding_window": 5}),
+    "ministral": ("Ministral", ANSWERING, T.MinistralConfig, _MINISTRAL),
     "cwm": ("Cwm", ("ForCausalLM", "Model"), T.CwmConfig, _CWM),
     "cwm-biased-tied": (
         "Cwm",
@@ -56,8 +57,8 @@ FAMILIES = {
         T.CwmConfig,
         {**_CWM, "mlp_bias": True, "tie_word_embeddings": True},
     ),
-    "ministral3": ("Ministral3", HEADS, T.Ministral3Config, MINISTRAL3),
-    "smollm3": ("SmolLM3", HEADS, T.SmolLM3Config, _SMOL),
+    "ministral3": ("Ministral3", ANSWERING, T.Ministral3Config, MINISTRAL3),
+    "smollm3": ("SmolLM3", ANSWERING, T.SmolLM3Config, _SMOL),
     "smollm3-biased": (
         "SmolLM3",
         ("ForCausalLM",),
@@ -65,7 +66,7 @@ FAMILIES = {
         {**_SMOL, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False},
     ),
     "smollm3-turned": ("SmolLM3", ("ForCausalLM",), T.SmolLM3Config, {**_SMOL, "no_rope_layers": [1, 1]}),
-    "qwen2": ("Qwen2", HEADS, T.Qwen2Config, GROUPED),
+    "qwen2": ("Qwen2", ANSWERING, T.Qwen2Config, GROUPED),
     "phi3": ("Phi3", HEADS, T.Phi3Config, GROUPED),
     "qwen2-unbiased": (
         "Qwen2",

@@ -24,7 +24,17 @@ from cobasin.architectures.parts import (
     rope_keys,
     rotated_size,
 )
-from cobasin.architectures.rmsnorm_decoder import MLP, NEURONS, OWN, PER_GROUP, gated, head_width, projections
+from cobasin.architectures.rmsnorm_decoder import (
+    ANSWERING,
+    HEADS,
+    MLP,
+    NEURONS,
+    OWN,
+    PER_GROUP,
+    gated,
+    head_width,
+    projections,
+)
 from cobasin.symmetry.gauges import FreeGauge, KeyBias, ValueBias
 from cobasin.symmetry.groups import Diagonal, Orthogonal, Permutation
 from cobasin.symmetry.spec import Space, Spec
@@ -87,7 +97,7 @@ def grouped_attention(
     return spaces | groups(config.num_attention_heads, config.num_key_value_heads), templates, biases
 
 
-@declares("Falcon", "falcon", "Model", "ForCausalLM", "ForSequenceClassification", "ForTokenClassification")
+@declares("Falcon", "falcon", *ANSWERING)
 def falcon(request: Request) -> Spec:
     """Falcon: multi-query (7B), grouped-query with two LayerNorms (40B) or one (11B), ALiBi in sequence (RW).
 
@@ -126,7 +136,7 @@ def falcon(request: Request) -> Spec:
     )
 
 
-@declares("Phi", "phi", "Model", "ForCausalLM", "ForSequenceClassification", "ForTokenClassification")
+@declares("Phi", "phi", *HEADS)
 def phi(request: Request) -> Spec:
     """Phi-1, 1.5 and 2: one LayerNorm for attention and FFN, biases everywhere, also in the LM head."""
     config = request.config
@@ -149,7 +159,7 @@ def phi(request: Request) -> Spec:
     )
 
 
-@declares("StableLm", "stablelm", "Model", "ForCausalLM", "ForSequenceClassification", "ForTokenClassification")
+@declares("StableLm", "stablelm", *HEADS)
 def stablelm(request: Request) -> Spec:
     """StableLM: SwiGLU, with branches in parallel behind one LayerNorm or one after the other."""
     config = request.config

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from cobasin.architectures import Request, declares
 from cobasin.architectures.parts import LAYER
 from cobasin.architectures.rmsnorm_decoder import (
-    HEADS,
+    ANSWERING,
     OWN,
     PER_GROUP,
     POST_NORMS,
@@ -94,7 +94,7 @@ def turned_where_it_slides(config: PreTrainedConfig) -> tuple[dict[str, Space], 
     return somewhere_turned(config, [i for i in layers if not slides or config.layer_types[i] == "sliding_attention"])
 
 
-@declares("Qwen3", "qwen3", *HEADS)
+@declares("Qwen3", "qwen3", *ANSWERING)
 def qwen3(request: Request) -> Spec:
     """Qwen3."""
     return qwen3_decoder(request, "sliding_window", "layer_types")
@@ -136,7 +136,7 @@ def olmo3(request: Request) -> Spec:
     return _olmo(request, ("sliding_window", "layer_types"))
 
 
-@declares("Exaone4", "exaone4", *HEADS)
+@declares("Exaone4", "exaone4", *ANSWERING)
 def exaone4(request: Request) -> Spec:
     """EXAONE 4."""
     basis, attention = turned_where_it_slides(request.config)
