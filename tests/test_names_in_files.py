@@ -99,6 +99,7 @@ MTP = {"mtp.fc.weight": (24, 48), "mtp.layers.0.mlp.experts.gate_up_proj": (4, 1
             {f"model.layers.2.{name}.weight": (24, 48) for name in ("eh_proj", "other")},
         ),
         (NEMOTRON, {"mtp.layers.0.eh_proj.weight": (24, 48)}),
+        ("exaone-moe/ExaoneMoeForCausalLM", {"mtp.fc.weight": (24, 48)}),
         ("ernie-moe/Ernie4_5_MoeForCausalLM", {"model.mtp_linear_proj.0.weight": (24, 48)}),
     ],
 )

@@ -19,6 +19,16 @@ _HALF = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor":
 _GLM = {**_SHARED, "use_qk_norm": True, "rope_parameters": _HALF}
 _AIR = {**_GLM, "use_qk_norm": False, "attention_bias": True}
 _DOTS = {**_SHARED, "norm_topk_prob": True, "sliding_window": 5, "layer_types": ["sliding_attention", "full_attention"]}
+_SOLAR = {key: value for key, value in _SHARED.items() if key not in ("intermediate_size", "first_k_dense_replace")}
+_EXAONE = {
+    **GROUPED,
+    "head_dim": 8,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 8,
+    "sliding_window": 5,
+    "layer_types": ["full_attention", "sliding_attention"],
+}
 _ERNIE = {
     **GROUPED,
     "moe_num_experts": 4,
@@ -52,6 +62,21 @@ FAMILIES = {
     "glm4moe-air-fused": ("Glm4Moe", _CAUSAL, T.Glm4MoeConfig, _AIR),
     "dots1": ("Dots1", _BOTH, T.Dots1Config, _DOTS),
     "dots1-biased-limited": ("Dots1", _CAUSAL, T.Dots1Config, {**_DOTS, **_GROUPS, "attention_bias": True}),
+    "solar": ("SolarOpen", _BOTH, T.SolarOpenConfig, _SOLAR),
+    "solar-biased-tied": (
+        "SolarOpen",
+        _CAUSAL,
+        T.SolarOpenConfig,
+        {**_SOLAR, **_GROUPS, "attention_bias": True, "tie_word_embeddings": True},
+    ),
+    "exaone-moe": ("ExaoneMoe", _BOTH, T.ExaoneMoeConfig, _EXAONE),
+    "exaone-moe-limited-fused": ("ExaoneMoe", _CAUSAL, T.ExaoneMoeConfig, {**_EXAONE, **_GROUPS}),
+    "exaone-moe-tied": (
+        "ExaoneMoe",
+        _CAUSAL,
+        T.ExaoneMoeConfig,
+        {**_EXAONE, "layer_types": ["sliding_attention"] * 2, "tie_word_embeddings": True},
+    ),
     "ernie-moe": ("Ernie4_5_Moe", _BOTH, T.Ernie4_5_MoeConfig, _ERNIE),
     "ernie-moe-biased-untied": (
         "Ernie4_5_Moe",
@@ -87,6 +112,8 @@ FLOAT32_PARTS: tuple[str, ...] = (
     "glm4moe",
     "afmoe",
     "dots1",
+    "solar",
+    "exaone-moe",
     "ernie-moe",
     "minimax2",
 )  # RMSNorm, routers and rotary angles
@@ -116,6 +143,16 @@ KEYS = {
         "layer_types": (["full_attention"] * 2, CHANGES),
     },
     "dots1-biased-limited/Dots1ForCausalLM": {"n_group": (1, CHANGES), "topk_group": (2, CHANGES)},
+    "solar/SolarOpenForCausalLM": {**_KEYS, HEAD_KEY: ((2, 1, 20), CHANGES), "n_shared_experts": (0, UNCOVERED)},
+    "solar-biased-tied/SolarOpenForCausalLM": {"n_group": (1, CHANGES), "topk_group": (2, CHANGES)},
+    "exaone-moe/ExaoneMoeForCausalLM": {
+        **_KEYS,
+        HEAD_KEY: ((2, 1, 16), SHAPES),
+        "sliding_window": (9, CHANGES),
+        "layer_types": (["sliding_attention"] * 2, CHANGES),
+        "num_shared_experts": (0, UNCOVERED),
+    },
+    "exaone-moe-limited-fused/ExaoneMoeForCausalLM": {"n_group": (1, CHANGES), "topk_group": (2, CHANGES)},
     "ernie-moe-alone-fused/Ernie4_5_MoeForCausalLM": {"moe_layer_start_index": (2, UNCOVERED)},
     "ernie-moe/Ernie4_5_MoeForCausalLM": {**RMS_KEYS, "moe_k": (1, CHANGES), "moe_norm_min": (0.1, CHANGES)},
     "afmoe/AfmoeForCausalLM": {
@@ -136,6 +173,8 @@ KEYS = {
     },
 }
 TIED = (
+    "solar-biased-tied/SolarOpenForCausalLM",
+    "exaone-moe-tied/ExaoneMoeForCausalLM",
     "glm4moe-biased-tied/Glm4MoeForCausalLM",
     "ernie-moe/Ernie4_5_MoeForCausalLM",
     "minimax2-whole-tied/MiniMaxM2ForCausalLM",

@@ -15,7 +15,12 @@ _LLAMA3_ROPE = {
 }
 
 FAMILIES = {
-    "gpt2": ("GPT2", ("LMHeadModel", *DECODER_HEADS), T.GPT2Config, {**_GPT2, "pad_token_id": 0}),
+    "gpt2": (
+        "GPT2",
+        ("LMHeadModel", *DECODER_HEADS, "ForQuestionAnswering"),
+        T.GPT2Config,
+        {**_GPT2, "pad_token_id": 0},
+    ),
     "gpt2-untied": ("GPT2", ("LMHeadModel",), T.GPT2Config, {**_GPT2, "tie_word_embeddings": False}),
     "gptbigcode": ("GPTBigCode", ("ForCausalLM", *DECODER_HEADS), T.GPTBigCodeConfig, {**_GPT2, "pad_token_id": 0}),
     "gptbigcode-apart-untied": (
@@ -26,7 +31,7 @@ FAMILIES = {
     ),
     "llama-gqa": (
         "Llama",
-        ("ForCausalLM", *DECODER_HEADS),
+        ("ForCausalLM", *DECODER_HEADS, "ForQuestionAnswering"),
         T.LlamaConfig,
         {**SMALL, "num_key_value_heads": 2, "pad_token_id": 0},
     ),

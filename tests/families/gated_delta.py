@@ -3,7 +3,7 @@
 import transformers as T
 
 from families import CHANGES, PADDING_KEYS, SHAPES
-from families.rmsnorm_decoders import GROUPED, HEAD_KEY, HEADS, RMS_KEYS
+from families.rmsnorm_decoders import ANSWERING, GROUPED, HEAD_KEY, RMS_KEYS
 
 ROPE = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
 MIXED = {
@@ -41,7 +41,7 @@ FAMILIES = {
         {**MIXTURE, "tie_word_embeddings": True},
     ),
     "qwen3.5-moe-text": ("Qwen3_5MoeText", ("Model",), T.Qwen3_5MoeTextConfig, {**MIXTURE, "rms_norm_eps": 0.2}),
-    "qwen3-next": ("Qwen3Next", HEADS, T.Qwen3NextConfig, {**MIXED, **EXPERTS}),
+    "qwen3-next": ("Qwen3Next", ANSWERING, T.Qwen3NextConfig, {**MIXED, **EXPERTS}),
     "qwen3-next-dense-biased-tied": (
         "Qwen3Next",
         ("ForCausalLM",),

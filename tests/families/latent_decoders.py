@@ -23,6 +23,11 @@ _LATENT = {
 _ALL = {**_LATENT, "first_k_dense_replace": 0, "q_lora_rank": None, "attention_bias": True, "tie_word_embeddings": True}
 _GROUPS = {"n_group": 2, "topk_group": 1}
 _ONE = {"n_group": 1, "topk_group": 1}
+_FLASH = {key: value for key, value in _LATENT.items() if key != "first_k_dense_replace"}
+_MISTRAL4 = {**_LATENT, "first_k_dense_replace": 0}
+# the factor on the queries grows from the fourth token on; other types of embedding would be one of the whole head
+_GROWING = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 4}
+_MISTRAL4["rope_parameters"] = {**_GROWING, "llama_4_scaling_beta": 0.5}
 _V2_HEADS = ("ForCausalLM", "ForSequenceClassification", "Model")
 
 FAMILIES = {
@@ -53,8 +58,22 @@ FAMILIES = {
         T.DeepseekV3Config,
         {**_LATENT, **_ONE, "attention_bias": True},
     ),
+    "glm4moelite": ("Glm4MoeLite", ("ForCausalLM", "Model"), T.Glm4MoeLiteConfig, _FLASH),
+    "glm4moelite-direct-tied": (
+        "Glm4MoeLite",
+        ("ForCausalLM",),
+        T.Glm4MoeLiteConfig,
+        {**_FLASH, **_GROUPS, "q_lora_rank": None, "attention_bias": True, "tie_word_embeddings": True},
+    ),
+    "mistral4": ("Mistral4", HEADS, T.Mistral4Config, _MISTRAL4),
+    "mistral4-biased-tied": (
+        "Mistral4",
+        ("ForCausalLM",),
+        T.Mistral4Config,
+        {**_MISTRAL4, **_GROUPS, "first_k_dense_replace": 1, "attention_bias": True, "tie_word_embeddings": True},
+    ),
 }
-FLOAT32_PARTS: tuple[str, ...] = ("deepseek",)  # RMSNorm, routers and rotary angles
+FLOAT32_PARTS: tuple[str, ...] = ("deepseek", "glm4moelite", "mistral4")  # RMSNorm, routers and rotary angles
 
 _KEYS = {
     **{key: row for key, row in RMS_KEYS.items() if key != "num_key_value_heads"},
@@ -63,6 +82,7 @@ _KEYS = {
     "num_experts_per_tok": (1, CHANGES),
     "routed_scaling_factor": (0.5, CHANGES),
 }
+_V3_KEYS = {**_KEYS, "norm_topk_prob": (False, CHANGES), "rope_interleave": (False, CHANGES)}
 KEYS = {
     "deepseek2/DeepseekV2ForCausalLM": {
         **_KEYS,
@@ -71,12 +91,28 @@ KEYS = {
     "deepseek2-limited/DeepseekV2ForCausalLM": {"n_group": (4, CHANGES), "topk_group": (2, CHANGES)},
     "deepseek2/DeepseekV2ForSequenceClassification": PADDING_KEYS,
     "deepseek3/DeepseekV3ForCausalLM": {
-        **_KEYS,
+        **_V3_KEYS,
         "n_group": (1, CHANGES),
         "topk_group": (2, CHANGES),
-        "norm_topk_prob": (False, CHANGES),
-        "rope_interleave": (False, CHANGES),
     },
     "deepseek3/DeepseekV3ForSequenceClassification": PADDING_KEYS,
+    "glm4moelite/Glm4MoeLiteForCausalLM": {
+        **_V3_KEYS,
+        HEAD_KEY: ((2, 2, 2), SHAPES),  # the last is what is rotated
+        "mlp_layer_types": (["dense"] * 2, UNCOVERED),
+    },
+    "glm4moelite-direct-tied/Glm4MoeLiteForCausalLM": {"n_group": (1, CHANGES), "topk_group": (2, CHANGES)},
+    "mistral4/Mistral4ForCausalLM": {
+        **_V3_KEYS,
+        HEAD_KEY: ((2, 2, 20), SHAPES),
+        "rope_parameters": (_MISTRAL4["rope_parameters"] | {"llama_4_scaling_beta": 0.1}, CHANGES),
+    },
+    "mistral4-biased-tied/Mistral4ForCausalLM": {"n_group": (1, CHANGES), "topk_group": (2, CHANGES)},
+    "mistral4/Mistral4ForSequenceClassification": PADDING_KEYS,
 }
-TIED = ("deepseek2-direct-tied/DeepseekV2ForCausalLM", "deepseek3-direct-tied/DeepseekV3ForCausalLM")
+TIED = (
+    "deepseek2-direct-tied/DeepseekV2ForCausalLM",
+    "deepseek3-direct-tied/DeepseekV3ForCausalLM",
+    "glm4moelite-direct-tied/Glm4MoeLiteForCausalLM",
+    "mistral4-biased-tied/Mistral4ForCausalLM",
+)

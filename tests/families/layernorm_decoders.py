@@ -9,10 +9,11 @@ _ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 _PARTIAL = {"rope_parameters": {**_ROPE, "partial_rotary_factor": 0.7}}  # 4 of 6 coordinates
 _FALCON = {"vocab_size": 40, "hidden_size": 24, "num_attention_heads": 4, "num_hidden_layers": 2, "ffn_hidden_size": 20}
 _OPT = {**SMALL, "ffn_dim": 20, "pad_token_id": 1}
+_ANSWERING = ("ForCausalLM", *DECODER_HEADS, "ForQuestionAnswering")
 _CLASSES = ("Model", "ForSequenceClassification")
 
 FAMILIES = {
-    "gptneox": ("GPTNeoX", ("ForCausalLM", *DECODER_HEADS), T.GPTNeoXConfig, {**_PAD, **_PARTIAL}),
+    "gptneox": ("GPTNeoX", _ANSWERING, T.GPTNeoXConfig, {**_PAD, **_PARTIAL}),
     # of 6 coordinates of a head 2 are turned
     "gptneox-narrow": ("GPTNeoX", ("ForCausalLM",), T.GPTNeoXConfig, {**_PAD, **_PARTIAL, "head_dim": 4}),
     "gptneox-sequential-tied": (
@@ -29,7 +30,7 @@ FAMILIES = {
     ),
     "gptj": (
         "GPTJ",
-        ("ForCausalLM", *_CLASSES),
+        ("ForCausalLM", *_CLASSES, "ForQuestionAnswering"),
         T.GPTJConfig,
         {
             "vocab_size": 40,
@@ -44,7 +45,7 @@ FAMILIES = {
     ),
     "gptneo": (
         "GPTNeo",
-        ("ForCausalLM", *DECODER_HEADS),
+        _ANSWERING,
         T.GPTNeoConfig,
         {
             "vocab_size": 40,
@@ -58,7 +59,7 @@ FAMILIES = {
             "pad_token_id": 0,
         },
     ),
-    "opt": ("OPT", ("ForCausalLM", *_CLASSES), T.OPTConfig, _OPT),
+    "opt": ("OPT", ("ForCausalLM", *_CLASSES, "ForQuestionAnswering"), T.OPTConfig, _OPT),
     "opt-350m": (
         "OPT",
         ("ForCausalLM", *_CLASSES),
@@ -73,13 +74,13 @@ FAMILIES = {
     ),
     "bloom": (
         "Bloom",
-        ("ForCausalLM", *DECODER_HEADS),
+        _ANSWERING,
         T.BloomConfig,
         {"vocab_size": 40, "hidden_size": 24, "n_layer": 2, "n_head": 4, "pad_token_id": 0},
     ),
     "falcon-7b": (
         "Falcon",
-        ("ForCausalLM", *DECODER_HEADS),
+        _ANSWERING,
         T.FalconConfig,
         {**_FALCON, "tie_word_embeddings": False, "pad_token_id": 0},
     ),
@@ -115,9 +116,16 @@ FAMILIES = {
         T.StableLmConfig,
         {**SMALL, **_PARTIAL, "num_key_value_heads": 2, "use_parallel_residual": True, "qk_layernorm": True},
     ),
+    "olmo1": ("Olmo", ("ForCausalLM", *_CLASSES), T.OlmoConfig, {**_PAD, "num_key_value_heads": 2}),
+    "olmo1-biased-tied": (
+        "Olmo",
+        ("ForCausalLM",),
+        T.OlmoConfig,
+        {**_PAD, "attention_bias": True, "tie_word_embeddings": True},
+    ),
 }
-# softmax
-FLOAT32_PARTS: tuple[str, ...] = ("gptj", "gptneo/", "bloom")
+# softmax; norms and rotary angles of OLMo
+FLOAT32_PARTS: tuple[str, ...] = ("gptj", "gptneo/", "bloom", "olmo1")
 
 _OTHER_ROPE = {"rope_parameters": (LINEAR_ROPE | {"partial_rotary_factor": 0.7}, CHANGES)}
 _NORM_KEYS = {**CAUSAL_KEYS, "hidden_act": ("relu", CHANGES), "layer_norm_eps": (0.1, CHANGES)}
@@ -187,6 +195,14 @@ KEYS = {
         "num_attention_heads + num_key_value_heads": ((2, 1), CHANGES),
     },
     "stablelm/StableLmForSequenceClassification": PADDING_KEYS,
+    "olmo1/OlmoForCausalLM": {
+        **CAUSAL_KEYS,
+        "num_attention_heads + num_key_value_heads": ((2, 1), CHANGES),
+        "hidden_act": ("gelu", CHANGES),
+        "rope_parameters": (LINEAR_ROPE, CHANGES),
+        "clip_qkv": (8.0, UNCOVERED),
+    },
+    "olmo1/OlmoForSequenceClassification": PADDING_KEYS,
 }
 TIED = (
     "gptneox-sequential-tied/GPTNeoXForCausalLM",
@@ -195,4 +211,5 @@ TIED = (
     "bloom/BloomForCausalLM",
     "gptneo/GPTNeoForCausalLM",
     "falcon-rw/FalconForCausalLM",
+    "olmo1-biased-tied/OlmoForCausalLM",
 )

@@ -4,6 +4,7 @@ import transformers as T
 
 from families import CHANGES, KEEPS, PADDING_KEYS, SHAPES, UNCOVERED
 from families.rmsnorm_decoders import (
+    ANSWERING,
     GRANITE_FACTORS,
     GRANITE_KEYS,
     GROUPED,
@@ -27,11 +28,11 @@ _GRANITE = {**_EXPERTS, **GRANITE_FACTORS, "num_local_experts": 4}
 _PHI = {**GROUPED, "num_local_experts": 4, "router_jitter_noise": 0.4}
 
 FAMILIES = {
-    "mixtral": ("Mixtral", HEADS, T.MixtralConfig, _MIXTRAL),
+    "mixtral": ("Mixtral", ANSWERING, T.MixtralConfig, _MIXTRAL),
     "mixtral-fused": ("Mixtral", ("ForCausalLM", "Model"), T.MixtralConfig, _MIXTRAL),
-    "qwen2moe": ("Qwen2Moe", HEADS, T.Qwen2MoeConfig, _SHARED),
+    "qwen2moe": ("Qwen2Moe", ANSWERING, T.Qwen2MoeConfig, _SHARED),
     "qwen2moe-dense-fused": ("Qwen2Moe", ("ForCausalLM",), T.Qwen2MoeConfig, {**_SHARED, "mlp_only_layers": [0]}),
-    "qwen3moe": ("Qwen3Moe", HEADS, T.Qwen3MoeConfig, {**_QWEN, "norm_topk_prob": True}),
+    "qwen3moe": ("Qwen3Moe", ANSWERING, T.Qwen3MoeConfig, {**_QWEN, "norm_topk_prob": True}),
     "qwen3moe-dense": ("Qwen3Moe", ("ForCausalLM",), T.Qwen3MoeConfig, {**_QWEN, "decoder_sparse_step": 2}),
     "olmoe": ("Olmoe", ("ForCausalLM", "Model"), T.OlmoeConfig, {**_EXPERTS, "num_experts": 4}),
     "gptoss": ("GptOss", HEADS, T.GptOssConfig, _OSS),

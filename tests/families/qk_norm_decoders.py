@@ -4,10 +4,10 @@ import transformers as T
 
 from families import CHANGES, KEEPS, LINEAR_ROPES, PADDING_KEYS, SHAPES
 from families.rmsnorm_decoders import (
+    ANSWERING,
     GEMMA2_KEYS,
     GROUPED,
     HEAD_KEY,
-    HEADS,
     LAYER_KEYS,
     RMS_KEYS,
 )
@@ -19,7 +19,7 @@ _EXAONE = {**GROUPED, "head_dim": 8, "sliding_window": None, "layer_types": ["fu
 _HUNYUAN = {**GROUPED, "head_dim": 8}
 
 FAMILIES = {
-    "qwen3": ("Qwen3", HEADS, T.Qwen3Config, {**GROUPED, "head_dim": 8}),
+    "qwen3": ("Qwen3", ANSWERING, T.Qwen3Config, {**GROUPED, "head_dim": 8}),
     "gemma3": ("Gemma3", ("ForCausalLM",), T.Gemma3TextConfig, GEMMA3),
     "gemma3-text": ("Gemma3Text", ("ForSequenceClassification", "Model"), T.Gemma3TextConfig, GEMMA3),
     "olmo2": ("Olmo2", ("ForCausalLM", "ForSequenceClassification", "Model"), T.Olmo2Config, GROUPED),
@@ -29,7 +29,7 @@ FAMILIES = {
         T.Olmo3Config,
         {**GROUPED, "sliding_window": 5, "layer_types": ["sliding_attention", "full_attention"]},
     ),
-    "exaone4": ("Exaone4", HEADS, T.Exaone4Config, _EXAONE),
+    "exaone4": ("Exaone4", ANSWERING, T.Exaone4Config, _EXAONE),
     "exaone4-sliding-tied": (
         "Exaone4",
         ("ForCausalLM",),

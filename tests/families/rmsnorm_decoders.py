@@ -5,6 +5,7 @@ import transformers as T
 from families import CAUSAL_KEYS, CHANGES, KEEPS, LINEAR_ROPE, PADDING_KEYS, SHAPES, SMALL, UNCOVERED
 
 HEADS = ("ForCausalLM", "ForSequenceClassification", "ForTokenClassification", "Model")
+ANSWERING = (*HEADS, "ForQuestionAnswering")
 GROUPED = {**SMALL, "num_key_value_heads": 2, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 _GEMMA = {**GROUPED, "head_dim": 8}
 GEMMA2 = {**_GEMMA, "sliding_window": 12, "query_pre_attn_scalar": 7}
@@ -18,6 +19,7 @@ GRANITE_FACTORS = {
 }
 _GRANITE = {**GROUPED, **GRANITE_FACTORS}
 _MINISTRAL = {**GROUPED, "head_dim": 6, "sliding_window": 5, "layer_types": ["sliding_attention", "full_attention"]}
+_CWM = {**_MINISTRAL, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}
 # the factor on the queries grows from the fourth token on
 _GROWING = {"original_max_position_embeddings": 4, "llama_4_scaling_beta": 0.5}
 MINISTRAL3 = {**GROUPED, "head_dim": 8, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, **_GROWING}}
@@ -33,7 +35,7 @@ FAMILIES = {
         T.GraniteConfig,
         {**_GRANITE, "attention_bias": True, "mlp_bias": True},
     ),
-    "seed-oss": ("SeedOss", HEADS, T.SeedOssConfig, _SEED),
+    "seed-oss": ("SeedOss", ANSWERING, T.SeedOssConfig, _SEED),
     "seed-oss-out-biased": (
         "SeedOss",
         ("ForCausalLM",),
@@ -46,10 +48,17 @@ FAMILIES = {
         T.SeedOssConfig,
         {**_SEED, "attention_out_bias": True, "mlp_bias": True},
     ),
-    "mistral": ("Mistral", HEADS, T.MistralConfig, {**GROUPED, "sliding_window": 5}),
-    "ministral": ("Ministral", HEADS, T.MinistralConfig, _MINISTRAL),
-    "ministral3": ("Ministral3", HEADS, T.Ministral3Config, MINISTRAL3),
-    "smollm3": ("SmolLM3", HEADS, T.SmolLM3Config, _SMOL),
+    "mistral": ("Mistral", ANSWERING, T.MistralConfig, {**GROUPED, "sliding_window": 5}),
+    "ministral": ("Ministral", ANSWERING, T.MinistralConfig, _MINISTRAL),
+    "cwm": ("Cwm", ("ForCausalLM", "Model"), T.CwmConfig, _CWM),
+    "cwm-biased-tied": (
+        "Cwm",
+        ("ForCausalLM",),
+        T.CwmConfig,
+        {**_CWM, "mlp_bias": True, "tie_word_embeddings": True},
+    ),
+    "ministral3": ("Ministral3", ANSWERING, T.Ministral3Config, MINISTRAL3),
+    "smollm3": ("SmolLM3", ANSWERING, T.SmolLM3Config, _SMOL),
     "smollm3-biased": (
         "SmolLM3",
         ("ForCausalLM",),
@@ -57,7 +66,7 @@ FAMILIES = {
         {**_SMOL, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False},
     ),
     "smollm3-turned": ("SmolLM3", ("ForCausalLM",), T.SmolLM3Config, {**_SMOL, "no_rope_layers": [1, 1]}),
-    "qwen2": ("Qwen2", HEADS, T.Qwen2Config, GROUPED),
+    "qwen2": ("Qwen2", ANSWERING, T.Qwen2Config, GROUPED),
     "phi3": ("Phi3", HEADS, T.Phi3Config, GROUPED),
     "qwen2-unbiased": (
         "Qwen2",
@@ -73,6 +82,13 @@ FAMILIES = {
     ),
     "gemma": ("Gemma", HEADS, T.GemmaConfig, _GEMMA),
     "gemma2": ("Gemma2", HEADS, T.Gemma2Config, GEMMA2),
+    "vaultgemma": ("VaultGemma", ("ForCausalLM", "Model"), T.VaultGemmaConfig, GEMMA2),
+    "vaultgemma-biased-untied": (
+        "VaultGemma",
+        ("ForCausalLM",),
+        T.VaultGemmaConfig,
+        {**GEMMA2, "attention_bias": True, "tie_word_embeddings": False},
+    ),
 }
 FLOAT32_PARTS: tuple[str, ...] = (
     "granite",
@@ -85,6 +101,8 @@ FLOAT32_PARTS: tuple[str, ...] = (
     "phi3",
     "gemma/",
     "gemma2",
+    "cwm",
+    "vaultgemma",
 )  # RMSNorm and rotary angles
 
 HEAD_KEY = "num_attention_heads + num_key_value_heads + head_dim"
@@ -121,6 +139,7 @@ KEYS = {
     "mistral/MistralForSequenceClassification": PADDING_KEYS,
     "ministral/MinistralForCausalLM": RMS_KEYS | WINDOW_KEYS | {"layer_types": (["full_attention"] * 2, CHANGES)},
     "ministral/MinistralForSequenceClassification": PADDING_KEYS,
+    "cwm/CwmForCausalLM": RMS_KEYS | WINDOW_KEYS | {"layer_types": (["full_attention"] * 2, CHANGES)},
     "ministral3/Ministral3ForCausalLM": {
         **RMS_KEYS,
         **WINDOW_KEYS,
@@ -154,5 +173,14 @@ KEYS = {
     "gemma/GemmaForSequenceClassification": PADDING_KEYS,
     "gemma2/Gemma2ForCausalLM": GEMMA2_KEYS,
     "gemma2/Gemma2ForSequenceClassification": PADDING_KEYS,
+    "vaultgemma/VaultGemmaForCausalLM": {
+        key: row for key, row in GEMMA2_KEYS.items() if key != "use_bidirectional_attention"
+    },
 }
-TIED = ("gemma/GemmaForCausalLM", "gemma2/Gemma2ForCausalLM", "smollm3/SmolLM3ForCausalLM")
+TIED = (
+    "gemma/GemmaForCausalLM",
+    "gemma2/Gemma2ForCausalLM",
+    "smollm3/SmolLM3ForCausalLM",
+    "cwm-biased-tied/CwmForCausalLM",
+    "vaultgemma/VaultGemmaForCausalLM",
+)

@@ -3,7 +3,7 @@
 import transformers as T
 
 from families import CAUSAL_KEYS, CHANGES, LINEAR_ROPE, PADDING_KEYS, SHAPES
-from families.rmsnorm_decoders import GROUPED, HEAD_KEY, HEADS, RMS_KEYS
+from families.rmsnorm_decoders import ANSWERING, GROUPED, HEAD_KEY, RMS_KEYS
 
 _ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 _APERTUS = {**GROUPED, "rope_parameters": _ROPE}
@@ -11,7 +11,7 @@ _NEMOTRON = {**GROUPED, "rope_parameters": {**_ROPE, "partial_rotary_factor": 0.
 _BIASED = {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}
 
 FAMILIES = {
-    "arcee": ("Arcee", HEADS, T.ArceeConfig, GROUPED),
+    "arcee": ("Arcee", ANSWERING, T.ArceeConfig, GROUPED),
     "arcee-biased-tied": ("Arcee", ("ForCausalLM",), T.ArceeConfig, {**GROUPED, **_BIASED}),
     "arcee-relu": ("Arcee", ("ForCausalLM",), T.ArceeConfig, {**GROUPED, "hidden_act": "relu"}),
     "apertus": ("Apertus", ("ForCausalLM", "ForTokenClassification", "Model"), T.ApertusConfig, _APERTUS),
@@ -21,7 +21,7 @@ FAMILIES = {
         T.ApertusConfig,
         {**_APERTUS, "attention_bias": True, "hidden_act": "gelu", "tie_word_embeddings": True},
     ),
-    "nemotron": ("Nemotron", HEADS, T.NemotronConfig, {**_NEMOTRON, "head_dim": 12}),
+    "nemotron": ("Nemotron", ANSWERING, T.NemotronConfig, {**_NEMOTRON, "head_dim": 12}),
     "nemotron-biased-tied": ("Nemotron", ("ForCausalLM",), T.NemotronConfig, {**_NEMOTRON, **_BIASED}),
     "jais2": ("Jais2", ("ForCausalLM", "Model"), T.Jais2Config, GROUPED),
     "jais2-relu-tied": (

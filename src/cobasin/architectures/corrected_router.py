@@ -1,7 +1,7 @@
 """Mixtures of experts whose router has a correction, which counts for the choice of experts alone.
 
-DeepSeek's, GLM-4.5, dots.llm1, ERNIE 4.5, MiniMax-M2, Trinity. The correction moves with the order of experts, and any
-number may be added to all of it.
+DeepSeek's, GLM-4.5, Solar Open, dots.llm1, K-EXAONE, ERNIE 4.5, MiniMax-M2, Trinity. The correction moves with the
+order of experts, and any number may be added to all of it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING
 from cobasin.architectures import Request, declares
 from cobasin.architectures.moe import dense_layers, experts, moe_spaces
 from cobasin.architectures.parts import LAYER, output_head, require
-from cobasin.architectures.qk_norm_decoder import normed_basis, normed_projections, somewhere_turned
+from cobasin.architectures.qk_norm_decoder import (
+    normed_basis,
+    normed_projections,
+    somewhere_turned,
+    turned_where_it_slides,
+)
 from cobasin.architectures.rmsnorm_decoder import (
     MLP,
     NEURONS,
@@ -35,6 +40,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 CORRECTION = "e_score_correction_bias"
+ROUTER, CORRECTED = "gate.weight", f"gate.{CORRECTION}"  # of a router, what all experts may share
 CHOICE = ("n_group", "topk_group", "norm_topk_prob")
 TURNED = {"query": "(kv rep freq pair)", "key": "(kv freq pair')"}
 
@@ -55,36 +61,47 @@ def mixture(
     return spaces, mlp, absent
 
 
+def _plain_layers(config: PreTrainedConfig) -> list[int]:
+    """The layers without experts, which a config says one by one, or how many of them come first, or has none."""
+    layers = list(range(config.num_hidden_layers))
+    key = next((key for key in ("mlp_layer_types", "first_k_dense_replace") if hasattr(config, key)), "")
+    said = getattr(config, key, 0)
+    plain = [i for i in layers if said[i : i + 1] != ["sparse"]] if isinstance(said, list) else layers[:said]
+    require(len(plain) < len(layers), f"{key} that leaves no layer with experts")
+    return plain
+
+
 def deepseek_decoder(
     request: Request,
     spaces: Mapping[str, Space],
     attention: Mapping[str, str],
-    shifted: str = CORRECTION,
+    shifted: str = CORRECTED,
     bias: bool = False,
     keys: tuple[str, ...] = CHOICE,
     limited: bool | None = None,
     biases: tuple[FreeGauge, ...] = (),
+    counts: tuple[str, str] = ("n_routed_experts", "n_shared_experts"),
 ) -> Spec:
     """A decoder with DeepSeek's experts, besides the ``spaces``, templates and ``biases`` of its ``attention``.
 
     A shift of ``shifted``, the same for all experts, keeps the choice of its router. Where tokens are ``limited`` to
     some groups of experts, experts stay in their places: left out is the order of groups and of the experts in each, as
-    no matching goes from there on to neurons.
+    no matching goes from there on to neurons. ``counts`` are the config keys of how many experts there are to choose
+    from, and of how many all tokens share.
     """
     config = request.config
-    dense = list(range(config.num_hidden_layers))[: config.first_k_dense_replace]
-    require(len(dense) < config.num_hidden_layers, "first_k_dense_replace that leaves no layer with experts")
-    require(bool(config.n_shared_experts), "n_shared_experts = 0")
-    own, mlp, absent = mixture(request, dense, config.n_routed_experts, config.n_shared_experts, bias)
+    dense = _plain_layers(config)
+    routed, shared = (getattr(config, count) for count in counts)
+    require(bool(shared), f"{counts[1]} = 0")
+    own, mlp, absent = mixture(request, dense, routed, shared, bias)
     if config.topk_group < config.n_group if limited is None else limited:
-        own["expert"] = Space(config.n_routed_experts)
-    if shifted != "weight":
-        mlp[f"{MLP}.gate.{shifted}"] = "expert"
-    biases += (SoftmaxShift(f"{MLP}.gate.{shifted}"),)
+        own["expert"] = Space(routed)
+    mlp.setdefault(f"{MLP}.{shifted}", "expert")
+    biases += (SoftmaxShift(f"{MLP}.{shifted}"),)
     keys = ("num_experts_per_tok", "routed_scaling_factor", *keys)
     spec = rmsnorm_decoder(request, {**spaces, **own}, attention, mlp, biases=biases, absent=absent, keys=keys)
     further = sorted(set(re.findall(r"\blayers\.(\d+)\.eh_proj\.weight", " ".join(request.names))))
-    return replace(spec, further=tuple(rf"layers\.{number}\..*" for number in further))
+    return replace(spec, further=(r"mtp\..*", *(rf"layers\.{number}\..*" for number in further)))
 
 
 def _normed(
@@ -112,6 +129,13 @@ def glm4_moe(request: Request) -> Spec:
     return deepseek_decoder(request, spaces, attention, biases=biases)
 
 
+@declares("SolarOpen", "solar_open", "Model", "ForCausalLM")
+def solar_open(request: Request) -> Spec:
+    """Solar Open: experts in all layers, the attention of Llama. Without an output bias the value bias is no gauge."""
+    config = request.config
+    return deepseek_decoder(request, rotary(head_width(config)), projections(config.attention_bias))
+
+
 @declares("Dots1", "dots1", "Model", "ForCausalLM")
 def dots1(request: Request) -> Spec:
     """dots.llm1: the attention of Qwen3."""
@@ -119,6 +143,15 @@ def dots1(request: Request) -> Spec:
     attention = normed_projections(config.attention_bias, shared=True)
     keys = (*CHOICE, "sliding_window", "layer_types")
     return deepseek_decoder(request, normed_basis(head_width(config), shared=True), attention, keys=keys)
+
+
+@declares("ExaoneMoe", "exaone_moe", "Model", "ForCausalLM")
+def exaone_moe(request: Request) -> Spec:
+    """K-EXAONE: the attention of EXAONE 4, behind norms in front of the branches."""
+    keys = (*CHOICE, "sliding_window", "layer_types")
+    correction = CORRECTION if request.has(f"mlp.{CORRECTION}") else CORRECTED
+    counts = ("num_experts", "num_shared_experts")
+    return deepseek_decoder(request, *turned_where_it_slides(request.config), correction, keys=keys, counts=counts)
 
 
 @declares("Ernie4_5_Moe", "ernie4_5_moe", "Model", "ForCausalLM")

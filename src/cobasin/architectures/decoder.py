@@ -6,12 +6,13 @@ from cobasin.architectures import Request, declares
 from cobasin.architectures.layernorm_decoder import layer_norm_decoder, layers_of, separate_attention
 from cobasin.architectures.parallel_decoder import groups
 from cobasin.architectures.parts import LAYER, attention, conv1d, head_bases, linear, neurons, output_head, require
-from cobasin.architectures.rmsnorm_decoder import PER_GROUP
+from cobasin.architectures.rmsnorm_decoder import ANSWERING, PER_GROUP
 from cobasin.symmetry.gauges import KeyBias, ValueBias
 from cobasin.symmetry.spec import Space, Spec
 
 
 @declares("GPT2", "gpt2", "Model", "LMHeadModel", "ForSequenceClassification", "ForTokenClassification")
+@declares("GPT2", "gpt2", "ForQuestionAnswering")
 def gpt2(request: Request) -> Spec:
     """GPT-2: fused and transposed projections. Folding the final gain unties the head from the embedding."""
     config = request.config
@@ -89,7 +90,7 @@ def gpt_bigcode(request: Request) -> Spec:
     )
 
 
-@declares("GPTNeo", "gpt_neo", "Model", "ForCausalLM", "ForSequenceClassification", "ForTokenClassification")
+@declares("GPTNeo", "gpt_neo", *ANSWERING)
 def gpt_neo(request: Request) -> Spec:
     """GPT-Neo: projections without a bias, but for the output's; some layers see a window only."""
     config, own, mlp = request.config, "h.{layer}.attn.attention", "h.{layer}.mlp"

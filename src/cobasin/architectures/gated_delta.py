@@ -19,7 +19,7 @@ from cobasin.architectures.moe import experts, moe_spaces, qwen_layers, shared_e
 from cobasin.architectures.parts import LAYER, layers_of_kinds, linear
 from cobasin.architectures.qk_norm_decoder import normed_basis, normed_projections
 from cobasin.architectures.rmsnorm_decoder import (
-    HEADS,
+    ANSWERING,
     NEURONS,
     OWN,
     PER_GROUP,
@@ -153,7 +153,7 @@ def qwen3_5_moe(request: Request) -> Spec:
     return _alone(qwen3_5_moe_decoder(request))
 
 
-@declares("Qwen3Next", "qwen3_next", *HEADS)
+@declares("Qwen3Next", "qwen3_next", *ANSWERING)
 def qwen3_next(request: Request) -> Spec:
     """Qwen3-Next: experts in all layers or some."""
     config = request.config

@@ -1,4 +1,4 @@
-"""Decoders with multi-head latent attention, routed and shared experts: DeepSeek-V2 and V3.
+"""Decoders with multi-head latent attention, routed and shared experts: DeepSeek-V2 and V3, GLM-4.7-Flash, Mistral 4.
 
 Keys and values, and as a rule queries, come from a latent with fewer coordinates than the stream. It passes an RMSNorm,
 so that it is a small stream in every layer: signed and permuted, with the gain folded rotated. Every head has a basis
@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cobasin.architectures import Request, declares
-from cobasin.architectures.corrected_router import CHOICE, deepseek_decoder
+from cobasin.architectures.corrected_router import CHOICE, CORRECTED, ROUTER, deepseek_decoder
 from cobasin.architectures.parts import LAYER, linear, require, rotary_basis
 from cobasin.architectures.rmsnorm_decoder import OWN, PER_GROUP
 from cobasin.symmetry.gauges import Norm
@@ -61,14 +61,20 @@ def deepseek_v2(request: Request) -> Spec:
     limited = grouped and config.topk_group < min(config.n_group, config.num_experts_per_tok)
     keys = ("topk_method", *(("n_group", "topk_group") if grouped else ()))
     basis, attention, norms = latent_attention(config, "freq pair")
-    spec = deepseek_decoder(request, basis, attention, "weight", config.mlp_bias, keys, limited)
+    spec = deepseek_decoder(request, basis, attention, ROUTER, config.mlp_bias, keys, limited)
     return replace(spec, norms=spec.norms + norms)
 
 
 @declares("DeepseekV3", "deepseek_v3", "Model", "ForCausalLM", "ForSequenceClassification", "ForTokenClassification")
+@declares("Glm4MoeLite", "glm4_moe_lite", "Model", "ForCausalLM")
+@declares("Mistral4", "mistral4", "Model", "ForCausalLM", "ForSequenceClassification", "ForTokenClassification")
 def deepseek_v3(request: Request) -> Spec:
-    """DeepSeek-V3 and R1. Scores are sigmoids; what is added to them for the choice alone may have any mean."""
+    """DeepSeek-V3 and R1, GLM-4.7-Flash; Mistral 4, whose queries grow with their position, by a factor.
+
+    Scores are sigmoids, and what is added to them for the choice alone may have any mean; Mistral's are a softmax.
+    """
     config = request.config
+    shifted = ROUTER if config.model_type == "mistral4" else CORRECTED
     basis, attention, norms = latent_attention(config, "freq pair" if config.rope_interleave else "pair freq")
-    spec = deepseek_decoder(request, basis, attention, keys=(*CHOICE, "rope_interleave"))
+    spec = deepseek_decoder(request, basis, attention, shifted, keys=(*CHOICE, "rope_interleave"))
     return replace(spec, norms=spec.norms + norms)

@@ -21,6 +21,7 @@ from cobasin.architectures.parts import (
     rotated_size,
     tie_keys,
 )
+from cobasin.architectures.rmsnorm_decoder import ANSWERING
 from cobasin.symmetry.gauges import FreeGauge, KeyBias, Norm, ValueBias
 from cobasin.symmetry.groups import Orthogonal, Permutation
 from cobasin.symmetry.spec import Space, Spec
@@ -91,6 +92,7 @@ def layer_norm_decoder(
         "layer": Space(config.num_hidden_layers),
         "vocab": Space(config.vocab_size),
         "label": labels(config),
+        "span": Space(2),
     }
     for name in reads:
         templates = templates | layer_norm(name)
@@ -116,7 +118,7 @@ def layer_norm_decoder(
     )
 
 
-@declares("GPTNeoX", "gpt_neox", "Model", "ForCausalLM", "ForSequenceClassification", "ForTokenClassification")
+@declares("GPTNeoX", "gpt_neox", *ANSWERING)
 def gpt_neox(request: Request) -> Spec:
     """GPT-NeoX and Pythia, with branches in parallel or one after the other. Files name the LM head ``embed_out``."""
     config = request.config
@@ -152,7 +154,7 @@ def gpt_neox(request: Request) -> Spec:
     )
 
 
-@declares("GPTJ", "gptj", "Model", "ForCausalLM", "ForSequenceClassification")
+@declares("GPTJ", "gptj", "Model", "ForCausalLM", "ForSequenceClassification", "ForQuestionAnswering")
 def gptj(request: Request) -> Spec:
     """GPT-J: rotary pairs side by side, one LayerNorm for attention and FFN, an LM head with a bias."""
     config = request.config
@@ -205,7 +207,7 @@ def opt_words(request: Request) -> tuple[dict[str, Space], Templates, tuple[Temp
     return spaces, templates, output_head(request, embedding, stream=output)
 
 
-@declares("OPT", "opt", "Model", "ForCausalLM", "ForSequenceClassification")
+@declares("OPT", "opt", "Model", "ForCausalLM", "ForSequenceClassification", "ForQuestionAnswering")
 def opt(request: Request) -> Spec:
     """OPT and Galactica, with LayerNorms in front of the branches or, as in OPT-350m, behind them.
 
@@ -248,7 +250,7 @@ def opt(request: Request) -> Spec:
     )
 
 
-@declares("Bloom", "bloom", "Model", "ForCausalLM", "ForSequenceClassification", "ForTokenClassification")
+@declares("Bloom", "bloom", *ANSWERING)
 def bloom(request: Request) -> Spec:
     """BLOOM. The gain of the LayerNorm behind the embeddings sits in the stream: permutations only.
 

@@ -13,6 +13,7 @@ from cobasin.architectures import Request, declares
 from cobasin.architectures.parts import LAYER, linear, require
 from cobasin.architectures.qk_norm_decoder import normed_basis, normed_projections, turned_and_normed
 from cobasin.architectures.rmsnorm_decoder import (
+    ANSWERING,
     GRANITE_KEYS,
     HEADS,
     MLP,
@@ -105,7 +106,7 @@ def dense_layers(
         return {}, {}, ()
     is_dense = "|".join(map(str, dense))
     absent = (
-        rf"layers\.({is_dense})\.mlp\.(gate|router|expert|shared_expert|moe_statics)(?!_proj).*",
+        rf"layers\.({is_dense})\.mlp\.(gate|router|expert|shared_expert|moe_statics|e_score)(?!_proj).*",
         rf"layers\.(?!({is_dense})\.)\d+\.mlp\.(gate|up|down)_proj\..*",
     )
     spaces = {"dense": Space(config.intermediate_size, NEURONS, LAYER, part="ffn")}
@@ -126,7 +127,7 @@ def shared_expert(config: PreTrainedConfig) -> tuple[dict[str, Space], dict[str,
     return spaces, gated(f"{MLP}.shared_expert", "shared") | {f"{MLP}.shared_expert_gate.weight": "1 resid"}
 
 
-@declares("Mixtral", "mixtral", *HEADS)
+@declares("Mixtral", "mixtral", *ANSWERING)
 def mixtral(request: Request) -> Spec:
     """Mixtral."""
     config = request.config
@@ -135,7 +136,7 @@ def mixtral(request: Request) -> Spec:
     return _moe(request, spaces, projections(), mlp, keys=("sliding_window",))
 
 
-@declares("Qwen2Moe", "qwen2_moe", *HEADS)
+@declares("Qwen2Moe", "qwen2_moe", *ANSWERING)
 def qwen2_moe(request: Request) -> Spec:
     """Qwen2-MoE: besides the experts one that all tokens share."""
     config = request.config
@@ -147,7 +148,7 @@ def qwen2_moe(request: Request) -> Spec:
     return _moe(request, spaces, projections(bias=config.qkv_bias), mlp, absent, keys)
 
 
-@declares("Qwen3Moe", "qwen3_moe", *HEADS)
+@declares("Qwen3Moe", "qwen3_moe", *ANSWERING)
 def qwen3_moe(request: Request) -> Spec:
     """Qwen3-MoE: experts, and the norms on queries and keys of Qwen3."""
     return _qwen3(request, experts(request), "norm_topk_prob", "sliding_window")

@@ -1,4 +1,4 @@
-"""Decoders with LayerNorms, rotary embeddings and grouped-query attention: Falcon, Phi, StableLM.
+"""Decoders with LayerNorms, rotary embeddings and grouped-query attention: Falcon, Phi, StableLM, OLMo 1.
 
 Most of them have attention and FFN in parallel, behind one LayerNorm.
 """
@@ -14,6 +14,7 @@ from cobasin.architectures.layernorm_decoder import (
 )
 from cobasin.architectures.parts import (
     LAYER,
+    decoder_stream,
     head_bases,
     layer_norm,
     linear,
@@ -23,9 +24,19 @@ from cobasin.architectures.parts import (
     rope_keys,
     rotated_size,
 )
-from cobasin.architectures.rmsnorm_decoder import MLP, NEURONS, OWN, PER_GROUP, gated, head_width
+from cobasin.architectures.rmsnorm_decoder import (
+    ANSWERING,
+    HEADS,
+    MLP,
+    NEURONS,
+    OWN,
+    PER_GROUP,
+    gated,
+    head_width,
+    projections,
+)
 from cobasin.symmetry.gauges import FreeGauge, KeyBias, ValueBias
-from cobasin.symmetry.groups import Diagonal, Permutation
+from cobasin.symmetry.groups import Diagonal, Orthogonal, Permutation
 from cobasin.symmetry.spec import Space, Spec
 
 PROJECTIONS = tuple(f"{OWN}.{name}_proj" for name in "qkv")
@@ -86,7 +97,7 @@ def grouped_attention(
     return spaces | groups(config.num_attention_heads, config.num_key_value_heads), templates, biases
 
 
-@declares("Falcon", "falcon", "Model", "ForCausalLM", "ForSequenceClassification", "ForTokenClassification")
+@declares("Falcon", "falcon", *ANSWERING)
 def falcon(request: Request) -> Spec:
     """Falcon: multi-query (7B), grouped-query with two LayerNorms (40B) or one (11B), ALiBi in sequence (RW).
 
@@ -125,7 +136,7 @@ def falcon(request: Request) -> Spec:
     )
 
 
-@declares("Phi", "phi", "Model", "ForCausalLM", "ForSequenceClassification", "ForTokenClassification")
+@declares("Phi", "phi", *HEADS)
 def phi(request: Request) -> Spec:
     """Phi-1, 1.5 and 2: one LayerNorm for attention and FFN, biases everywhere, also in the LM head."""
     config = request.config
@@ -148,7 +159,7 @@ def phi(request: Request) -> Spec:
     )
 
 
-@declares("StableLm", "stablelm", "Model", "ForCausalLM", "ForSequenceClassification", "ForTokenClassification")
+@declares("StableLm", "stablelm", *HEADS)
 def stablelm(request: Request) -> Spec:
     """StableLM: SwiGLU, with branches in parallel behind one LayerNorm or one after the other."""
     config = request.config
@@ -166,5 +177,28 @@ def stablelm(request: Request) -> Spec:
         {**reads, "norm": layers_of(head)},
         biases,
         (*KEYS, *rope_keys(config)),
+        "model.",
+    )
+
+
+@declares("Olmo", "olmo", "Model", "ForCausalLM", "ForSequenceClassification")
+def olmo(request: Request) -> Spec:
+    """OLMo of 2024: its LayerNorms have no gains and no offsets, so that its stream turns as it is."""
+    config, width = request.config, head_width(request.config)
+    require(config.clip_qkv is None, "clip_qkv")
+    head, ties = output_head(request, "embed_tokens.weight")
+    spaces = groups(config.num_attention_heads, config.num_key_value_heads) | head_bases(width, PER_GROUP, width)[0]
+    spaces["resid"] = decoder_stream(config.hidden_size, request.head, Orthogonal(fix_ones=True))
+    spaces["ffn"] = Space(config.intermediate_size, NEURONS, LAYER, part="ffn")
+    biased = config.attention_bias
+    value = ValueBias(f"{OWN}.v_proj.bias", f"{OWN}.o_proj.weight", f"{OWN}.o_proj.bias")
+    return layer_norm_decoder(
+        request,
+        (head, ties),
+        spaces,
+        {"embed_tokens.weight": "vocab resid", **projections(biased, biased), **gated()},
+        {},
+        (value,) if biased else (),
+        ("num_attention_heads", "num_key_value_heads", "hidden_act", *rope_keys(config)),
         "model.",
     )

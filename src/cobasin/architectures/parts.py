@@ -104,6 +104,8 @@ def output_head(
         return {}, {}
     if request.head == "ForSequenceClassification":
         return linear("score", "label", stream, bias=False), {}
+    if request.head == "ForQuestionAnswering":
+        return linear("qa_outputs", "span", stream), {}
     if request.head == "ForTokenClassification":
         # of the classes that all decoders share; those with a head of their own name it otherwise
         biased = classifier != "score" or getattr(request.config, "token_classification_bias", True)
@@ -138,6 +140,13 @@ def rotated_size(config: PreTrainedConfig, width: int) -> int:
     proportional = rope.get("rope_type") == "proportional"
     require(size == width or not proportional, "rope_parameters of type proportional for a part of a head")
     return size
+
+
+def base_prefix(request: Request) -> str:
+    """What names in the base model begin with: under a head for questions, most classes call it otherwise."""
+    older = "transformer."
+    answers = request.head == "ForQuestionAnswering"
+    return older if answers and any(name.startswith(older) for name in request.names) else "model."
 
 
 def decoder_stream(size: int, head: str, generic: Group, folded: Group | None = None) -> Space:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from cobasin.architectures import Request, declares
 from cobasin.architectures.parts import LAYER
 from cobasin.architectures.rmsnorm_decoder import (
-    HEADS,
+    ANSWERING,
     OWN,
     PER_GROUP,
     POST_NORMS,
@@ -88,7 +88,13 @@ def somewhere_turned(
     return spaces, attention
 
 
-@declares("Qwen3", "qwen3", *HEADS)
+def turned_where_it_slides(config: PreTrainedConfig) -> tuple[dict[str, Space], dict[str, str]]:
+    """The same of EXAONE: with a window, only the layers in which it slides have a rotary embedding."""
+    slides, layers = config.sliding_window is not None, range(config.num_hidden_layers)
+    return somewhere_turned(config, [i for i in layers if not slides or config.layer_types[i] == "sliding_attention"])
+
+
+@declares("Qwen3", "qwen3", *ANSWERING)
 def qwen3(request: Request) -> Spec:
     """Qwen3."""
     return qwen3_decoder(request, "sliding_window", "layer_types")
@@ -130,13 +136,10 @@ def olmo3(request: Request) -> Spec:
     return _olmo(request, ("sliding_window", "layer_types"))
 
 
-@declares("Exaone4", "exaone4", *HEADS)
+@declares("Exaone4", "exaone4", *ANSWERING)
 def exaone4(request: Request) -> Spec:
-    """EXAONE 4: with a window, only the layers in which it slides have a rotary embedding."""
-    config = request.config
-    slides, layers = config.sliding_window is not None, range(config.num_hidden_layers)
-    turned = [i for i in layers if not slides or config.layer_types[i] == "sliding_attention"]
-    basis, attention = somewhere_turned(config, turned)
+    """EXAONE 4."""
+    basis, attention = turned_where_it_slides(request.config)
     keys = ("sliding_window", "layer_types")
     return rmsnorm_decoder(request, basis, attention, gated(), pre_norms=(), post_norms=POST_NORMS, keys=keys)
 

@@ -15,6 +15,7 @@ from cobasin.architectures import Request, declares
 from cobasin.architectures.parts import (
     LAYER,
     PADDING_READ,
+    base_prefix,
     decoder_stream,
     head_bases,
     labels,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 HEADS = ("Model", "ForCausalLM", "ForSequenceClassification", "ForTokenClassification")
+ANSWERING = (*HEADS, "ForQuestionAnswering")
 OWN, MLP = "layers.{layer}.self_attn", "layers.{layer}.mlp"
 PER_GROUP = ("layer", "kv")
 QUERY, KEY = "(kv rep pair freq)", "(kv pair' freq)"
@@ -143,10 +145,11 @@ def rmsnorm_decoder(
             "ffn": Space(getattr(config, "intermediate_size", 0), NEURONS, LAYER, part="ffn"),
             "vocab": Space(config.vocab_size),
             "label": labels(config),
+            "span": Space(2),
             **spaces,
         },
         templates,
-        prefix="model.",
+        prefix=base_prefix(request),
         absent=absent,
         tied=ties,
         norms=() if request.head == "Model" else tuple(norms),  # the last gain is in the output
@@ -173,7 +176,7 @@ def branch_norm(gain: str, branch: Mapping[str, str]) -> Norm:
     return Norm(gain, tuple(name for name, type_ in branch.items() if type_.endswith(" resid")), centred=False)
 
 
-@declares("Llama", "llama", *HEADS)
+@declares("Llama", "llama", *ANSWERING)
 def llama(request: Request) -> Spec:
     """Llama, with multi-head, grouped-query and multi-query attention."""
     config = request.config
@@ -182,7 +185,7 @@ def llama(request: Request) -> Spec:
     return rmsnorm_decoder(request, rotary(head_width(config)), projections(biased, biased), mlp)
 
 
-@declares("SeedOss", "seed_oss", *HEADS)
+@declares("SeedOss", "seed_oss", *ANSWERING)
 def seed_oss(request: Request) -> Spec:
     """Seed-OSS. Without an output bias the value bias is no gauge."""
     config = request.config
@@ -199,22 +202,23 @@ def granite(request: Request) -> Spec:
     return rmsnorm_decoder(request, basis, projections(biased, biased), mlp, keys=GRANITE_KEYS)
 
 
-@declares("Mistral", "mistral", *HEADS)
-@declares("Ministral3", "ministral3", *HEADS)
+@declares("Mistral", "mistral", *ANSWERING)
+@declares("Ministral3", "ministral3", *ANSWERING)
 def mistral(request: Request) -> Spec:
     """Mistral; Ministral 3 without its vision tower: queries grow with their position, by a factor."""
     basis = rotary(head_width(request.config))
     return rmsnorm_decoder(request, basis, projections(), gated(), keys=("sliding_window",))
 
 
-@declares("Ministral", "ministral", *HEADS)
+@declares("Ministral", "ministral", *ANSWERING)
+@declares("Cwm", "cwm", "Model", "ForCausalLM")
 def ministral(request: Request) -> Spec:
-    """Ministral of 2024: a window slides in some layers."""
-    basis = rotary(head_width(request.config))
-    return rmsnorm_decoder(request, basis, projections(), gated(), keys=("sliding_window", "layer_types"))
+    """Ministral of 2024, CWM: a window slides in some layers."""
+    basis, mlp = rotary(head_width(request.config)), gated(bias=getattr(request.config, "mlp_bias", False))
+    return rmsnorm_decoder(request, basis, projections(), mlp, keys=("sliding_window", "layer_types"))
 
 
-@declares("SmolLM3", "smollm3", *HEADS)
+@declares("SmolLM3", "smollm3", *ANSWERING)
 def smollm3(request: Request) -> Spec:
     """SmolLM3. In layers without a rotary embedding Q-K has a whole basis, and the softmax cancels key biases."""
     config = request.config
@@ -234,7 +238,7 @@ def smollm3(request: Request) -> Spec:
     return rmsnorm_decoder(request, spaces, attention, gated(bias=config.mlp_bias), biases=biases, keys=keys)
 
 
-@declares("Qwen2", "qwen2", *HEADS)
+@declares("Qwen2", "qwen2", *ANSWERING)
 def qwen2(request: Request) -> Spec:
     """Qwen2 and 2.5. Without an output bias the value bias is no gauge."""
     basis = rotary(head_width(request.config))
@@ -269,8 +273,18 @@ def gemma2(request: Request) -> Spec:
     return gemma_sandwich(request, rotary(head_width(config)), attention)
 
 
-def gemma_sandwich(request: Request, basis: dict[str, Space], attention: dict[str, str]) -> Spec:
-    """A Gemma with a norm before and behind each branch."""
+@declares("VaultGemma", "vaultgemma", "Model", "ForCausalLM")
+def vaultgemma(request: Request) -> Spec:
+    """VaultGemma: Gemma 2 without the post-norms, so that its stream can turn."""
+    config = request.config
+    attention = projections(config.attention_bias, config.attention_bias)
+    return gemma_sandwich(request, rotary(head_width(config)), attention, post_norms=())
+
+
+def gemma_sandwich(
+    request: Request, basis: dict[str, Space], attention: dict[str, str], post_norms: tuple[str, ...] = POST_NORMS
+) -> Spec:
+    """A Gemma with a norm before and, as a rule, behind each branch."""
     pre_norms = ("input_layernorm", "pre_feedforward_layernorm")
     keys = (
         "query_pre_attn_scalar",
@@ -278,6 +292,6 @@ def gemma_sandwich(request: Request, basis: dict[str, Space], attention: dict[st
         "final_logit_softcapping",
         "sliding_window",
         "layer_types",
-        "use_bidirectional_attention",
+        *(("use_bidirectional_attention",) if hasattr(request.config, "use_bidirectional_attention") else ()),
     )
-    return rmsnorm_decoder(request, basis, attention, gated(), pre_norms, POST_NORMS, plus_one=True, keys=keys)
+    return rmsnorm_decoder(request, basis, attention, gated(), pre_norms, post_norms, plus_one=True, keys=keys)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from cobasin.architectures import Request, declares
 from cobasin.architectures.layernorm_decoder import layer_norm_decoder, layers_of
 from cobasin.architectures.parallel_decoder import PROJECTIONS, groups
-from cobasin.architectures.parts import LAYER, head_bases, linear, neurons, output_head, rope_keys
+from cobasin.architectures.parts import LAYER, base_prefix, head_bases, linear, neurons, output_head, rope_keys
 from cobasin.architectures.qk_norm_decoder import normed_basis, normed_projections
 from cobasin.architectures.rmsnorm_decoder import (
-    HEADS,
+    ANSWERING,
     KEY,
     MLP,
     OWN,
@@ -39,7 +39,7 @@ def ungated(config: PreTrainedConfig, bias: bool) -> tuple[dict[str, Space], dic
     return spaces, linear(f"{MLP}.up_proj", "ffn", "resid", bias) | linear(f"{MLP}.down_proj", "resid", "ffn'", bias)
 
 
-@declares("Arcee", "arcee", *HEADS)
+@declares("Arcee", "arcee", *ANSWERING)
 def arcee(request: Request) -> Spec:
     """Arcee."""
     config = request.config
@@ -61,7 +61,7 @@ def apertus(request: Request) -> Spec:
     return rmsnorm_decoder(request, basis | spaces, attention, mlp, ("attention_layernorm", "feedforward_layernorm"))
 
 
-@declares("Nemotron", "nemotron", *HEADS)
+@declares("Nemotron", "nemotron", *ANSWERING)
 def nemotron(request: Request) -> Spec:
     """Nemotron and Minitron: LayerNorms, whose gains are stored minus one; a part of every head is rotated."""
     spec = _with_layer_norms(request, "norm_eps", *partly_rotary(request.config, "pair freq"))
@@ -98,5 +98,5 @@ def _with_layer_norms(request: Request, eps: str, bases: dict[str, Space], query
         },
         biases,
         ("num_attention_heads", "num_key_value_heads", "hidden_act", eps, *rope_keys(config)),
-        "model.",
+        base_prefix(request),
     )
