@@ -35,7 +35,7 @@ ALIASES = TEXT_ALIASES | {"vision_tower.vision_model.": VISION}
 def decoder(request: Request, declaration: Declaration, root: str = TEXT) -> Spec:
     """The decoder, whose tensors have the names that they have within the whole: they begin with ``root``."""
     config = copy.copy(request.config.text_config)
-    config.tie_word_embeddings = request.config.tie_word_embeddings
+    config.tie_word_embeddings = getattr(request.config, "tie_word_embeddings", False)  # Llama 3.2 ties nothing
     spec = declaration(Request(config, request.architecture, "ForCausalLM", request.names))
     named = relabelled(spec, name=lambda name: name if name.startswith("lm_head.") else f"{root}{name}")
     return replace(
