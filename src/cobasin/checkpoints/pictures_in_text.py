@@ -32,8 +32,10 @@ def _all_patches(config: PreTrainedConfig, generator: torch.Generator) -> tuple[
 
 
 def _squares(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[str, Tensor], int]:
-    """Llama 4: a token a square of patches."""
-    rows, columns = (round(count * config.vision_config.pixel_shuffle_ratio) for count in grid(config.vision_config))
+    """InternVL, Llama 4: a token a square of patches."""
+    tower = config.vision_config
+    ratio = config.downsample_ratio if config.model_type == "internvl" else tower.pixel_shuffle_ratio
+    rows, columns = (round(count * ratio) for count in grid(tower))
     return {"pixel_values": _pixels(config, generator)}, rows * columns
 
 
@@ -146,6 +148,7 @@ READ = {
     "gemma4": _placed,
     "gemma4_unified": _placed,
     "llama4": _squares,
+    "internvl": _squares,
     "mllama": _beside,
     "mllama_text_model": _looked_at,
 }
