@@ -10,7 +10,7 @@ from cobasin.architectures.moe import qwen3_moe
 from cobasin.architectures.parts import layer_norm, linear, neurons, require
 from cobasin.architectures.qk_norm_decoder import qwen3
 from cobasin.architectures.rmsnorm_decoder import qwen2
-from cobasin.architectures.vision import FUNCTION_KEYS, PICTURE_KEYS, Names, pictures, pre_norm
+from cobasin.architectures.vision import FUNCTION_KEYS, PICTURE_KEYS, VIT, pictures, pre_norm
 from cobasin.architectures.vision_language import PER_HEAD, PROJECTOR, TEXT_ALIASES, VISION, decoder, vision_of, whole
 from cobasin.symmetry.gauges import KeyBias
 from cobasin.symmetry.groups import Permutation, SignedPermutation
@@ -19,10 +19,14 @@ from cobasin.symmetry.spec import Space, Spec
 DECODERS = {"qwen2": qwen2, "qwen3": qwen3, "qwen3_moe": qwen3_moe}
 LAYER = f"{VISION}encoder.layer.{{layer}}"
 OWN = f"{LAYER}.attention"
-NAMES = Names(
-    LAYER,
-    *(f"attention.{name}" for name in ("q_proj", "k_proj", "v_proj", "projection_layer")),
-    *("layernorm_before", "layernorm_after", "mlp.fc1", "mlp.fc2"),
+NAMES = VIT._replace(
+    layer=LAYER,
+    query="attention.q_proj",
+    key="attention.k_proj",
+    value="attention.v_proj",
+    output="attention.projection_layer",
+    up="mlp.fc1",
+    down="mlp.fc2",
 )
 
 
@@ -54,9 +58,8 @@ def _tower(request: Request) -> Spec:
         scales=("lambda_1", "lambda_2"),
         function_keys=(*FUNCTION_KEYS, *PICTURE_KEYS),
     )
-    offsets = (
-        (f"{LAYER}.layernorm_before.bias", f"{LAYER}.layernorm_after.bias") if config.norm_type == "rms_norm" else ()
-    )
+    centred = config.norm_type == "layer_norm"
+    offsets = () if centred else (f"{LAYER}.layernorm_before.bias", f"{LAYER}.layernorm_after.bias")
     return replace(
         spec,
         templates={name: type_ for name, type_ in spec.templates.items() if name not in offsets},
