@@ -6,11 +6,10 @@ output. Each tower could also change its length there: left out, since nothing k
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
 from dataclasses import replace
 
 from cobasin.architectures import Request, declares
+from cobasin.architectures.joining import joined
 from cobasin.architectures.parts import labels, layer_norm, linear, neurons, require
 from cobasin.architectures.vision import FUNCTION_KEYS, PICTURE_KEYS, Names, free_stream, pictures, pre_norm
 from cobasin.symmetry.gauges import KeyBias, Norm, ValueBias
@@ -112,55 +111,6 @@ def siglip_tower(
     }
     spaces = pictures(config, tokens=0) | spaces
     return _tower(request, config, root, spaces, embeddings, "post_layernorm", head, PICTURE_KEYS, **options)
-
-
-def relabelled(spec: Spec, space: Callable[[str], str] = str, name: Callable[[str], str] = str) -> Spec:
-    """The same under other names: of the spaces, and of the tensors, but for patterns of names and config keys."""
-
-    def tensor(template: str) -> str:
-        return name(re.sub(r"(?<=\{)\w+", lambda found: space(found[0]), template))
-
-    def gauge(declared):
-        def field(key: str, value):
-            if isinstance(value, tuple):
-                return tuple(map(tensor, value))
-            if not isinstance(value, str) or key == "part":
-                return value
-            return space(value) if key in ("stream", "space") else tensor(value)
-
-        return replace(declared, **{key: field(key, value) for key, value in vars(declared).items()})
-
-    return replace(
-        spec,
-        spaces={space(key): replace(own, over=tuple(map(space, own.over))) for key, own in spec.spaces.items()},
-        templates={
-            tensor(template): re.sub(r"[A-Za-z_]\w*", lambda found: space(found[0]), type_)
-            for template, type_ in spec.templates.items()
-        },
-        tied={name(tied): name(owner) for tied, owner in spec.tied.items()},
-        norms=tuple(map(gauge, spec.norms)),
-        scales=tuple(map(gauge, spec.scales)),
-        biases=tuple(map(gauge, spec.biases)),
-        plus_one=tuple(map(tensor, spec.plus_one)),
-    )
-
-
-def joined(text: Spec, vision: Spec, templates: dict[str, str], apart: str = "vision_") -> Spec:
-    """A model of two towers. The spaces of the second are called ``apart`` and their name, but for the joint one."""
-    vision = relabelled(vision, space=lambda name: name if name == "joint" else f"{apart}{name}")
-    return replace(
-        text,
-        spaces={**text.spaces, **vision.spaces},
-        templates={**text.templates, **vision.templates, **templates},
-        norms=(*text.norms, *vision.norms),
-        scales=(*text.scales, *vision.scales),
-        biases=(*text.biases, *vision.biases),
-        buffers=(*text.buffers, *vision.buffers),
-        function_keys=(
-            *(f"text_config.{key}" for key in text.function_keys),
-            *(f"vision_config.{key}" for key in vision.function_keys),
-        ),
-    )
 
 
 def _fixed(size: int) -> Space:

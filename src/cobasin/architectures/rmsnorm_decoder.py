@@ -39,6 +39,13 @@ PER_GROUP = ("layer", "kv")
 QUERY, KEY = "(kv rep pair freq)", "(kv pair' freq)"
 NEURONS = Permutation(signed=True, scaled=True)
 GRANITE_KEYS = ("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling")
+GEMMA_KEYS = (
+    "query_pre_attn_scalar",
+    "attn_logit_softcapping",
+    "final_logit_softcapping",
+    "sliding_window",
+    "layer_types",
+)
 PRE_NORMS = ("input_layernorm", "post_attention_layernorm")
 POST_NORMS = ("post_attention_layernorm", "post_feedforward_layernorm")
 
@@ -272,12 +279,5 @@ def gemma2(request: Request) -> Spec:
 def gemma_sandwich(request: Request, basis: dict[str, Space], attention: dict[str, str]) -> Spec:
     """A Gemma with a norm before and behind each branch."""
     pre_norms = ("input_layernorm", "pre_feedforward_layernorm")
-    keys = (
-        "query_pre_attn_scalar",
-        "attn_logit_softcapping",
-        "final_logit_softcapping",
-        "sliding_window",
-        "layer_types",
-        "use_bidirectional_attention",
-    )
+    keys = (*GEMMA_KEYS, "use_bidirectional_attention")
     return rmsnorm_decoder(request, basis, attention, gated(), pre_norms, POST_NORMS, plus_one=True, keys=keys)

@@ -12,7 +12,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cobasin.architectures import Declaration, Request, declares
-from cobasin.architectures.multimodal import joined, relabelled, siglip_tower
+from cobasin.architectures.joining import joined, relabelled
+from cobasin.architectures.multimodal import siglip_tower
 from cobasin.architectures.parts import LAYER, linear, neurons, require, rotary_basis, sides, tie_keys
 from cobasin.architectures.qk_norm_decoder import gemma3
 from cobasin.architectures.rmsnorm_decoder import NEURONS, gemma, gemma2, llama, mistral

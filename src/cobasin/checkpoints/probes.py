@@ -12,13 +12,13 @@ from torch import Tensor
 
 from cobasin.architectures.parts import sides
 from cobasin.checkpoints.pictures_in_text import READ, with_pictures
-from cobasin.checkpoints.running import input_sizes, model_class, part_of, positions, written_vocabulary
+from cobasin.checkpoints.running import first_written, input_sizes, model_class, part_of, positions, written_vocabulary
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
 # Special tokens: some have places of their own in what is read, others stand anywhere in texts, or for what is no text.
-PLACED = ("pad", "eos", "decoder_start")
+PLACED = ("pad", "eos")
 IN_TEXTS = ("bos", "cls", "sep", "mask", "unk")
 OF_OTHERS = ("image", "video", "audio")
 # Tables of positions that are no embeddings, with the axis of their rows.
@@ -84,7 +84,8 @@ def _tokens(
     # RoBERTa's position table has rows for the padding token and those before it, which are no positions.
     length = max(2, min(32, positions(config) - 4))
     named = {kind: getattr(config, f"{kind}_token_id", None) for kind in PLACED + IN_TEXTS}
-    specials = {*kept} | {i for value in named.values() for i in (value if isinstance(value, list) else [value])}
+    start = first_written(config)
+    specials = {*kept, start} | {i for value in named.values() for i in (value if isinstance(value, list) else [value])}
     written = written_vocabulary(config)
 
     def drawn(count: int) -> Tensor:
@@ -96,7 +97,7 @@ def _tokens(
     in_texts = dict.fromkeys(named[kind] for kind in IN_TEXTS if named[kind] not in (named["pad"], named["eos"]))
     seen = torch.tensor([i for i in in_texts if i in range(config.vocab_size)][: length - 1], dtype=torch.int64)
     tokens[0, : len(seen)] = seen
-    if (start := named["decoder_start"]) is not None and start in range(written):
+    if start is not None and start in range(written):
         decoder_tokens[:, 0] = start
     mask = torch.ones_like(tokens)
     mask[1, length - max(1, length // 3) :] = 0

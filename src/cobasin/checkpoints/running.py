@@ -214,6 +214,12 @@ def positions(config: PreTrainedConfig) -> int:
     return next(filter(None, limits), 512)
 
 
+def first_written(config: PreTrainedConfig) -> int | None:
+    """The token that a decoder begins with, where a config says it; T5Gemma says it as that of its decoder's texts."""
+    start = getattr(config, "decoder_start_token_id", None)
+    return getattr(getattr(config, "decoder", None), "bos_token_id", None) if start is None else start
+
+
 def written_vocabulary(config: PreTrainedConfig) -> int:
     """How many tokens a model writes, or compares its answers with: Marian may read others than it writes."""
     text = part_of(config, "text_config")
