@@ -20,6 +20,7 @@ TEXT_PROJECTION = {"text_projection.weight": "joint resid"}
 VISION_PROJECTION = {"visual_projection.weight": "joint resid"}
 UNREAD = {
     "SiglipForImageClassification": (r"vision_model\.head\..*",),
+    "Siglip2ForImageClassification": (r"vision_model\.head\..*",),
     "Gemma3ForConditionalGeneration": (r"vision_tower\.head\..*",),
     "PaliGemmaForConditionalGeneration": (r"vision_tower\.head\..*",),
     "LlavaForConditionalGeneration": (r"vision_tower\.head\..*",),
@@ -105,12 +106,16 @@ def siglip_tower(
     request: Request, config, root: str, spaces: dict[str, Space], head: dict[str, str], **options
 ) -> Spec:
     """SigLIP's vision tower without its pooling head."""
-    embeddings = {
-        **linear("embeddings.patch_embedding", "resid", "channel down right"),
-        "embeddings.position_embedding.weight": "pos resid",
-    }
-    spaces = pictures(config, tokens=0) | spaces
-    return _tower(request, config, root, spaces, embeddings, "post_layernorm", head, PICTURE_KEYS, **options)
+    keys, patch = PICTURE_KEYS, "channel down right"
+    if config.model_type == "siglip2_vision_model":  # pictures of any size, cut into patches before
+        keys, patch = ("patch_size", "num_patches"), "pixel"
+        pixels = config.num_channels * config.patch_size**2
+        spaces = {"pixel": Space(pixels), "pos": Space(config.num_patches)} | spaces
+    else:
+        spaces = pictures(config, tokens=0) | spaces
+    embeddings = linear("embeddings.patch_embedding", "resid", patch)
+    embeddings["embeddings.position_embedding.weight"] = "pos resid"
+    return _tower(request, config, root, spaces, embeddings, "post_layernorm", head, keys, **options)
 
 
 def _fixed(size: int) -> Space:
@@ -204,8 +209,9 @@ def _pooled(request: Request, config, root: str, resid: Space, joint: Space) -> 
 
 
 @declares("Siglip", "siglip", "Model")
+@declares("Siglip2", "siglip2", "Model")
 def siglip(request: Request) -> Spec:
-    """SigLIP."""
+    """SigLIP and SigLIP 2, those of whose files that take pictures of one size are of the former class."""
     text, vision = request.config.text_config, request.config.vision_config
     require(text.projection_size == vision.hidden_size, "projection_size other than the vision tower's hidden_size")
     joint = free_stream(vision.hidden_size)
@@ -218,6 +224,7 @@ def siglip(request: Request) -> Spec:
 
 
 @declares("Siglip", "siglip", "ForImageClassification")
+@declares("Siglip2", "siglip2", "ForImageClassification")
 def siglip_classifier(request: Request) -> Spec:
     """SigLIP's vision tower with a head on the mean of its stream; the pooling head in the file is not read."""
     config = request.config.vision_config
@@ -232,6 +239,7 @@ def siglip_classifier(request: Request) -> Spec:
 
 
 @declares("Siglip", "siglip_text_model", "TextModel")
+@declares("Siglip2", "siglip2_text_model", "TextModel")
 def siglip_text(request: Request) -> Spec:
     """SigLIP's text tower, stream and projection fixed."""
     config = request.config
@@ -240,6 +248,7 @@ def siglip_text(request: Request) -> Spec:
 
 
 @declares("Siglip", "siglip_vision_model", "VisionModel")
+@declares("Siglip2", "siglip2_vision_model", "VisionModel")
 def siglip_vision(request: Request) -> Spec:
     """SigLIP's vision tower, stream and projection fixed."""
     config = request.config

@@ -50,6 +50,8 @@ def probe(config: PreTrainedConfig, architecture: str, seed: int = 0) -> dict[st
         inputs["noise"] = patch_noise(2, config, height, width, generator)
         if getattr(config, "use_mask_token", False):
             inputs["bool_masked_pos"] = (torch.arange(inputs["noise"].shape[1]) % 3 == 1).expand(2, -1)
+    if "patches" in sizes:
+        inputs |= _patches(part_of(config, "vision_config"), generator)
     if mel := sizes.get("input_features"):
         frames = 2 * mel["max_source_positions"]  # the second convolution has stride two
         inputs["input_features"] = torch.randn(2, mel["num_mel_bins"], frames, generator=generator, dtype=torch.float32)
@@ -67,6 +69,16 @@ def patch_noise(rows: int, config: PreTrainedConfig, height: int, width: int, ge
     """What says, [rows, patches], which patches a ViT-MAE hides; without it every run would hide others."""
     down, right = sides(getattr(config, "patch_size", None) or (height, width))
     return torch.rand(rows, (height // down) * (width // right), dtype=torch.float32, generator=generator)
+
+
+def _patches(config: PreTrainedConfig, generator: torch.Generator) -> dict[str, Tensor]:
+    """Pictures of two by three and three by three patches, the former with padding."""
+    size = config.num_channels * config.patch_size**2
+    return {
+        "pixel_values": torch.randn(2, 9, size, generator=generator, dtype=torch.float32),
+        "pixel_attention_mask": (torch.arange(9) < torch.tensor([[6], [9]])).long(),
+        "spatial_shapes": torch.tensor([[2, 3], [3, 3]]),
+    }
 
 
 def _samples(conv_kernel: Sequence[int], conv_stride: Sequence[int]) -> int:
