@@ -47,7 +47,8 @@ def read(typed, seed=0):
     """A probe with what data has: of pictures beside text, nothing."""
     config = typed.checkpoint.config
     batch = probe(config, typed.checkpoint.architecture, seed)
-    left_out = ("pixel_values", "image_sizes", "image_grid_thw") if config.model_type in READ else ()
+    pictures = ("pixel_values", "image_sizes", "image_grid_thw", "cross_attention_states")
+    left_out = pictures if config.model_type in READ else ()
     return {name: value for name, value in batch.items() if name not in left_out}
 
 

@@ -21,6 +21,7 @@ MAE = "vit-mae/ViTMAEForPreTraining"
 MIXED = "qwen3.5/Qwen3_5ForCausalLM"
 NEMOTRON = "nemotron-h-experts/NemotronHForCausalLM"
 MISTRAL = "mistral3-ministral-biased-tied/Mistral3ForConditionalGeneration"
+MLLAMA = "mllama/MllamaForConditionalGeneration"
 # a case, and other beginnings of names in its files: those of the hub, and those within Transformers
 OTHERS = [
     (GEMMA, {"vision_tower.": "vision_tower.vision_model."}),
@@ -28,6 +29,7 @@ OTHERS = [
     (MISTRAL, {"language_model.model.": "model.language_model.", "": "model."}),
     (LLAVA, {"vision_tower.": "vision_tower.vision_model."}),
     (LLAVA, {"language_model.model.": "model.language_model.", "language_model.lm_head.": "lm_head.", "": "model."}),
+    (MLLAMA, {"language_model.model.": "model.language_model.", "language_model.lm_head.": "lm_head.", "": "model."}),
     (ESM, {"esm.encoder.layer.*.": "esm.encoder.layer.0."}),
     (GTE, {"gte.": "new."}),
     (QWEN, {"lm_head.": "lm_head.", "visual.": "model.visual.", "model.": "model.language_model."}),

@@ -13,7 +13,7 @@ from cobasin.errors import InputError
 
 # what is written there: by fused attention, by weights whose layer is not called, behind gains all share
 NOT_FOLLOWED = {
-    "siglip": "vision_pool_head x vision_pool_qk",
+    **dict.fromkeys(("siglip", "siglip2"), "vision_pool_head x vision_pool_qk"),
     "dinov2-swiglu": "ffn.0",
     "dinov2-registers-swiglu": "ffn.0",
     "wav2vec2-pre-training": "piece",

@@ -81,3 +81,13 @@ def test_a_tie_that_the_text_config_tells(tmp_path):
     assert "language_model.lm_head.weight" in tensors_of(tmp_path / "out")
     assert run("verify", ends[0], tmp_path / "out").code == 0
     assert not stock(tmp_path / "out").config.tie_word_embeddings
+
+
+def test_a_head_of_its_own_that_the_config_ties(tmp_path):
+    """Configs of InternVL say nothing of a tie, which means one; Transformers ties no head that the file has."""
+    for seed, name in enumerate(("one", "other")):
+        model("internvl/InternVLForConditionalGeneration", seed, torch.float32).save_pretrained(tmp_path / name)
+    ends = [duplicate(tmp_path / name, f"{name}-told", tie_word_embeddings=True) for name in ("one", "other")]
+    assert run("match", *ends, "--out", tmp_path / "out").code == 0
+    assert run("verify", tmp_path / "one", tmp_path / "out").code == 0
+    stock(tmp_path / "out")

@@ -502,8 +502,8 @@ def test_classes_and_inputs_that_are_not_known():
     config = transformers.BertConfig(**TEXT, architectures=["NoSuchModel"])
     with pytest.raises(InputError, match="NoSuchModel"):
         verify(*(load(dict(bert()), config),) * 2)
-    with pytest.raises(InputError, match="MllamaForConditionalGeneration"):
-        probe(transformers.MllamaConfig(), "MllamaForConditionalGeneration")
+    with pytest.raises(InputError, match="VipLlavaForConditionalGeneration"):
+        probe(transformers.VipLlavaConfig(), "VipLlavaForConditionalGeneration")
     with pytest.raises(InputError, match="input_values"):
         probe(config, "SpeechT5ForSpeechToText")
 

@@ -8,7 +8,7 @@ import transformers
 from data_models import bert
 
 import tiny_models
-from cobasin.checkpoints.running import instantiate
+from cobasin.checkpoints.running import first_written, instantiate
 from cobasin.data.writing import Blank, blank_of, exchanged, filled, texts, written
 from cobasin.errors import InputError
 from cobasin.learning.descent import hold_out
@@ -134,10 +134,12 @@ def taken(logits):
 
 def own_answer(model, source, longest):
     """What a model answers to one text, reading all anew for every token, to its end."""
-    ids = [model.config.decoder_start_token_id]
+    ids = [first_written(model.config)]
+    # of a text no token is padding, whatever its id; T5Gemma would say so
+    read = {"input_ids": torch.tensor([source]), "attention_mask": torch.ones(1, len(source), dtype=torch.int64)}
     while len(ids) <= longest and not {*ids[1:]} & {model.config.eos_token_id}:
         with torch.no_grad():
-            logits = model(input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([ids])).logits
+            logits = model(**read, decoder_input_ids=torch.tensor([ids])).logits
         logits[..., model.config.pad_token_id] = -torch.inf
         ids.append(int(taken(logits[0, -1])))
     return ids[1:]

@@ -2,7 +2,7 @@
 
 import transformers as T
 
-from families import CAUSAL_KEYS, CHANGES, SMALL, UNCOVERED, within
+from families import CAUSAL_KEYS, CHANGES, SHAPES, SMALL, UNCOVERED, within
 from families.vision import LAYER_KEYS, PICTURE_KEYS
 
 _TEXT = {**SMALL, "eos_token_id": 39, "projection_dim": 16}
@@ -15,6 +15,8 @@ _VISION = {
     "patch_size": 4,
 }
 _CLIP = {"text_config": _TEXT, "vision_config": _VISION, "projection_dim": 16}
+_PATCHES = {key: value for key, value in _VISION.items() if key != "image_size"} | {"num_patches": 4}
+_SIGLIP2 = {"text_config": {**SMALL, "projection_size": 20}, "vision_config": _PATCHES}
 _SIGLIP = {"text_config": {**SMALL, "projection_size": 20}, "vision_config": _VISION}
 
 FAMILIES = {
@@ -28,19 +30,26 @@ FAMILIES = {
     ),
     "siglip": ("Siglip", ("Model", "ForImageClassification"), T.SiglipConfig, {**_SIGLIP, "num_labels": 3}),
     "siglip-text": ("Siglip", ("TextModel",), T.SiglipTextConfig, {**SMALL, "projection_size": 20}),
+    "siglip2": ("Siglip2", ("Model", "ForImageClassification"), T.Siglip2Config, {**_SIGLIP2, "num_labels": 3}),
+    "siglip2-text": ("Siglip2", ("TextModel",), T.Siglip2TextConfig, {**SMALL, "projection_size": 20}),
+    "siglip2-vision": ("Siglip2", ("VisionModel",), T.Siglip2VisionConfig, _PATCHES),
     "siglip-vision": ("Siglip", ("VisionModel",), T.SiglipVisionConfig, _VISION),
 }
-FLOAT32_PARTS: tuple[str, ...] = ()
+FLOAT32_PARTS: tuple[str, ...] = ("siglip2/", "siglip2-vision")  # positions are resized so
 
 
 _CLIP_TEXT_KEYS = {**LAYER_KEYS, **CAUSAL_KEYS, "eos_token_id": (7, CHANGES)}
 _VISION_KEYS = LAYER_KEYS | PICTURE_KEYS
+_PATCH_KEYS = LAYER_KEYS | {"patch_size": (2, SHAPES), "num_patches": (9, SHAPES)}
 KEYS = {
     "clip/CLIPModel": within("text_config", _CLIP_TEXT_KEYS) | within("vision_config", _VISION_KEYS),
     "clip-text/CLIPTextModelWithProjection": _CLIP_TEXT_KEYS,
     "clip-vision/CLIPVisionModelWithProjection": _VISION_KEYS,
     "siglip/SiglipModel": within("text_config", LAYER_KEYS) | within("vision_config", _VISION_KEYS),
     "siglip-text/SiglipTextModel": LAYER_KEYS,
+    "siglip2/Siglip2Model": within("text_config", LAYER_KEYS) | within("vision_config", _PATCH_KEYS),
+    "siglip2-text/Siglip2TextModel": LAYER_KEYS,
+    "siglip2-vision/Siglip2VisionModel": {**_PATCH_KEYS, "vision_use_head": (False, UNCOVERED)},
     "siglip-vision/SiglipVisionModel": {**_VISION_KEYS, "vision_use_head": (False, UNCOVERED)},
 }
 TIED: tuple[str, ...] = ()

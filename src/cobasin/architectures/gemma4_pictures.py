@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from cobasin.architectures import Request, declares
 from cobasin.architectures.gemma4 import PER_LAYER, PRE_NORMS, gemma4
 from cobasin.architectures.gemma4_sounds import OUTPUT, sounds
-from cobasin.architectures.multimodal import relabelled
+from cobasin.architectures.joining import relabelled
 from cobasin.architectures.parts import LAYER, layer_norm, linear, require
 from cobasin.architectures.rmsnorm_decoder import NEURONS, PER_GROUP, POST_NORMS
 from cobasin.architectures.vision import norm_before

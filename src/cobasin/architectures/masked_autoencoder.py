@@ -6,7 +6,7 @@ import copy
 from dataclasses import replace
 
 from cobasin.architectures import Request, declares
-from cobasin.architectures.multimodal import joined
+from cobasin.architectures.joining import joined
 from cobasin.architectures.parts import linear
 from cobasin.architectures.vision import FUNCTION_KEYS, PICTURE_KEYS, VIT, free_stream, pictures, pre_norm
 from cobasin.symmetry.spec import Space, Spec

@@ -6,11 +6,10 @@ output. Each tower could also change its length there: left out, since nothing k
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
 from dataclasses import replace
 
 from cobasin.architectures import Request, declares
+from cobasin.architectures.joining import joined
 from cobasin.architectures.parts import labels, layer_norm, linear, neurons, require
 from cobasin.architectures.vision import FUNCTION_KEYS, PICTURE_KEYS, Names, free_stream, pictures, pre_norm
 from cobasin.symmetry.gauges import KeyBias, Norm, ValueBias
@@ -21,6 +20,7 @@ TEXT_PROJECTION = {"text_projection.weight": "joint resid"}
 VISION_PROJECTION = {"visual_projection.weight": "joint resid"}
 UNREAD = {
     "SiglipForImageClassification": (r"vision_model\.head\..*",),
+    "Siglip2ForImageClassification": (r"vision_model\.head\..*",),
     "Gemma3ForConditionalGeneration": (r"vision_tower\.head\..*",),
     "PaliGemmaForConditionalGeneration": (r"vision_tower\.head\..*",),
     "LlavaForConditionalGeneration": (r"vision_tower\.head\..*",),
@@ -106,61 +106,16 @@ def siglip_tower(
     request: Request, config, root: str, spaces: dict[str, Space], head: dict[str, str], **options
 ) -> Spec:
     """SigLIP's vision tower without its pooling head."""
-    embeddings = {
-        **linear("embeddings.patch_embedding", "resid", "channel down right"),
-        "embeddings.position_embedding.weight": "pos resid",
-    }
-    spaces = pictures(config, tokens=0) | spaces
-    return _tower(request, config, root, spaces, embeddings, "post_layernorm", head, PICTURE_KEYS, **options)
-
-
-def relabelled(spec: Spec, space: Callable[[str], str] = str, name: Callable[[str], str] = str) -> Spec:
-    """The same under other names: of the spaces, and of the tensors, but for patterns of names and config keys."""
-
-    def tensor(template: str) -> str:
-        return name(re.sub(r"(?<=\{)\w+", lambda found: space(found[0]), template))
-
-    def gauge(declared):
-        def field(key: str, value):
-            if isinstance(value, tuple):
-                return tuple(map(tensor, value))
-            if not isinstance(value, str) or key == "part":
-                return value
-            return space(value) if key in ("stream", "space") else tensor(value)
-
-        return replace(declared, **{key: field(key, value) for key, value in vars(declared).items()})
-
-    return replace(
-        spec,
-        spaces={space(key): replace(own, over=tuple(map(space, own.over))) for key, own in spec.spaces.items()},
-        templates={
-            tensor(template): re.sub(r"[A-Za-z_]\w*", lambda found: space(found[0]), type_)
-            for template, type_ in spec.templates.items()
-        },
-        tied={name(tied): name(owner) for tied, owner in spec.tied.items()},
-        norms=tuple(map(gauge, spec.norms)),
-        scales=tuple(map(gauge, spec.scales)),
-        biases=tuple(map(gauge, spec.biases)),
-        plus_one=tuple(map(tensor, spec.plus_one)),
-    )
-
-
-def joined(text: Spec, vision: Spec, templates: dict[str, str], apart: str = "vision_") -> Spec:
-    """A model of two towers. The spaces of the second are called ``apart`` and their name, but for the joint one."""
-    vision = relabelled(vision, space=lambda name: name if name == "joint" else f"{apart}{name}")
-    return replace(
-        text,
-        spaces={**text.spaces, **vision.spaces},
-        templates={**text.templates, **vision.templates, **templates},
-        norms=(*text.norms, *vision.norms),
-        scales=(*text.scales, *vision.scales),
-        biases=(*text.biases, *vision.biases),
-        buffers=(*text.buffers, *vision.buffers),
-        function_keys=(
-            *(f"text_config.{key}" for key in text.function_keys),
-            *(f"vision_config.{key}" for key in vision.function_keys),
-        ),
-    )
+    keys, patch = PICTURE_KEYS, "channel down right"
+    if config.model_type == "siglip2_vision_model":  # pictures of any size, cut into patches before
+        keys, patch = ("patch_size", "num_patches"), "pixel"
+        pixels = config.num_channels * config.patch_size**2
+        spaces = {"pixel": Space(pixels), "pos": Space(config.num_patches)} | spaces
+    else:
+        spaces = pictures(config, tokens=0) | spaces
+    embeddings = linear("embeddings.patch_embedding", "resid", patch)
+    embeddings["embeddings.position_embedding.weight"] = "pos resid"
+    return _tower(request, config, root, spaces, embeddings, "post_layernorm", head, keys, **options)
 
 
 def _fixed(size: int) -> Space:
@@ -254,8 +209,9 @@ def _pooled(request: Request, config, root: str, resid: Space, joint: Space) -> 
 
 
 @declares("Siglip", "siglip", "Model")
+@declares("Siglip2", "siglip2", "Model")
 def siglip(request: Request) -> Spec:
-    """SigLIP."""
+    """SigLIP and SigLIP 2, those of whose files that take pictures of one size are of the former class."""
     text, vision = request.config.text_config, request.config.vision_config
     require(text.projection_size == vision.hidden_size, "projection_size other than the vision tower's hidden_size")
     joint = free_stream(vision.hidden_size)
@@ -268,6 +224,7 @@ def siglip(request: Request) -> Spec:
 
 
 @declares("Siglip", "siglip", "ForImageClassification")
+@declares("Siglip2", "siglip2", "ForImageClassification")
 def siglip_classifier(request: Request) -> Spec:
     """SigLIP's vision tower with a head on the mean of its stream; the pooling head in the file is not read."""
     config = request.config.vision_config
@@ -282,6 +239,7 @@ def siglip_classifier(request: Request) -> Spec:
 
 
 @declares("Siglip", "siglip_text_model", "TextModel")
+@declares("Siglip2", "siglip2_text_model", "TextModel")
 def siglip_text(request: Request) -> Spec:
     """SigLIP's text tower, stream and projection fixed."""
     config = request.config
@@ -290,6 +248,7 @@ def siglip_text(request: Request) -> Spec:
 
 
 @declares("Siglip", "siglip_vision_model", "VisionModel")
+@declares("Siglip2", "siglip2_vision_model", "VisionModel")
 def siglip_vision(request: Request) -> Spec:
     """SigLIP's vision tower, stream and projection fixed."""
     config = request.config

@@ -41,6 +41,13 @@ PER_GROUP = ("layer", "kv")
 QUERY, KEY = "(kv rep pair freq)", "(kv pair' freq)"
 NEURONS = Permutation(signed=True, scaled=True)
 GRANITE_KEYS = ("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling")
+GEMMA_KEYS = (
+    "query_pre_attn_scalar",
+    "attn_logit_softcapping",
+    "final_logit_softcapping",
+    "sliding_window",
+    "layer_types",
+)
 PRE_NORMS = ("input_layernorm", "post_attention_layernorm")
 POST_NORMS = ("post_attention_layernorm", "post_feedforward_layernorm")
 
@@ -286,12 +293,6 @@ def gemma_sandwich(
 ) -> Spec:
     """A Gemma with a norm before and, as a rule, behind each branch."""
     pre_norms = ("input_layernorm", "pre_feedforward_layernorm")
-    keys = (
-        "query_pre_attn_scalar",
-        "attn_logit_softcapping",
-        "final_logit_softcapping",
-        "sliding_window",
-        "layer_types",
-        *(("use_bidirectional_attention",) if hasattr(request.config, "use_bidirectional_attention") else ()),
-    )
+    both_ways = ("use_bidirectional_attention",) if hasattr(request.config, "use_bidirectional_attention") else ()
+    keys = (*GEMMA_KEYS, *both_ways)
     return rmsnorm_decoder(request, basis, attention, gated(), pre_norms, post_norms, plus_one=True, keys=keys)

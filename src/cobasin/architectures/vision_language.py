@@ -12,7 +12,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cobasin.architectures import Declaration, Request, declares
-from cobasin.architectures.multimodal import joined, relabelled, siglip_tower
+from cobasin.architectures.joining import joined, relabelled
+from cobasin.architectures.multimodal import siglip_tower
 from cobasin.architectures.parts import LAYER, linear, neurons, require, rotary_basis, sides, tie_keys
 from cobasin.architectures.qk_norm_decoder import gemma3
 from cobasin.architectures.rmsnorm_decoder import NEURONS, gemma, gemma2, llama, mistral
@@ -35,7 +36,7 @@ ALIASES = TEXT_ALIASES | {"vision_tower.vision_model.": VISION}
 def decoder(request: Request, declaration: Declaration, root: str = TEXT) -> Spec:
     """The decoder, whose tensors have the names that they have within the whole: they begin with ``root``."""
     config = copy.copy(request.config.text_config)
-    config.tie_word_embeddings = request.config.tie_word_embeddings
+    config.tie_word_embeddings = getattr(request.config, "tie_word_embeddings", False)  # Llama 3.2 ties nothing
     spec = declaration(Request(config, request.architecture, "ForCausalLM", request.names))
     named = relabelled(spec, name=lambda name: name if name.startswith("lm_head.") else f"{root}{name}")
     return replace(

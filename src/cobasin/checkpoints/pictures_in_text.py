@@ -32,8 +32,10 @@ def _all_patches(config: PreTrainedConfig, generator: torch.Generator) -> tuple[
 
 
 def _squares(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[str, Tensor], int]:
-    """Llama 4: a token a square of patches."""
-    rows, columns = (round(count * config.vision_config.pixel_shuffle_ratio) for count in grid(config.vision_config))
+    """InternVL, Llama 4: a token a square of patches."""
+    tower = config.vision_config
+    ratio = config.downsample_ratio if config.model_type == "internvl" else tower.pixel_shuffle_ratio
+    rows, columns = (round(count * ratio) for count in grid(tower))
     return {"pixel_values": _pixels(config, generator)}, rows * columns
 
 
@@ -110,6 +112,24 @@ def _spectrogram(config: PreTrainedConfig, generator: torch.Generator) -> tuple[
     return {"input_features": frames, "input_features_mask": torch.ones(2, 20, dtype=torch.bool)}, 5
 
 
+def _beside(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[str, Tensor], int]:
+    """Llama 3.2: tiles of one picture a text, which layers look at; of the first ratio, and of the last."""
+    tower = config.vision_config
+    shape = (2, 1, tower.max_num_tiles, tower.num_channels, *sides(tower.image_size))
+    ratios = tower.supported_aspect_ratios
+    used = torch.tensor([[down * right] for down, right in (ratios[0], ratios[-1])])
+    return {
+        "pixel_values": torch.randn(shape, generator=generator, dtype=torch.float32),
+        "aspect_ratio_ids": torch.tensor([[1], [len(ratios)]]),
+        "aspect_ratio_mask": (torch.arange(tower.max_num_tiles) < used).long()[:, None],
+    }, 1
+
+
+def _looked_at(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[str, Tensor], int]:
+    """Llama 3.2's decoder alone: what its layers look at, and no token."""
+    return {"cross_attention_states": torch.randn(2, 4, config.hidden_size, generator=generator)}, 0
+
+
 READ = {
     "gemma3": _averaged,
     "paligemma": _all_patches,
@@ -128,6 +148,9 @@ READ = {
     "gemma4": _placed,
     "gemma4_unified": _placed,
     "llama4": _squares,
+    "internvl": _squares,
+    "mllama": _beside,
+    "mllama_text_model": _looked_at,
 }
 """What makes pictures, and says of how many tokens one is, by the model's type."""
 HEARD = {"gemma4": _spectrogram, "gemma4_unified": _waves}
@@ -142,13 +165,14 @@ def with_pictures(tokens: dict[str, Tensor], config: PreTrainedConfig, generator
     """
     pictures, count = READ[config.model_type](config, generator)
     ids, mask = tokens["input_ids"], tokens["attention_mask"]
-    placed = torch.full((2, count), config.image_token_id)
+    picture = getattr(config, "image_token_id", -1)  # a decoder alone has none
+    placed = torch.full((2, count), picture)
     if getattr(config, "audio_config", None) is not None:
         sounds, count = HEARD[config.model_type](config, generator)
         pictures |= sounds
         placed = torch.cat([placed, torch.full((2, count), config.audio_token_id)], 1)
     ids = torch.cat([ids[:, :1], placed, ids[:, 1:]], 1)
-    seen = (ids == config.image_token_id).long()
+    seen = (ids == picture).long()
     return pictures | {
         "input_ids": ids,
         "attention_mask": torch.cat([mask[:, :1], torch.ones_like(placed), mask[:, 1:]], 1),

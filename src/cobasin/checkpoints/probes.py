@@ -12,13 +12,13 @@ from torch import Tensor
 
 from cobasin.architectures.parts import sides
 from cobasin.checkpoints.pictures_in_text import READ, with_pictures
-from cobasin.checkpoints.running import input_sizes, model_class, part_of, positions, written_vocabulary
+from cobasin.checkpoints.running import first_written, input_sizes, model_class, part_of, positions, written_vocabulary
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
 # Special tokens: some have places of their own in what is read, others stand anywhere in texts, or for what is no text.
-PLACED = ("pad", "eos", "decoder_start")
+PLACED = ("pad", "eos")
 IN_TEXTS = ("bos", "cls", "sep", "mask", "unk")
 OF_OTHERS = ("image", "video", "audio")
 # Tables of positions that are no embeddings, with the axis of their rows.
@@ -50,6 +50,8 @@ def probe(config: PreTrainedConfig, architecture: str, seed: int = 0) -> dict[st
         inputs["noise"] = patch_noise(2, config, height, width, generator)
         if getattr(config, "use_mask_token", False):
             inputs["bool_masked_pos"] = (torch.arange(inputs["noise"].shape[1]) % 3 == 1).expand(2, -1)
+    if "patches" in sizes:
+        inputs |= _patches(part_of(config, "vision_config"), generator)
     if mel := sizes.get("input_features"):
         frames = 2 * mel["max_source_positions"]  # the second convolution has stride two
         inputs["input_features"] = torch.randn(2, mel["num_mel_bins"], frames, generator=generator, dtype=torch.float32)
@@ -69,6 +71,16 @@ def patch_noise(rows: int, config: PreTrainedConfig, height: int, width: int, ge
     return torch.rand(rows, (height // down) * (width // right), dtype=torch.float32, generator=generator)
 
 
+def _patches(config: PreTrainedConfig, generator: torch.Generator) -> dict[str, Tensor]:
+    """Pictures of two by three and three by three patches, the former with padding."""
+    size = config.num_channels * config.patch_size**2
+    return {
+        "pixel_values": torch.randn(2, 9, size, generator=generator, dtype=torch.float32),
+        "pixel_attention_mask": (torch.arange(9) < torch.tensor([[6], [9]])).long(),
+        "spatial_shapes": torch.tensor([[2, 3], [3, 3]]),
+    }
+
+
 def _samples(conv_kernel: Sequence[int], conv_stride: Sequence[int]) -> int:
     """How long a waveform is that convolutions make 16 frames of."""
     length = 16
@@ -84,7 +96,8 @@ def _tokens(
     # RoBERTa's position table has rows for the padding token and those before it, which are no positions.
     length = max(2, min(32, positions(config) - 4))
     named = {kind: getattr(config, f"{kind}_token_id", None) for kind in PLACED + IN_TEXTS}
-    specials = {*kept} | {i for value in named.values() for i in (value if isinstance(value, list) else [value])}
+    start = first_written(config)
+    specials = {*kept, start} | {i for value in named.values() for i in (value if isinstance(value, list) else [value])}
     written = written_vocabulary(config)
 
     def drawn(count: int) -> Tensor:
@@ -96,7 +109,7 @@ def _tokens(
     in_texts = dict.fromkeys(named[kind] for kind in IN_TEXTS if named[kind] not in (named["pad"], named["eos"]))
     seen = torch.tensor([i for i in in_texts if i in range(config.vocab_size)][: length - 1], dtype=torch.int64)
     tokens[0, : len(seen)] = seen
-    if (start := named["decoder_start"]) is not None and start in range(written):
+    if start is not None and start in range(written):
         decoder_tokens[:, 0] = start
     mask = torch.ones_like(tokens)
     mask[1, length - max(1, length // 3) :] = 0

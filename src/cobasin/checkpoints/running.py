@@ -41,6 +41,7 @@ INPUT_SIZES = {
     "input_ids": ("vocab_size",),
     "decoder_input_ids": ("vocab_size",),
     "pixel_values": ("image_size", "num_channels"),
+    "patches": ("num_patches", "patch_size"),  # the pixel_values of a model that takes pictures of any size, cut up
     "input_features": ("num_mel_bins", "max_source_positions"),
     "input_values": ("num_mel_bins", "max_length"),
     "waveform": ("conv_kernel", "conv_stride"),  # the input_values of a model that begins with convolutions
@@ -155,14 +156,16 @@ def input_sizes(config: PreTrainedConfig, architecture: str) -> dict[str, dict[s
     for name in names:
         part = part_of(config, "vision_config" if name == "pixel_values" else "text_config")
         kind = "waveform" if name == "input_values" and hasattr(part, "conv_stride") else name
+        if name == "pixel_values" and hasattr(part, "num_patches") and not hasattr(part, "image_size"):
+            name = kind = "patches"
         found[name] = {key: getattr(part, key, None) for key in INPUT_SIZES.get(kind, ())}
         alone = name == "input_ids" and "pixel_values" not in names
         foreign = alone and hasattr(config, "vision_config") and config.model_type not in READ
         if foreign or name not in INPUT_SIZES or None in found[name].values():
             raise NotProbed(
                 f"{architecture}: reads {'pictures beside text' if foreign else name}; probes are text, images of a "
-                "fixed size, both in a contrastive model or a decoder that is declared, spectrograms of a fixed size, "
-                "or waveforms"
+                "fixed size or cut into patches, both in a contrastive model or a decoder that is declared, "
+                "spectrograms of a fixed size, or waveforms"
             )
         if "image_size" in found[name]:
             found[name]["image_size"] = sides(found[name]["image_size"])
@@ -212,6 +215,12 @@ def positions(config: PreTrainedConfig) -> int:
     text = part_of(config, "text_config")
     limits = (getattr(text, name, None) for name in ("max_position_embeddings", "max_target_positions"))
     return next(filter(None, limits), 512)
+
+
+def first_written(config: PreTrainedConfig) -> int | None:
+    """The token that a decoder begins with, where a config says it; T5Gemma says it as that of its decoder's texts."""
+    start = getattr(config, "decoder_start_token_id", None)
+    return getattr(getattr(config, "decoder", None), "bos_token_id", None) if start is None else start
 
 
 def written_vocabulary(config: PreTrainedConfig) -> int:

@@ -14,7 +14,7 @@ from torch import Tensor
 from cobasin.architectures.parts import sides
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.probes import patch_noise
-from cobasin.checkpoints.running import input_sizes, model_class, part_of
+from cobasin.checkpoints.running import first_written, input_sizes, model_class, part_of
 from cobasin.data.config import DataConfig
 from cobasin.data.examples import Example
 from cobasin.data.images import ImageInputs
@@ -198,7 +198,7 @@ def _positions(config: Any, reads: Mapping[str, Mapping[str, Any]]) -> set[int]:
 
 def _start(checkpoint: Checkpoint) -> int | None:
     """The id that a decoder begins with; None where it is the last one of the target."""
-    start = getattr(checkpoint.config, "decoder_start_token_id", None)
+    start = first_written(checkpoint.config)
     if start is None and checkpoint.config.model_type != "mbart":  # there it is the language
         raise InputError(f"{checkpoint.label}: the config has no decoder_start_token_id, which a decoder begins with")
     return start

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.probes import patch_noise
-from cobasin.checkpoints.running import input_sizes, model_class
+from cobasin.checkpoints.running import first_written, input_sizes, model_class
 from cobasin.data.tasks import task_of
 from cobasin.errors import InputError
 
@@ -44,7 +44,7 @@ def check_synthetic(checkpoint: Checkpoint) -> None:
         )
     answers = reads == ["input_ids", "decoder_input_ids"] and task_of(checkpoint) == "seq2seq_lm"
     # without it mBART's begins with a language, which no config says
-    begins = getattr(config, "decoder_start_token_id", None) is not None
+    begins = first_written(config) is not None
     if reads not in (["pixel_values"], ["input_ids"]) and not (answers and begins):
         raise InputError(f"{checkpoint.label}: no inputs can be made up for {architecture}; give it data")
     if architecture.endswith("ForSequenceClassification") and getattr(config, "pad_token_id", None) is None:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint
-from cobasin.checkpoints.running import part_of, positions
+from cobasin.checkpoints.running import first_written, part_of, positions
 from cobasin.data.tasks import task_of
 from cobasin.data.tokens import has_masks, padded, text_length, tokenizer_of
 from cobasin.errors import InputError
@@ -136,7 +136,9 @@ def _answers(
     read = {"input_ids": padded(sources, 0), "attention_mask": padded([[1] * len(row) for row in sources], 0)}
     read = {name: x.to(model.device) for name, x in read.items()}
     more = {"encoder_outputs": model.get_encoder()(**read), "attention_mask": read["attention_mask"]}
-    first = torch.full((len(sources), 1), config.decoder_start_token_id)
+    start = first_written(config)
+    assert start is not None  # without it nothing is made up
+    first = torch.full((len(sources), 1), start)
     ends = _ids(config.eos_token_id)
     padding = _ids(config.pad_token_id)  # Marian's has no embedding that it could be told by; M2M-100 does not count it
     barred = padding[~torch.isin(padding, ends)]
