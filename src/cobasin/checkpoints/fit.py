@@ -29,11 +29,10 @@ def problems(spec: Spec, headers: Mapping[str, tuple[tuple[int, ...], torch.dtyp
         text, wanted = _file_layout(spec, name)
         if tuple(shape) != wanted:
             found.append(f"{disk} has shape {tuple(shape)}, its type {text!r} needs {wanted}")
-        elif 0 in wanted:
-            found.append(f"{disk} has shape {wanted}, so no entries, expected sizes of at least 1")
         elif not dtype.is_floating_point or dtype.itemsize < 2:
             found.append(f"{disk} has dtype {dtype}, expected float64, float32, float16 or bfloat16")
-    return found
+    empty = {key[0] for key in spec.sites if not spec.sizes[key[0]]}
+    return found + [f"space {name} has size 0 by the config, expected at least 1" for name in sorted(empty)]
 
 
 def _file_layout(spec: Spec, name: str) -> tuple[str, tuple[int, ...]]:
