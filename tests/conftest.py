@@ -42,3 +42,19 @@ def sharded(tiny_bert, tmp_path):
     """The tiny BERT as a Hugging Face folder with two shards and their index."""
     tiny_bert.save_pretrained(tmp_path / "sharded", max_shard_size="20KB")
     return tmp_path / "sharded"
+
+
+@pytest.fixture
+def float64_throughout(monkeypatch):
+    """What Transformers computes in float32 always is computed in float64: what is left is the rounding of that."""
+
+    def widened(call):
+        def wide(value):
+            return torch.float64 if value is torch.float32 else value
+
+        return lambda *args, **named: call(*map(wide, args), **{name: wide(value) for name, value in named.items()})
+
+    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+    for name in ("to", "type", "softmax"):
+        monkeypatch.setattr(torch.Tensor, name, widened(getattr(torch.Tensor, name)))
+    monkeypatch.setattr(torch.nn.functional, "softmax", widened(torch.nn.functional.softmax))

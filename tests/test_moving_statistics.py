@@ -173,22 +173,6 @@ def fisher_form(typed):
     return replace(form, biases=tuple(gauge for gauge in form.biases if not isinstance(gauge, ValueBias)))
 
 
-@pytest.fixture
-def float64_throughout(monkeypatch):
-    """What Transformers computes in float32 always, whose rounding squares of small gradients amplify, in float64."""
-
-    def widened(call):
-        def wide(value):
-            return torch.float64 if value is torch.float32 else value
-
-        return lambda *args, **named: call(*map(wide, args), **{name: wide(value) for name, value in named.items()})
-
-    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
-    for name in ("to", "type", "softmax"):
-        monkeypatch.setattr(torch.Tensor, name, widened(getattr(torch.Tensor, name)))
-    monkeypatch.setattr(torch.nn.functional, "softmax", widened(torch.nn.functional.softmax))
-
-
 @pytest.mark.usefixtures("float64_throughout")
 @pytest.mark.parametrize("case", ONE_A_FAMILY[::3])
 def test_fishers_move_under_permutations_signs_and_scales(case):
