@@ -86,10 +86,17 @@ def test_heads_that_are_proven_to_stay_are_not_compared_with_others(family, mode
     for key, value in quick.items():
         for part, x in value.items():
             torch.testing.assert_close(x, whole[key][part], rtol=1e-9, atol=1e-9)
-    # the control: of two heads in each other's place, and of another model, nothing is proven
-    swapped = Element(form, {base: {"perm": torch.tensor([1, 0, *range(2, form.spec.sizes["head"])])}}).apply(near)
-    for source in (swapped, other):
-        assert not proven(order._Nested(Match.of(form, Choice.parse(mode), source, anchor), base))
+    # the control: nothing is proven of another model, nor of two heads in each other's place, however alike they are
+    swap = {base: {"perm": torch.tensor([1, 0, *range(2, form.spec.sizes["head"])])}}
+    assert not proven(order._Nested(Match.of(form, Choice.parse(mode), other, anchor), base))
+    for apart in (1.0, 1e-2):
+        swapped = Element(form, swap).apply(anchor)
+        alike = {
+            name: x if apart == 1 else (x + swapped[name]) / 2 + apart * (x - swapped[name])
+            for name, x in anchor.items()
+        }
+        source = {name: x + 1e-4 * other[name] for name, x in Element(form, swap).apply(alike).items()}
+        assert not proven(order._Nested(Match.of(form, Choice.parse(mode), source, alike), base))
 
 
 @pytest.mark.parametrize("mode", ["heads,attention,scale", "heads,attention"])

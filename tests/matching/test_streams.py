@@ -184,8 +184,8 @@ def test_a_stream_that_is_proven_first_takes_no_round_more(family, monkeypatch):
     form = form_of(family, folded=False)
     anchor, other = random_state(form.spec, 1), random_state(form.spec, 3)
     source = {name: x + 0.01 * other[name] for name, x in anchor.items()}
-    matches, rounds = [], []
-    for stay in (Streams.stay, lambda self: False):
+    matches, rounds, proven = [], [], Streams.stay
+    for stay in (proven, lambda self: False):
         monkeypatch.setattr(Streams, "stay", stay)
         matches.append(Match.of(form, Choice.parse("full"), source, anchor))
         rounds.append(weights.ascend(matches[-1]).rounds)
@@ -194,7 +194,8 @@ def test_a_stream_that_is_proven_first_takes_no_round_more(family, monkeypatch):
     assert not matches[0].hold_scales
     # the control: neurons in another order, and the stream is not proven before they are found
     scrambled = Element.sample(form, 0, part="ffn").apply(source)
-    assert not Streams(Match.of(form, Choice.parse("full"), scrambled, anchor)).stay()
+    assert proven(Streams(Match.of(form, Choice.parse("full"), source, anchor)))
+    assert not proven(Streams(Match.of(form, Choice.parse("full"), scrambled, anchor)))
 
 
 def test_scales_are_not_proven():
