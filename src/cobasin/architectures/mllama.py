@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from cobasin.architectures import Request, declares
 from cobasin.architectures.encoder_decoder import multi_head, stack
-from cobasin.architectures.parts import layer_norm, linear, neurons
+from cobasin.architectures.parts import layer_norm, layers_of_kinds, linear, neurons
 from cobasin.architectures.qk_norm_decoder import normed_basis
 from cobasin.architectures.rmsnorm_decoder import gated, head_width, projections, rmsnorm_decoder, rotary
 from cobasin.architectures.vision import PICTURE_KEYS, pictures
@@ -28,9 +28,8 @@ EXTRA_ROWS = 8  # of the embeddings: the picture's token and others that are nev
 @declares("Mllama", "mllama_text_model", "ForCausalLM")
 def mllama_text(request: Request) -> Spec:
     """Llama 3.2's decoder; alone, what its cross-attention looks at is an input."""
-    config, width, layers = request.config, head_width(request.config), range(request.config.num_hidden_layers)
-    crossed = tuple(i for i in layers if i in config.cross_attention_layers)
-    own = tuple(i for i in layers if i not in crossed)
+    config, width = request.config, head_width(request.config)
+    crossed = ["cross" if i in config.cross_attention_layers else "own" for i in range(config.num_hidden_layers)]
     still = normed_basis(width, shared=True, rotated=0)
     attention = {name.replace("{layer}", "{own_layer}"): type_ for name, type_ in projections().items()} | {
         f"{CROSS}.q_proj.weight": "(kv rep nope sign) resid",
@@ -46,8 +45,7 @@ def mllama_text(request: Request) -> Spec:
         {
             **rotary(width),
             **{name: still[name] for name in ("nope", "sign", "still")},
-            "own_layer": Space(len(own), within="layer", values=own),
-            "cross_layer": Space(len(crossed), within="layer", values=crossed),
+            **layers_of_kinds(crossed, own_layer="own", cross_layer="cross"),
             "memory": Space(config.hidden_size),
             "extra": Space(EXTRA_ROWS),
         },
