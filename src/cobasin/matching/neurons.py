@@ -89,10 +89,7 @@ def proven_order(group: Permutation, terms: Sequence[Term]) -> Value | None:
     parts = [(charge, some_weights(x, like=y), some_weights(y, like=x)) for charge, x, y in terms]
     matched = _Pairs(terms)
     for rows in matched.steps():
-        table = gram_of_terms([(charge, x[rows], y) for charge, x, y in parts])
-        if group.scaled and any((norm <= 0).any() for charge, norm in table.source.items() if charge):
-            return None  # what vanishes in the part looked at may have any scale
-        distances = distances_in_some(group, table)
+        distances = distances_in_some(group, gram_of_terms([(charge, x[rows], y) for charge, x, y in parts]))
         twin = distances.argmin(-1)
         if not nearest_by_far(group, distances, twin, matched.add(rows, twin)):
             return None
@@ -100,8 +97,8 @@ def proven_order(group: Permutation, terms: Sequence[Term]) -> Value | None:
 
 
 def distances_in_some(group: Permutation, some: Gram) -> Tensor:
-    """No more than the squared distances of all pairs in all weights: those in some weights, but for rounding."""
-    return group.distances(some) - ROUNDING * sum(some.target.values())
+    """No more than the squared distances of all pairs in all weights: what there is in some, but for rounding."""
+    return group.least_distances(some) - ROUNDING * sum(some.target.values())
 
 
 def nearest_by_far(group: Permutation, distances: Tensor, partners: Tensor, pairs: Gram) -> bool:

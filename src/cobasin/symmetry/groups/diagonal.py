@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from cobasin.symmetry.groups.assignment import PART
 from cobasin.symmetry.groups.base import Batch, Group, Value
 from cobasin.symmetry.groups.gram import Gram
 from cobasin.symmetry.groups.scale import best_scale, compose_scale, gain, inverse_scale
@@ -100,9 +101,13 @@ class Diagonal(Group):
 
     def gains(self, direct: Tensor, inverse: Tensor, norms: Sequence[Tensor]) -> Tensor:
         """What these pairs gain with their best sign and scale, elementwise and in their dtype; see `solve`."""
-        if self.scaled:
-            return gain(best_scale(direct, inverse, *norms, signed=self.signed), direct, inverse, *norms)
-        return (direct + inverse).abs() if self.signed else direct + inverse
+        if not self.scaled:
+            return (direct + inverse).abs() if self.signed else direct + inverse
+        given = torch.broadcast_tensors(direct, inverse, *norms)
+        shape = given[0].shape
+        rows = (x.reshape(-1, shape[-1]).split(max(1, PART // shape[-1])) for x in given)
+        found = [gain(best_scale(*part, signed=self.signed), *part) for part in zip(*rows, strict=True)]
+        return torch.cat(found).reshape(shape)
 
 
 def _diagonals(gram: Gram) -> list[Tensor]:

@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from cobasin.symmetry.groups.assignment import PART, assign, assign_rows, is_permutation
+from cobasin.symmetry.groups.assignment import assign, assign_rows, is_permutation
 from cobasin.symmetry.groups.base import Batch, Group, Value
 from cobasin.symmetry.groups.diagonal import Diagonal
 from cobasin.symmetry.groups.gram import Gram
@@ -103,22 +103,16 @@ class Permutation(Group):
             n: how many there are.
             step: how many of them are asked for at a time.
         """
-        return assign_rows(partial(self._gains, gram_of, n), (n, n), step).argsort()
+        return assign_rows(lambda rows: self.pair_gain(gram_of(rows)), (n, n), step).argsort()
 
     def bound(self, gram_of: Callable[[slice], Gram], n: int, step: int) -> float:
         """No less than what the best order gains, and cheaper; the arguments are those of `order_of`."""
         of_sources, of_targets = list[Tensor](), list[Tensor]()
         for start in range(0, n, step):
-            gains = self._gains(gram_of, n, slice(start, min(start + step, n)))
+            gains = self.pair_gain(gram_of(slice(start, min(start + step, n))))
             of_sources.append(gains.amax(-1))
             of_targets = [torch.stack([*of_targets, gains.amax(-2)]).amax(0)]
         return min(float(torch.cat(best).double().sum()) for best in (of_sources, of_targets))
-
-    def _gains(self, gram_of: Callable[[slice], Gram], n: int, rows: slice) -> Tensor:
-        """What every pair of these source columns gains, ``[rows, n]``."""
-        gram, few = gram_of(rows), max(1, PART // n)
-        parts = range(0, rows.stop - rows.start, few)
-        return torch.cat([self.pair_gain(gram, slice(start, start + few)) for start in parts])
 
     def of_pairs(self, target: Tensor, gram: Gram) -> Value:
         """The element that carries source column j to column ``target[j]``.
