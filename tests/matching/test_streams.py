@@ -11,6 +11,8 @@ from cobasin.symmetry.element import Element
 from cobasin.symmetry.groups import Permutation
 from random_states import CONFIGS, form_of, random_state
 
+every_family = pytest.mark.parametrize("family", CONFIGS)
+
 
 def start(family, source=2):
     form = form_of(family)
@@ -56,7 +58,7 @@ def gram_of(streams, match, key):
     return found
 
 
-@pytest.mark.parametrize("family", CONFIGS)
+@every_family
 def test_what_is_kept_is_what_would_be_found(family, monkeypatch):
     match = start(family)
     streams = Streams(match)
@@ -95,7 +97,7 @@ def test_another_group_asks_for_other_terms():
 
 
 def test_ends_that_agree_are_no_second_start(monkeypatch):
-    monkeypatch.setattr(Streams, "stay", lambda self: False)
+    monkeypatch.setattr(weights, "_near", lambda match: False)
     rounds, round_ = [], weights._round
 
     def record(units, streams, families, reorder, name):
@@ -120,7 +122,7 @@ def test_a_step_to_where_it_stands_costs_nothing(monkeypatch):
     assert match.step({key: {part: x.clone() for part, x in value.items()}})
 
 
-@pytest.mark.parametrize("family", CONFIGS)
+@every_family
 @pytest.mark.parametrize(("noise", "sure"), [(0.0, True), (0.02, True), (0.5, None), (None, False)])
 def test_an_order_that_is_proven_is_that_of_the_gram(family, noise, sure):
     form = form_of(family, folded=False)
@@ -136,7 +138,7 @@ def test_an_order_that_is_proven_is_that_of_the_gram(family, noise, sure):
         assert same(match.groups[key].project(streams._gram(key)), match.values[key])
 
 
-@pytest.mark.parametrize("family", CONFIGS)
+@every_family
 def test_another_order_and_another_sign_are_not_proven(family):
     match = with_itself(family)
     streams = Streams(match)
@@ -179,28 +181,30 @@ def test_no_gram_of_a_stream_is_made_of_near_copies(related, monkeypatch):
     assert bool(seen) is not related
 
 
-@pytest.mark.parametrize("family", CONFIGS)
-def test_a_stream_that_is_proven_first_takes_no_round_more(family, monkeypatch):
-    form = form_of(family, folded=False)
-    anchor, other = random_state(form.spec, 1), random_state(form.spec, 3)
-    source = {name: x + 0.01 * other[name] for name, x in anchor.items()}
-    matches, rounds, proven = [], [], Streams.stay
-    for stay in (proven, lambda self: False):
-        monkeypatch.setattr(Streams, "stay", stay)
-        matches.append(Match.of(form, Choice.parse("full"), source, anchor))
-        rounds.append(weights.ascend(matches[-1]).rounds)
-    assert rounds[0] < rounds[1]
-    assert matches[0].total == pytest.approx(matches[1].total, rel=1e-6)
-    assert not matches[0].hold_scales
-    # the control: neurons in another order, and the stream is not proven before they are found
-    scrambled = Element.sample(form, 0, part="ffn").apply(source)
-    assert proven(Streams(Match.of(form, Choice.parse("full"), source, anchor)))
-    assert not proven(Streams(Match.of(form, Choice.parse("full"), scrambled, anchor)))
-
-
 def test_scales_are_not_proven():
     match = with_itself("bert")
     streams = Streams(match)
     (key,) = streams.keys
     match.groups[key] = Permutation(scaled=True)
     assert not streams._stays(key)
+
+
+@every_family
+def test_models_that_agree_need_no_other_start(family, monkeypatch):
+    form = form_of(family)
+    anchor, other = random_state(form.spec, 1), random_state(form.spec, 3)
+    source = {name: x + 0.01 * other[name] for name, x in anchor.items()}
+    matches, rounds, near = [], [], weights._near
+    for told in (near, lambda match: False):
+        monkeypatch.setattr(weights, "_near", told)
+        matches.append(Match.of(form, Choice.parse("full"), source, anchor))
+        rounds.append(weights.ascend(matches[-1]).rounds)
+    assert rounds[0] < rounds[1]
+    assert matches[0].total == pytest.approx(matches[1].total, rel=1e-6)
+    # the control: the same copies with their streams moved, and unrelated models
+    moved = Element.sample(form, 0, part="residual").apply(source)
+    assert [near(Match.of(form, Choice.parse("full"), x, anchor)) for x in (source, moved, other)] == [
+        True,
+        False,
+        False,
+    ]

@@ -72,10 +72,6 @@ class Streams:
             ends.add(key[0])
         return turned
 
-    def stay(self) -> bool:
-        """Whether all streams are proven to be where they should, as everything else is now."""
-        return all(self._stays(key) for key in self.keys)
-
     def update(self, key: Key) -> bool:
         """Take one exact step with a stream; says whether it has moved."""
         match = self.match

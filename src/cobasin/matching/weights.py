@@ -27,11 +27,13 @@ from cobasin.matching.units import Units
 from cobasin.symmetry.action import in_new_order, in_old_order
 from cobasin.symmetry.groups import Permutation, Value
 from cobasin.symmetry.keys import Key
+from cobasin.symmetry.state import squared_size
 
 MAX_ROUNDS = 200
 SETTLED = 1e-6  # relative fall of the squared distance in a round
 LARGE_SETTLED = 1e-5  # the same of models above so many entries, whose rounds take from seconds to minutes
 LARGE_MODEL = 100_000_000
+NEAR = 0.1  # of the anchor's squared norm: nearer models agree as they are; unrelated ones are twice that norm apart
 SMALL = 1 << 17  # entries of the tensors that a job moves; below, threads would mostly wait for the interpreter
 EXACT = 1e-24  # of the squared distance at the start: nothing but rounding is left
 
@@ -85,7 +87,7 @@ def ascend(
         progress.history, reorder, match.hold_scales = kept["history"], kept["reorder"], kept["hold_scales"]
         sweep = Sweep(**kept["sweep"])
     else:
-        still = warm or units.run("1-still", 0, streams.keys, lambda: {"still": streams.stay()})["still"]
+        still = warm or not streams.keys or _near(match)
         # A scale balances the norms of what does not agree yet. While a stream is still turning, that costs: the
         # scales wait until the rest has settled.
         match.hold_scales = "scale" in match.choice.parts and not still
@@ -124,6 +126,12 @@ def ascend(
             match.values[key] = match.values[key] | {"scale": identity(match.form, {key: group})[key]["scale"]}
     units.end_round(said | {"sweep": asdict(sweep)}, last=True)
     return progress
+
+
+def _near(match: Match) -> bool:
+    """Whether the models agree where they stand, so that there is no use in another start; told by a part, if so."""
+    size = 0.0
+    return any(match.total < NEAR * (size := size + squared_size(match.anchor[name])) for name in match.tensors)
 
 
 def _first_round(units: Units, streams: Streams, families: Mapping[int, list[Key]]) -> Sweep:
