@@ -95,6 +95,23 @@ def test_quantized_weights(tmp_path, method):
     refused_by_both(source, anchor, f"{source}: is quantized ({method}): model.layers.", named, "save it dequantized")
 
 
+@pytest.mark.parametrize(
+    "parts", [(".qweight", ".qzeros", ".scales"), (".weight", ".weight.absmax"), (".weight", ".SCB")]
+)
+def test_quantized_weights_of_which_the_config_says_nothing(folders, parts):
+    """As older files are, with a file of its own beside config.json, or none."""
+    source, anchor = folders
+    weight = QUERY.removesuffix(".weight")
+
+    def pack(tensors):
+        del tensors[QUERY]
+        tensors |= {weight + part: torch.ones(3, dtype=torch.int8) for part in parts}
+
+    edit_tensors(source, pack)
+    named = weight + next(part for part in parts if part != ".weight")
+    refused_by_both(source, anchor, f"{source} does not fit", f": its weights are quantized, as {named} tells; save it")
+
+
 def test_weights_that_only_the_config_calls_quantized(folders):
     """As where a model was merged with its adapter, or dequantized, after it had been loaded in four bits."""
     source, anchor = folders
