@@ -16,7 +16,7 @@ from cobasin.proposal.checking import check_declaration
 from cobasin.verification import FLOAT32_PARTS
 from command_line import refused, run
 from own_architectures import EXAMPLE, changed, starcoder2
-from tiny_models import checkpoint, model
+from tiny_models import checkpoint, config, model
 
 
 @pytest.fixture(autouse=True)
@@ -99,6 +99,19 @@ def test_the_entry_that_makes_no_difference(monkeypatch):
     found = check_declaration(checkpoint("gpt2/GPT2LMHeadModel"))
     assert found.idle == ['h.0.attn.c_attn.bias, block 1 of "(head qk + head qk\' + head vo)"']
     assert not found.sound
+
+
+def test_a_tensor_that_makes_a_small_difference():
+    """Factors like those of published Falcon-H1 leave little of the lengths of steps, but far more than rounding."""
+    made = config("falcon-h1/FalconH1ForCausalLM")
+    factors = {
+        "embedding_multiplier": 30.0,
+        "ssm_multipliers": [0.35, 0.25, 0.35, 0.5, 0.35],
+        "ssm_out_multiplier": 0.24,
+    }
+    made.update({**factors, "mamba_rms_norm": False})
+    torch.manual_seed(0)
+    assert check_declaration(transformers.FalconH1ForCausalLM(made)).sound
 
 
 def test_a_missing_tensor_is_named_at_once(tmp_path):

@@ -90,7 +90,7 @@ def test_state_dict_without_or_with_bad_config(folder):
     state = load_file(folder / "model.safetensors")
     config = json.loads((folder / "config.json").read_text())
     assert "pass its config" in load_refusal(state)
-    assert "model_type None is not known" in load_refusal(state, {"hidden_size": 24})
+    assert 'has no model_type; add it to the config, for example "model_type": "bert"' in load_refusal(state, {"a": 1})
     assert "architectures" in load_refusal(state, {**config, "architectures": None})
     assert "hidden_size" in load_refusal(state, {**config, "hidden_size": "many"})
     assert "'a' is a int" in load_refusal({"a": 1}, config)
@@ -207,10 +207,18 @@ def test_config_that_is_not_text_or_object(folder):
     assert "cannot be read: [Errno 21] Is a directory" in load_refusal(folder)
 
 
-@pytest.mark.parametrize("model_type", ["nope", None, [1]])
+@pytest.mark.parametrize("model_type", ["nope", [1]])
 def test_unknown_model_type(folder, model_type):
     edit_json(folder / "config.json", model_type=model_type)
     assert f"model_type {model_type!r} is not known" in load_refusal(folder)
+
+
+def test_no_model_type(folder):
+    """As in files of the first years of Transformers."""
+    edit_json(folder / "config.json", model_type=None)
+    assert 'config.json: has no model_type; add it to the config, for example "model_type": "bert"' in load_refusal(
+        folder
+    )
 
 
 def test_code_of_the_repository_is_not_executed(folder, tmp_path):

@@ -4,10 +4,14 @@ What headers and configs can tell is refused before any tensor is read: `refused
 """
 
 import json
+import re
 
 import pytest
 import torch
+from transformers import FineGrainedFP8Config
 
+from cobasin.errors import InputError
+from cobasin.workflows.inspection import inspect
 from command_line import (
     WEIGHTS,
     duplicate,
@@ -89,6 +93,37 @@ def test_quantized_weights(tmp_path, method):
     edit_tensors(source, pack)
     edit_json(source / "config.json", lambda config: config.update(quantization_config={"quant_method": method}))
     refused_by_both(source, anchor, f"{source}: is quantized ({method}): model.layers.", named, "save it dequantized")
+
+
+@pytest.mark.parametrize(
+    "parts", [(".qweight", ".qzeros", ".scales"), (".weight", ".weight.absmax"), (".weight", ".SCB")]
+)
+def test_quantized_weights_of_which_the_config_says_nothing(folders, parts):
+    """As older files are, with a file of its own beside config.json, or none."""
+    source, anchor = folders
+    weight = QUERY.removesuffix(".weight")
+
+    def pack(tensors):
+        del tensors[QUERY]
+        tensors |= {weight + part: torch.ones(3, dtype=torch.int8) for part in parts}
+
+    edit_tensors(source, pack)
+    named = weight + next(part for part in parts if part != ".weight")
+    refused_by_both(source, anchor, f"{source} does not fit", f": its weights are quantized, as {named} tells; save it")
+
+
+def test_weights_that_only_the_config_calls_quantized(folders):
+    """As where a model was merged with its adapter, or dequantized, after it had been loaded in four bits."""
+    source, anchor = folders
+    line = "its config says that it is quantized ({}), its tensors are not; delete quantization_config"
+    settings = {"quant_method": "bitsandbytes", "load_in_4bit": True}
+    edit_json(source / "config.json", lambda config: config.update(quantization_config=settings))
+    refused_by_both(source, anchor, f"{source}: {line.format('bitsandbytes')}")
+    assert line.format("bitsandbytes") in refused(source, "inspect", source)
+    in_memory = model(CASE)
+    in_memory.config.quantization_config = FineGrainedFP8Config()
+    with pytest.raises(InputError, match=re.escape(line.format("fp8"))):
+        inspect(in_memory)
 
 
 @pytest.mark.parametrize("broken", [0, 1], ids=["source", "anchor"])

@@ -214,6 +214,8 @@ def test_a_rotary_embedding_wider_than_a_head_is_refused(tmp_path):
         ("gpt2/GPT2LMHeadModel", "reorder_and_upcast_attn", True),
         ("bert/BertForMaskedLM", "hidden_act", "gelu_python"),
         ("bert/BertForMaskedLM", "attention_head_size", 64),
+        ("t5/T5ForConditionalGeneration", "return_dict", False),
+        ("clip/CLIPModel", "return_dict", False),
     ],
 )
 def test_a_key_that_changes_nothing_is_no_difference(tmp_path, case, key, value):

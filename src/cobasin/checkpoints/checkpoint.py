@@ -262,6 +262,8 @@ def _parse_config(content: dict[str, Any], label: str, folder: Path | None = Non
     from transformers import CONFIG_MAPPING, AutoConfig
 
     model_type = content.get("model_type")
+    if model_type is None:
+        raise InputError(f'{label}: has no model_type; add it to the config, for example "model_type": "bert"')
     if not isinstance(model_type, str) or model_type not in CONFIG_MAPPING:
         raise InputError(
             f"{label}: model_type {model_type!r} is not known to the installed transformers, and model code "

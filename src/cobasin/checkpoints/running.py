@@ -120,6 +120,9 @@ def build(checkpoint: Checkpoint, state: dict[str, Tensor], dtype: torch.dtype) 
         if tensor.is_floating_point() or names & unread or any(re.search(pattern, name) for pattern in ignored):
             continue
         raise InputError(f"{where} computes in floats, the checkpoint has {name} in {tensor.dtype}")
+    for part in model.modules():
+        if hasattr(part, "config"):
+            part.config.return_dict = True  # parts read by name what other parts return
     return in_float32_always(model).eval()
 
 

@@ -225,19 +225,24 @@ def _of_layers(config: PreTrainedConfig) -> set[str]:
 
 
 def _check_unpacked(checkpoint: Checkpoint) -> None:
-    """Refuse quantized weights by what they are: the names and shapes of their parts would be dozens of misfits."""
-    settings = getattr(checkpoint.config, "quantization_config", None)
+    """Refuse quantized weights by what they are, not by dozens of misfits; and those that the config alone calls so."""
+    settings = checkpoint.config.to_dict().get("quantization_config")
     if not settings or not isinstance(settings, Mapping):
         return
+    method = settings.get("quant_method", "the quantization_config in config.json")
+    method = getattr(method, "value", method)  # of a model in memory
     for name, header in checkpoint.headers.items():
         dtype = header.dtype
         if dtype.itemsize < 8 and not (dtype.is_floating_point and dtype.itemsize > 1):
-            method = settings.get("quant_method", "the quantization_config in config.json")
             raise InputError(
                 f"{checkpoint.label}: is quantized ({method}): {name} has dtype {dtype}, expected float64, float32, "
                 "float16 or bfloat16; save it dequantized, which Transformers can for most methods (dequantize=True in "
                 "the quantization config that from_pretrained takes, or model.dequantize())"
             )
+    raise InputError(
+        f"{checkpoint.label}: its config says that it is quantized ({method}), its tensors are not; delete "
+        "quantization_config from config.json, as Transformers would not load them as they are"
+    )
 
 
 def alike(models: list[Typed]) -> list[Typed]:

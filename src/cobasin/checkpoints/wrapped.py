@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from torch.nn import Module
 
+_PACKED = (".qweight", ".weight_packed", ".weight_scale", ".weight_scale_inv", ".absmax", ".SCB")  # parts of a weight
 _PREFIXES = ("module.", "_orig_mod.", "base_model.model.")  # of DataParallel, of torch.compile, of PEFT
 
 
@@ -17,10 +18,12 @@ def within(model: object) -> str:
     return f"; it has the model within, as .{inner}" if inner else ""
 
 
-def saved_with(names: Iterable[str]) -> str | None:
+def saved_with(names: Collection[str]) -> str | None:
     """What was saved with a model, by the names of its tensors, all of which would be misfits; None where nothing."""
     if any(".base_layer." in name for name in names):
         return "it has the layers of an adapter within; save what merge_and_unload() of PEFT returns"
+    if packed := next((name for name in names if name.endswith(_PACKED)), None):
+        return f"its weights are quantized, as {packed} tells; save it dequantized"
     for prefix in _PREFIXES:
         if all(name.startswith(prefix) for name in names):
             return f"all names of its tensors begin with {prefix!r}: save the model within what wraps it"

@@ -31,7 +31,7 @@ from cobasin.symmetry.spec import Spec
 from cobasin.verification import FLOAT32_PARTS, NEAR, computed, relative_change, rounding_noise
 
 EXACT = 1e-9  # what is below was computed in float64 throughout
-IDLE = 20  # a tensor makes no difference where leaving it out changes less than this many times the rounding
+IDLE = 20  # a tensor makes no difference where leaving it out changes less than this many times what moving it does
 BLURRED = 1e-3  # of rounding that changes so much a wrong declaration could not be told
 DRAWS = 16  # of an element, in search of one without an identity in it
 REPAIRED = 3_000_000  # parameters up to which repairs are tried: every one costs a run of the model
@@ -107,7 +107,7 @@ def check_declaration(model: Any) -> Check:
     check = _check_canonical(check, typed, generic(given, 2), reference)
     if check.pieces:
         return check
-    limit = IDLE * EXACT if check.plain < EXACT else max(IDLE * FLOAT32_PARTS, check.limit)
+    limit = IDLE * max(EXACT, check.plain)
     found = sorted(idle(typed, reference, limit, first_names(typed.spec)) - cancelled(typed.spec))
     return replace(check, idle=[_block_text(typed.spec, *one) for one in found])
 
