@@ -13,7 +13,7 @@ from cobasin.checkpoints.typed import Typed
 from cobasin.checkpoints.weight_files import Header
 from cobasin.checkpoints.writer import save
 from model_folders import as_bins, assert_bitwise, changed, names
-from tiny_models import checkpoint
+from tiny_models import checkpoint, model
 
 
 def weights(folder):
@@ -190,6 +190,39 @@ def test_how_an_old_model_generates_is_kept(folder, tmp_path):
     (folder / "generation_config.json").write_text('{"num_beams": 3}')
     save(load(folder), tmp_path / "out", overwrite=True)
     assert (tmp_path / "out" / "generation_config.json").read_text() == '{"num_beams": 3}'
+
+
+@pytest.mark.parametrize(
+    ("case", "earlier"),
+    [
+        ("qwen2/Qwen2ForCausalLM", {"rope_theta": 1e6, "rope_scaling": {"type": "linear", "factor": 2.0}}),
+        ("gptneox/GPTNeoXForCausalLM", {"rotary_pct": 0.25, "rotary_emb_base": 20000}),
+        ("gemma3/Gemma3ForCausalLM", {"rope_theta": 1e6, "rope_local_base_freq": 20000.0}),
+        ("gemma3-pictures/Gemma3ForConditionalGeneration", {"rope_theta": 1e6, "rope_local_base_freq": 20000.0}),
+    ],
+)
+def test_rotary_embeddings_are_told_to_earlier_versions(case, earlier, tmp_path):
+    """Transformers 5 reads and writes other keys than the config.json of most models on the hub has."""
+    model(case, 0, torch.float32).save_pretrained(tmp_path / "source")
+    path = tmp_path / "source" / "config.json"
+    config = json.loads(path.read_text())
+    text = config.get("text_config", config)
+    del text["rope_parameters"]
+    text.update(earlier)
+    path.write_text(json.dumps(config))
+
+    def written(checkpoint):
+        save(checkpoint, tmp_path / "out", overwrite=True)
+        content = json.loads((tmp_path / "out" / "config.json").read_text())
+        return content.get("text_config", content)
+
+    given = load(tmp_path / "source")
+    assert earlier.items() <= written(given).items()
+    read = [one.config.to_dict() | {"_name_or_path": None} for one in (given, load(tmp_path / "out"))]
+    assert read[0] == read[1]
+    # the control: keys that no longer say what the config does are not kept
+    given.config.get_text_config().rope_parameters = {"rope_type": "default", "rope_theta": 5.0}
+    assert not earlier.keys() & written(given).keys()
 
 
 def test_extra_files(folder, tmp_path):

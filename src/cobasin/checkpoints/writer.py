@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -27,16 +28,20 @@ from cobasin.errors import InputError, shown
 from cobasin.execution.parts import Part
 from cobasin.whole_files import unfinished
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+CONFIG_FILE = "config.json"
+GENERATION_FILE = "generation_config.json"
 _DTYPE_NAMES = {dtype: name for name, dtype in SAFETENSORS_DTYPES.items()}
 _OF_THE_SOURCE = {
-    *("config.json", "cobasin.json", "trainer_state.json"),
+    *(CONFIG_FILE, "cobasin.json", "trainer_state.json"),
     *("all_results.json", "eval_results.json", "train_results.json", "test_results.json", "predict_results.json"),
 }
 _WEIGHT_SUFFIXES = {
     *(".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".onnx_data"),
     *(".gguf", ".tflite", ".ot", ".mlmodel", ".nemo"),
 }
-GENERATION_FILE = "generation_config.json"
 _BEHIND = 1 << 20  # bytes: what is smaller is not worth handing to another thread
 
 Progress = Callable[[int], None]
@@ -224,7 +229,7 @@ def _keep_generation(checkpoint: Checkpoint, source: Path, folder: Path) -> None
     """
     from transformers import GenerationConfig
 
-    said, kept = read_json(source / "config.json"), checkpoint.config.to_dict()
+    said, kept = read_json(source / CONFIG_FILE), checkpoint.config.to_dict()
     settings = {key: said[key] for key in vars(GenerationConfig()) if said.get(key) is not None}
     if settings.keys() - kept.keys():
         _write_file(folder / GENERATION_FILE, json.dumps(settings, indent=2, sort_keys=True) + "\n")
@@ -246,3 +251,30 @@ def _write_config(checkpoint: Checkpoint, folder: Path) -> None:
         # from_pretrained casts to the config's dtype, which may be that of another checkpoint.
         config.dtype = dtypes.pop()
     config.save_pretrained(folder)
+    if checkpoint.folder is not None:
+        written, said = (read_json(one / CONFIG_FILE) for one in (folder, checkpoint.folder))
+        both = _with_rotary(written, said)
+        if both != written and _read(config, _earlier(both)) == _read(config, written):
+            _write_file(folder / CONFIG_FILE, json.dumps(both, indent=2, sort_keys=True) + "\n")
+
+
+def _with_rotary(written: dict[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
+    """A config with what the source's says of rotary embeddings under other keys, such as ``rope_theta``.
+
+    Transformers 5 writes ``rope_parameters`` alone; earlier versions and other tools would take their defaults.
+    """
+    kept = {key: value for key, value in said.items() if key not in written and re.search("rope|rotary", key)}
+    within = {key: value for key, value in written.items() if isinstance(value, dict)}
+    parts = {key: _with_rotary(part, said[key]) for key, part in within.items() if isinstance(said.get(key), dict)}
+    return written | kept | parts
+
+
+def _earlier(content: Mapping[str, Any]) -> dict[str, Any]:
+    """A config as an earlier version reads it."""
+    rest = {key: value for key, value in content.items() if key != "rope_parameters"}
+    return {key: _earlier(value) if isinstance(value, dict) else value for key, value in rest.items()}
+
+
+def _read(config: PreTrainedConfig, content: dict[str, Any]) -> dict[str, Any]:
+    """What Transformers makes of a config like this one."""
+    return type(config).from_dict(copy.deepcopy(content)).to_dict()
