@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import filecmp
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from cobasin.checkpoints.checkpoint import Checkpoint, load
@@ -52,10 +52,7 @@ def prepare(recipe: Recipe, models: Mapping[str, Any]) -> list[Typed]:
 def _loaded(name: str, model: Any) -> Checkpoint:
     """A model; what is in memory only goes by its name in the recipe."""
     checkpoint = load(model)
-    if checkpoint.folder is None:
-        checkpoint = copy.copy(checkpoint)
-        checkpoint.label = name
-    return checkpoint
+    return replace(checkpoint, label=name) if checkpoint.folder is None else checkpoint
 
 
 def ends(recipe: Recipe, typed: list[Typed]) -> list[Typed]:
