@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import reduce
 
 import torch
 from torch import Tensor
 
 State = Mapping[str, Tensor]
 
-
 _CHUNK = 1 << 18  # entries: their float64 copy fits a cache
 
 
 def squared_distance(x: Tensor, y: Tensor) -> float:
     """``|x - y|²``, summed in float64; in chunks, so that a large embedding needs no copy of itself."""
-    dtype = torch.promote_types(torch.float32, torch.promote_types(x.dtype, y.dtype))
+    dtype = common_dtype(x, y)
     total = 0.0
     for a, b in zip(x.reshape(-1).split(_CHUNK), y.reshape(-1).split(_CHUNK), strict=True):
         total += float(torch.linalg.vector_norm(a.to(dtype) - b.to(dtype), dtype=torch.float64)) ** 2
@@ -32,6 +32,11 @@ def squared_size(x: Tensor) -> float:
 def apart(x: State, y: State, names: Iterable[str]) -> float:
     """The distance of some tensors of two models, all taken together."""
     return math.sqrt(math.fsum(squared_distance(x[name], y[name]) for name in names))
+
+
+def common_dtype(*tensors: Tensor) -> torch.dtype:
+    """What the tensors are computed with in: their common dtype, float32 or better."""
+    return reduce(torch.promote_types, (tensor.dtype for tensor in tensors), torch.float32)
 
 
 def wide(tensor: Tensor) -> Tensor:

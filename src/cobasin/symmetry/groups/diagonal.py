@@ -12,6 +12,7 @@ from torch import Tensor
 from cobasin.symmetry.groups.base import Batch, Group, Value
 from cobasin.symmetry.groups.gram import Gram
 from cobasin.symmetry.groups.scale import best_scale, compose_scale, gain, inverse_scale
+from cobasin.symmetry.state import common_dtype
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Diagonal(Group):
                 return x
             if bool((scale.abs() == 1).all()):  # exact in any dtype
                 return x * scale[..., None, :].to(x)
-        moved = x.to(torch.promote_types(x.dtype, torch.float32))
+        moved = x.to(common_dtype(x))
         factor = scale[..., None, :].pow(charge).to(moved)
         # a wider copy of what may be large is not held beside the product
         return moved * factor if moved is x else moved.mul_(factor)
