@@ -115,11 +115,8 @@ class Typed(Mapping[str, Tensor]):
     @cached_property
     def heads(self) -> list[str]:
         """Tensors that carry the labels of a task."""
-        return [
-            name
-            for name, entry in self.spec.entries.items()
-            if any(axis.space == "label" for block in entry.layout.blocks for axis in block.axes)
-        ]
+        entries = self.spec.entries.items()
+        return [name for name, entry in entries if any(axis.space == "label" for axis in entry.layout.axes)]
 
     @cached_property
     def task_heads(self) -> list[str]:
