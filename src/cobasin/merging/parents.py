@@ -32,7 +32,10 @@ def prepare(recipe: Recipe, models: Mapping[str, Any]) -> list[Typed]:
     head = recipe.head
     if head is not None and not typed[0].heads:
         what = "keep" if head == "keep" else "take"
-        raise InputError(f"{names[0]} is a {typed[0].spec.architecture}: it has no task head to {what}")
+        raise InputError(
+            f"{names[0]} is a {typed[0].spec.architecture}: it has no task head to {what} (a head with "
+            "labels); leave --head-from and --keep-heads (in a recipe head) out"
+        )
     different = next((model for model in typed if model.labels != typed[0].labels), None)
     if different is not None and head is None:
         raise InputError(
