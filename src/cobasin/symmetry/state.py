@@ -44,7 +44,20 @@ def wide(tensor: Tensor) -> Tensor:
     return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
-class Lazy(Mapping[str, Tensor]):
+class Computed(Mapping[str, Tensor]):
+    """Tensors of these names; a subclass says what each of them is as it is asked for."""
+
+    def __init__(self, names: Collection[str]):
+        self.names = names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+class Lazy(Computed):
     """Tensors that are computed each time they are asked for.
 
     Attributes:
@@ -54,25 +67,21 @@ class Lazy(Mapping[str, Tensor]):
     def __init__(
         self, names: Collection[str], compute: Callable[[str], Tensor], part: Callable[[str], Tensor] | None = None
     ):
-        self.names, self.compute, self.part = names, compute, part
+        super().__init__(names)
+        self.compute, self.part = compute, part
 
     def __getitem__(self, name: str) -> Tensor:
         return self.compute(name)
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.names)
 
-    def __len__(self) -> int:
-        return len(self.names)
-
-
-class Remembered(Mapping[str, Tensor]):
+class Remembered(Computed):
     """A state whose tensors are computed once, as long as they take ``room`` bytes at most in all.
 
     Small models are mostly overhead: of them each tensor is asked for some hundred times in a match.
     """
 
     def __init__(self, state: State, room: int):
+        super().__init__(state)
         self.state, self.room = state, room
         self._known: dict[str, Tensor] = {}
 
@@ -84,9 +93,3 @@ class Remembered(Mapping[str, Tensor]):
             self.room -= tensor.nbytes
             self._known[name] = tensor
         return tensor
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.state)
-
-    def __len__(self) -> int:
-        return len(self.state)
