@@ -1,6 +1,7 @@
 """The packages of the library import one another in one direction."""
 
 import ast
+import re
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 import cobasin
 
 ROOT = Path(cobasin.__file__).parent
+PAGE = Path(__file__).parent.parent / "docs" / "how-it-works.md"
 
 
 def imported(module: ast.Module) -> set[str]:
@@ -36,3 +38,12 @@ def test_packages_do_not_import_in_circles():
     assert order.index("symmetry") < order.index("matching") < order.index("merging")
     with pytest.raises(CycleError):
         TopologicalSorter(packages | {"symmetry": {"merging"}}).prepare()
+
+
+def test_the_page_lists_the_packages_in_the_order_in_which_they_import_one_another():
+    _, table = PAGE.read_text("utf-8").split("## Where the code is")
+    order = [name for cell in re.findall(r"^\|(.*?)\|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", cell)]
+    packages = graph()
+    assert sorted(order) == sorted(path.parent.name for path in ROOT.glob("*/__init__.py"))
+    for place, name in enumerate(order):
+        assert packages[name].isdisjoint(order[place:]), name

@@ -179,7 +179,8 @@ def test_a_model_without_a_task_head_has_none_to_keep(tmp_path, case):
     folders = saved(tmp_path, case, 2)
     for options, what in ((["--keep-heads"], "keep"), (["--head-from", folders[1]], "take")):
         line = refused(tmp_path, "merge", *folders, *options, "--out", tmp_path / "out")
-        assert f"{folders[0]} is a {case.split('/')[1]}: it has no task head to {what}" in line
+        assert f"{folders[0]} is a {case.split('/')[1]}: it has no task head to {what} (a head with labels)" in line
+        assert "leave --head-from and --keep-heads (in a recipe head) out" in line
 
 
 def test_one_choice_of_heads(tmp_path):

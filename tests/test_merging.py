@@ -98,6 +98,7 @@ def test_what_is_one_for_all_models_may_be_a_gradient(classifiers, t):
     ("options", "text"),
     [
         ({"anchor": 2}, "anchor 2 does not exist: there are models 0 to 1"),
+        ({"anchor": True}, "anchor True: expected a word, or the position of a model, from 0 on"),
         ({"anchor": -1}, "anchor -1 does not exist"),
         ({"anchor": Path("0")}, "anchor PosixPath('0'): expected a word, or the position of a model, from 0 on"),
         ({"anchor": "nearest"}, "match.anchor 'nearest': expected medoid, consensus, model 0, model 1"),

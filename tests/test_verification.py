@@ -500,7 +500,7 @@ def test_an_expert_that_is_missing():
 
 def test_classes_and_inputs_that_are_not_known():
     config = transformers.BertConfig(**TEXT, architectures=["NoSuchModel"])
-    with pytest.raises(InputError, match="NoSuchModel"):
+    with pytest.raises(InputError, match=r"no model class NoSuchModel; name one that it has under architectures"):
         verify(*(load(dict(bert()), config),) * 2)
     with pytest.raises(InputError, match="VipLlavaForConditionalGeneration"):
         probe(transformers.VipLlavaConfig(), "VipLlavaForConditionalGeneration")

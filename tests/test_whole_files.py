@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from cobasin.whole_files import replacing, write_tensors
+from cobasin.whole_files import replacing, write_first, write_tensors
 
 
 def test_a_file_is_as_it_was_until_it_is_whole(tmp_path):
@@ -45,3 +45,17 @@ def test_tensors_that_cannot_be_written_leave_nothing(tmp_path):
     with pytest.raises(RuntimeError, match="share memory"):
         write_tensors(tmp_path / "file", {"x": whole, "y": whole}, {})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_of_a_file_that_several_write_the_first_stays(tmp_path):
+    path = tmp_path / "file"
+
+    def meanwhile(new):
+        new.write_text("second")
+        assert write_first(path, lambda new: new.write_text("first"))
+
+    assert not write_first(path, meanwhile)
+    assert path.read_text() == "first"
+    with pytest.raises(ZeroDivisionError):
+        write_first(tmp_path / "other", lambda new: new.write_text(str(1 / 0)))
+    assert list(tmp_path.iterdir()) == [path]

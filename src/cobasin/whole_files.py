@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
@@ -29,6 +30,19 @@ def replacing(path: Path) -> Iterator[Path]:
         new.replace(path)
     finally:
         new.unlink(missing_ok=True)
+
+
+def write_first(path: Path, write: Callable[[Path], object]) -> bool:
+    """Write a file that several processes may; it is there whole. False where another was first, whose stays."""
+    new = unfinished(path)
+    try:
+        write(new)
+        os.link(new, path)
+    except FileExistsError:
+        return False
+    finally:
+        new.unlink(missing_ok=True)
+    return True
 
 
 def write_text(path: Path, text: str) -> None:

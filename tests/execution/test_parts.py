@@ -15,7 +15,7 @@ from cobasin.checkpoints.sharing import sharing
 from cobasin.errors import InputError
 from cobasin.execution import parts
 from cobasin.execution.outcomes import Outcome, found_by
-from cobasin.execution.parts import Part, living, part_of
+from cobasin.execution.parts import Part, living, read_part
 from cobasin.finding import match as api
 from cobasin.finding.kept import Kept
 from cobasin.matching import weights
@@ -39,8 +39,8 @@ def impatient(monkeypatch):
 @pytest.mark.parametrize("text", ["0/2", "3/2", "1", "1/0", "-1/2", "a/b", "1/2/3", "", "1.5/2"])
 def test_what_is_no_part(text):
     with pytest.raises(InputError, match="expected i/n, like 2/8"):
-        part_of(text)
-    assert part_of(" 2/8 ") == (2, 8)
+        read_part(text)
+    assert read_part(" 2/8 ") == (2, 8)
 
 
 def test_every_job_has_one_owner(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ _NOT_COVERED = (
 _STARTS = (True, False, None, "gaussian", "eva", "orthogonal")
 
 
+@dataclass(eq=False, repr=False)
 class Adapter(Tensors):
     """A LoRA's config and its tensors by their names in the file, read lazily.
 
@@ -51,15 +53,11 @@ class Adapter(Tensors):
     adapter's other files are.
     """
 
-    def __init__(
-        self,
-        label: str,
-        config: dict[str, Any],
-        headers: dict[str, Header],
-        read: Callable[[str], Tensor],
-        folder: Path | None = None,
-    ):
-        self.label, self.config, self.headers, self.read, self.folder = label, config, headers, read, folder
+    label: str
+    config: dict[str, Any]
+    headers: dict[str, Header]
+    read: Callable[[str], Tensor]
+    folder: Path | None = None
 
 
 def in_dtype(label: str, name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:

@@ -93,7 +93,7 @@ def apply_to_adapter(element: Element, adapter: Adapter, dtype: torch.dtype | No
     moved = element.apply(_tensors(adapter))
     headers = {name: replace(h, dtype=dtype or h.dtype) for name, h in adapter.headers.items()}
     read = lambda name: in_dtype(adapter.label, name, moved[name], headers[name].dtype)  # noqa: E731
-    return Adapter(adapter.label, dict(adapter.config), headers, read, adapter.folder)
+    return replace(adapter, config=dict(adapter.config), headers=headers, read=read)
 
 
 def products(adapter: Adapter) -> dict[str, Tensor]:

@@ -178,7 +178,7 @@ class _Move:
             headers = {name: replace(header, dtype=dtype) for name, header in headers.items()}
         label = self.adapter.label
         cast = {name: in_dtype(label, name, tensor, headers[name].dtype) for name, tensor in tensors.items()}
-        return Adapter(self.adapter.label, config, headers, cast.__getitem__, self.adapter.folder)
+        return replace(self.adapter, config=config, headers=headers, read=cast.__getitem__)
 
     def _left_over(self, layer: Layer, state: State, moved: State) -> Tensor | None:
         """What the moved A reads less from the constants in its input than A did, ``[rank]``; None for rounding."""

@@ -6,6 +6,7 @@ import copy
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +53,7 @@ class Tensors(Mapping[str, Tensor]):
         return len(self.headers)
 
 
+@dataclass(eq=False, repr=False)
 class Checkpoint(Tensors):
     """A model's config and its tensors by on-disk name, read lazily.
 
@@ -62,24 +64,14 @@ class Checkpoint(Tensors):
     whether its tensors are those of the files there.
     """
 
-    def __init__(
-        self,
-        label: str,
-        config: PreTrainedConfig,
-        architecture: str,
-        headers: dict[str, Header],
-        read: Callable[[str], Tensor],
-        folder: Path | None = None,
-        stored: bool = False,
-    ):
-        self.label = label
-        self.config = config
-        self.architecture = architecture
-        self.headers = headers
-        self.read = read
-        self.folder = folder
-        self.stored = stored
-        self.beside: dict[str, str] = {}
+    label: str
+    config: PreTrainedConfig
+    architecture: str
+    headers: dict[str, Header]
+    read: Callable[[str], Tensor]
+    folder: Path | None = None
+    stored: bool = False
+    beside: dict[str, str] = field(default_factory=dict)
 
     @property
     def running_dtype(self) -> torch.dtype:

@@ -6,11 +6,11 @@ import json
 from functools import partial
 from typing import Any
 
-import torch
 from blake3 import blake3
 from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import load
+from cobasin.checkpoints.weight_files import bytes_of
 from cobasin.execution.jobs import run_jobs
 
 # Keys that say where a config is from, or how it is stored; so do those that begin with an underscore.
@@ -45,8 +45,7 @@ def fingerprint(model: Any) -> str:
 
 def tensor_hash(tensor: Tensor) -> str:
     """BLAKE3, in hexadecimal, of the bytes of a tensor in row-major order."""
-    flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)  # numpy has no bfloat16
-    return blake3(flat.numpy().data).hexdigest()
+    return blake3(bytes_of(tensor)).hexdigest()
 
 
 def _function(value: Any) -> Any:

@@ -42,12 +42,17 @@ def check_output(out: Path, overwrite: bool, inputs: Iterable[Path | None] = ())
             raise InputError(
                 f"{out}: is not empty; choose another folder, or replace it with --overwrite (in Python overwrite=True)"
             )
-        parent = next((path for path in target.parents if path.exists()), target)
-        if not parent.is_dir():
-            raise InputError(f"{out}: {parent} is a file; choose another folder")
-        if not os.access(parent, os.W_OK | os.X_OK):
-            raise InputError(f"{out}: {parent} cannot be written to; choose another folder")
+        check_place(target.parent, str(out))
     check_read(out, files())
+
+
+def check_place(folder: Path, called: str) -> None:
+    """Refuse, before any work, a folder that cannot be made, or be written to; ``called`` begins the message."""
+    there = next((path for path in (folder, *folder.absolute().parents) if path.exists()), folder)
+    if not there.is_dir():
+        raise InputError(f"{called}: {there} is a file; choose another folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise InputError(f"{called}: {there} cannot be written to; choose another folder")
 
 
 def _links(source: Path, target: Path) -> Iterator[Path]:

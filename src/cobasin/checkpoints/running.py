@@ -242,7 +242,10 @@ def model_class(architecture: str) -> Any:
 
     cls = getattr(transformers, architecture, None)
     if cls is None or not hasattr(cls, "main_input_name"):
-        raise InputError(f"transformers {transformers.__version__} has no model class {architecture}")
+        raise InputError(
+            f"transformers {transformers.__version__} has no model class {architecture}; name one that it has under "
+            "architectures in config.json, or install a version that has it"
+        )
     return cls
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -14,7 +13,7 @@ from cobasin.checkpoints.refusals import check_output, output_errors
 from cobasin.errors import InputError
 from cobasin.execution.parts import Part
 from cobasin.paths import expanded
-from cobasin.whole_files import unfinished
+from cobasin.whole_files import write_first
 
 
 @contextmanager
@@ -35,7 +34,8 @@ def sharing(
     run = {**run, PARTS: part[1]}
     with output_errors(out):
         (folder / FOUND).mkdir(parents=True, exist_ok=True)
-        _note(folder, run)
+        if not (folder / RUN).exists():  # of several parts that come here at once one notes it
+            write_first(folder / RUN, lambda path: write_run(path, run))
     check_run(folder, run, f"remove {folder} to start anew")
     try:
         one = Part(*part, folder / FOUND)
@@ -48,13 +48,3 @@ def sharing(
                 for path in made:
                     path.rmdir()
         raise
-
-
-def _note(folder: Path, run: Mapping[str, Any]) -> None:
-    """Note what the folder is of, if nobody has; of several parts that do so at once one succeeds."""
-    if not (folder / RUN).exists():
-        new = unfinished(folder / RUN)
-        write_run(new, run)
-        with suppress(FileExistsError):
-            os.link(new, folder / RUN)
-        new.unlink()

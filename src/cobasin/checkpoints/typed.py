@@ -84,9 +84,8 @@ class Typed(Mapping[str, Tensor]):
         config.tie_word_embeddings = False
         if (text := getattr(config, "text_config", None)) is not None:  # LLaVA ties its head where either says so
             text.tie_word_embeddings = False
-        label, architecture = self.checkpoint.label, self.checkpoint.architecture
         headers = dict(self.checkpoint.headers)
-        spec = declare(config, architecture, headers)
+        spec = declare(config, self.checkpoint.architecture, headers)
         missing = spec.file_entries.keys() - spec.disk_names(headers).keys() - spec.tied.keys()
         own = {disk: name for name, disk in spec.names_beside(missing, self.disk_names).items()}
         header = {name: self.checkpoint.headers[disk] for name, disk in self.disk_names.items()}
@@ -96,8 +95,7 @@ class Typed(Mapping[str, Tensor]):
         def read(on_disk: str) -> Tensor:
             return self[own[on_disk]] if on_disk in own else self.checkpoint[on_disk]
 
-        untied = Checkpoint(label, config, architecture, headers, read, self.checkpoint.folder)
-        untied.beside = self.checkpoint.beside
+        untied = replace(self.checkpoint, config=config, headers=headers, read=read, stored=False)
         return Typed(untied, spec, self.left_out)
 
     def without(self, names: Collection[str]) -> Typed:
@@ -106,10 +104,8 @@ class Typed(Mapping[str, Tensor]):
             return self
         given, left = self.checkpoint, {self.disk_names[name] for name in names}
         headers = {disk: header for disk, header in given.headers.items() if disk not in left}
-        fewer = Checkpoint(given.label, given.config, given.architecture, headers, given.__getitem__, given.folder)
-        fewer.beside = given.beside
         spec = declare(given.config, given.architecture, headers)
-        return Typed(fewer, spec, (*self.left_out, *sorted(names)))
+        return Typed(replace(given, headers=headers, stored=False), spec, (*self.left_out, *sorted(names)))
 
     @cached_property
     def disk_names(self) -> dict[str, str]:
@@ -119,11 +115,8 @@ class Typed(Mapping[str, Tensor]):
     @cached_property
     def heads(self) -> list[str]:
         """Tensors that carry the labels of a task."""
-        return [
-            name
-            for name, entry in self.spec.entries.items()
-            if any(axis.space == "label" for block in entry.layout.blocks for axis in block.axes)
-        ]
+        entries = self.spec.entries.items()
+        return [name for name, entry in entries if any(axis.space == "label" for axis in entry.layout.axes)]
 
     @cached_property
     def task_heads(self) -> list[str]:
@@ -212,9 +205,7 @@ class Typed(Mapping[str, Tensor]):
                 )
             return tensor
 
-        moved = Checkpoint(source.label, config, source.architecture, headers, read, source.folder)
-        moved.beside = source.beside
-        return moved
+        return replace(source, config=config, headers=headers, read=read, stored=False)
 
 
 def _of_layers(config: PreTrainedConfig) -> set[str]:

@@ -105,6 +105,12 @@ def describe(tensors: Any, shard: str, label: str) -> dict[str, Header]:
     return {name: Header(value.dtype, tuple(value.shape), shard) for name, value in tensors.items()}
 
 
+def bytes_of(tensor: Tensor) -> memoryview:
+    """What a tensor is in a file, in row-major order."""
+    # as bytes, because numpy has no bfloat16; flat, because a scalar cannot change its element size
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in `path`; raises InputError if it is missing, unreadable or something else."""
     if not path.exists():

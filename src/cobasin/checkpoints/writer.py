@@ -11,8 +11,6 @@ from concurrent.futures import Executor, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.output import publishing
 from cobasin.checkpoints.sequential import SequentialFile
@@ -20,7 +18,7 @@ from cobasin.checkpoints.weight_files import (
     INDEX_FILE,
     SAFETENSORS_DTYPES,
     SINGLE_FILE,
-    Header,
+    bytes_of,
     module_weights,
     read_json,
 )
@@ -91,8 +89,7 @@ def write(
     plan = _plan(checkpoint)
     if list(plan) != [SINGLE_FILE]:
         weight_map = {name: shard for shard, names in plan.items() for name in names}
-        total_size = checkpoint.size
-        index = {"metadata": {"total_size": total_size}, "weight_map": weight_map}
+        index = {"metadata": {"total_size": checkpoint.size}, "weight_map": weight_map}
         _write_file(folder / INDEX_FILE, json.dumps(index, indent=2, sort_keys=True) + "\n")
     write_beside(folder, checkpoint.folder, {**checkpoint.beside, **(files or {})})
     if checkpoint.folder is not None and not (folder / GENERATION_FILE).exists():
@@ -165,7 +162,7 @@ def _write_shard(
     try:
         file.write(len(head).to_bytes(8, "little") + head)
         for name in names:
-            content = _bytes_of(checkpoint, name, checkpoint.headers[name])
+            content = _bytes_of(checkpoint, name)
             if behind is not None:
                 progress(behind.result())
             behind = None
@@ -194,13 +191,12 @@ def _finish(file: SequentialFile, path: Path) -> None:
     file.path.replace(path)
 
 
-def _bytes_of(checkpoint: Checkpoint, name: str, header: Header) -> memoryview:
-    tensor = checkpoint[name]
+def _bytes_of(checkpoint: Checkpoint, name: str) -> memoryview:
+    header, tensor = checkpoint.headers[name], checkpoint[name]
     planned, found = (header.dtype, header.shape), (tensor.dtype, tuple(tensor.shape))
     if planned != found:
         raise RuntimeError(f"{name} was planned as {planned} but came as {found}")
-    # As bytes, because numpy has no bfloat16; flat, because a scalar cannot change its element size.
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+    return bytes_of(tensor)
 
 
 def _carry(source: Path, folder: Path) -> None:

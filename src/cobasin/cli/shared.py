@@ -111,7 +111,7 @@ def one_part(part: str | None, engine: str, address: str, resume: bool) -> tuple
     Raises:
         InputError: these do not go together, or there is none such.
     """
-    from cobasin.execution.parts import part_of
+    from cobasin.execution.parts import read_part
 
     if engine not in ("local", "ray"):
         raise InputError(f"--engine {engine}: expected local or ray")
@@ -121,7 +121,7 @@ def one_part(part: str | None, engine: str, address: str, resume: bool) -> tuple
         raise InputError(f"--part {part}: goes without --resume, which gathers the parts")
     if part is not None and engine != "local":
         raise InputError(f"--part {part}: goes without --engine {engine}, which makes parts of its own")
-    return None if part is None else part_of(part)
+    return None if part is None else read_part(part)
 
 
 def in_parts(

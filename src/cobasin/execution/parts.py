@@ -109,7 +109,7 @@ class Part:
         return now - since < SILENT
 
 
-def part_of(text: str) -> tuple[int, int]:
+def read_part(text: str) -> tuple[int, int]:
     """The number of a part and how many there are, as a user writes it.
 
     Raises:

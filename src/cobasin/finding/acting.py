@@ -79,7 +79,7 @@ def _layers(spec: Spec, other: Spec) -> dict[str, Any]:
     indices = {name: re.findall(r"\{(\w+)\}", name) for name in spec.templates}
     templates = {name: type_ for name, type_ in spec.templates.items() if any(map(is_layer, indices[name]))}
     layers = [entry.layout for entry in spec.entries.values() if layer_of(entry.index) is not None]
-    axes = {axis.space for layout in layers for block in layout.blocks for axis in block.axes}
+    axes = {axis.space for layout in layers for axis in layout.axes}
     shared = [name for name in spec.spaces if name in other.spaces and (name in axes or is_layer(name))]
     moved = [name for name in shared if spec.spaces[name].group is not None and other.spaces[name].group is not None]
     return {

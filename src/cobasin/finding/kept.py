@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from cobasin.execution.outcomes import Outcome
 from cobasin.execution.parts import Part
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.keys import key_of, key_text
-from cobasin.whole_files import read_tensors, unfinished, write_tensors, write_text
+from cobasin.whole_files import read_tensors, write_first, write_tensors, write_text
 
 _ELEMENTS = "elements.json"
 
@@ -114,17 +113,9 @@ class Kept:
         with output_errors(out_of(path)):
             # of a folder that is shared, and was gathered meanwhile, nothing is made anew
             self.folder.mkdir(parents=self.part is None, exist_ok=True)
-            if self.part is None:
-                write(path)
-                return True
-            new = unfinished(path)
-            try:
-                write(new)
-                os.link(new, path)
-            except FileExistsError:
-                return False
-            finally:
-                new.unlink(missing_ok=True)
+            if self.part is not None:
+                return write_first(path, write)
+            write(path)
         return True
 
 

@@ -11,13 +11,12 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.fingerprint import fingerprint
 from cobasin.checkpoints.typed import Typed, equally_read, equally_tied
-from cobasin.errors import InputError, shown
+from cobasin.errors import InputError, shown, whole
 from cobasin.execution.outcomes import Outcome
 from cobasin.finding.common_form import CommonForm
 from cobasin.finding.kept import Kept, check_kept
@@ -290,7 +289,7 @@ def _fixed(anchor: str | int, count: int) -> int | None:
     Raises:
         InputError: for an anchor that does not exist.
     """
-    if isinstance(anchor, int | np.integer):
+    if whole(anchor):
         if not 0 <= anchor < count:
             raise InputError(f"anchor {anchor} does not exist: there are models 0 to {count - 1}")
         return int(anchor)

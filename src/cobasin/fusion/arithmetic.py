@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from functools import partial, reduce
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -13,17 +13,13 @@ from torch import Tensor
 from cobasin.errors import InputError
 from cobasin.execution.jobs import share_out
 from cobasin.execution.memory import settle_malloc
+from cobasin.symmetry.state import common_dtype
 
 SLICE = 1 << 18
 """Entries that are computed with at a time: in float32 they fit a cache, and need no memory that is mapped anew."""
 
 _SEVERAL = 8  # slices: fewer are computed before other threads would have started
 _THREADS = 8  # more would wait for Python's lock
-
-
-def common_dtype(*tensors: Tensor) -> torch.dtype:
-    """What the tensors are computed with in: their common dtype, float32 or better."""
-    return reduce(torch.promote_types, (tensor.dtype for tensor in tensors), torch.float32)
 
 
 def widened(*tensors: Tensor) -> list[Tensor]:

@@ -12,10 +12,11 @@ from annotated_types import Gt, Le
 from torch import Tensor
 from torch.nn.functional import hardshrink
 
-from cobasin.fusion.arithmetic import by_slices, common_dtype, widened
+from cobasin.fusion.arithmetic import by_slices, widened
 from cobasin.fusion.average import linear
 from cobasin.fusion.largest import Largest
 from cobasin.fusion.registry import method
+from cobasin.symmetry.state import common_dtype
 
 Density = Annotated[float, Gt(0), Le(1)]
 

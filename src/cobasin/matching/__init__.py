@@ -1,1 +1,1 @@
-"""Finding the element that brings one model closest to another."""
+"""The search itself, on tensors in canonical form: the element that brings one model closest to another."""

@@ -17,6 +17,7 @@ from cobasin.execution.once import once
 from cobasin.matching.compared import Compared
 from cobasin.matching.neurons import EVERY, MARGIN, ROUNDING, Neurons, nearest, some_weights, terms
 from cobasin.symmetry.groups import Gram, Permutation, Value
+from cobasin.symmetry.state import common_dtype
 
 
 class Experts:
@@ -76,5 +77,4 @@ class Experts:
 
 
 def _squared_norm(x: Tensor) -> Tensor:
-    dtype = torch.promote_types(x.dtype, torch.float32)
-    return x.to(dtype).square().sum(-1).double().sum().cpu()
+    return x.to(common_dtype(x)).square().sum(-1).double().sum().cpu()

@@ -8,7 +8,6 @@ the best order, and the table of all pairs is made of a sixteenth of the weights
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import reduce
 
 import torch
 from torch import Tensor
@@ -18,6 +17,7 @@ from cobasin.execution.once import once
 from cobasin.matching.compared import Compared
 from cobasin.symmetry.groups import Gram, Permutation, Value
 from cobasin.symmetry.groups.assignment import is_permutation
+from cobasin.symmetry.state import common_dtype
 
 TABLE = MAPPED  # bytes of the table that are made at once, and a few more: in the heap they would leave holes
 EVERY = 16  # of the weights of a neuron in a tensor, one is looked at
@@ -116,7 +116,7 @@ def nearest_by_far(group: Permutation, distances: Tensor, partners: Tensor, pair
 
 def some_weights(neurons: Tensor, like: Tensor) -> Tensor:
     """A part of every neuron's weights, in float32 or better."""
-    return neurons[..., ::EVERY].to(_dtype(neurons, like)).contiguous()
+    return neurons[..., ::EVERY].to(common_dtype(neurons, like)).contiguous()
 
 
 def nearest(group: Permutation, parts: Sequence[Term]) -> Tensor:
@@ -174,7 +174,7 @@ def gram_of_pairs(term: Term) -> Gram:
     charge, source, target = term
     step, gram = -(-PAIRS // len(source)), Gram()
     for ends in zip(source.split(step, 1), target.split(step, 1), strict=True):
-        x, y = (end.to(_dtype(*ends)) for end in ends)
+        x, y = (end.to(common_dtype(*ends)) for end in ends)
         dot, *norms = (product.sum(-1).double()[:, None] for product in (x * y, x.square(), y.square()))
         gram.add(charge, dot[..., None])
         gram.add_norms(charge, *norms)
@@ -185,11 +185,7 @@ def gram_of_terms(terms: Sequence[Term]) -> Gram:
     """The Gram of the neurons of both models, with all norms."""
     gram = Gram()
     for charge, source, target in terms:
-        x, y = (side.to(_dtype(source, target)) for side in (source, target))
+        x, y = (side.to(common_dtype(source, target)) for side in (source, target))
         gram.add(charge, x @ y.mT)
         gram.add_norms(charge, x.square().sum(-1), y.square().sum(-1))
     return gram
-
-
-def _dtype(*tensors: Tensor) -> torch.dtype:
-    return reduce(torch.promote_types, (one.dtype for one in tensors), torch.float32)

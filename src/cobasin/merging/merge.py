@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint
@@ -18,7 +17,7 @@ from cobasin.checkpoints.typed import Typed, equally_tied, omissions
 from cobasin.checkpoints.writer import Content
 from cobasin.coupling.flow import flow_of
 from cobasin.data.tokens import tokenizer_files
-from cobasin.errors import InputError, shown
+from cobasin.errors import InputError, shown, whole
 from cobasin.finding.beside import moved_beside
 from cobasin.finding.kept import Kept, check_kept
 from cobasin.finding.match import Matched, match_all
@@ -292,7 +291,7 @@ def _named(names: Sequence[str], model: str | int, what: str) -> str:
     """A model by its name, which may be given by its position; words stay as they are."""
     if isinstance(model, str):
         return model
-    if not isinstance(model, int | np.integer):
+    if not whole(model):
         raise InputError(f"{what} {shown(model)}: expected a word, or the position of a model, from 0 on")
     if not 0 <= model < len(names):
         raise InputError(f"{what} {model} does not exist: there are models 0 to {len(names) - 1}")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import filecmp
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from cobasin.checkpoints.checkpoint import Checkpoint, load
@@ -32,7 +32,10 @@ def prepare(recipe: Recipe, models: Mapping[str, Any]) -> list[Typed]:
     head = recipe.head
     if head is not None and not typed[0].heads:
         what = "keep" if head == "keep" else "take"
-        raise InputError(f"{names[0]} is a {typed[0].spec.architecture}: it has no task head to {what}")
+        raise InputError(
+            f"{names[0]} is a {typed[0].spec.architecture}: it has no task head to {what} (a head with "
+            "labels); leave --head-from and --keep-heads (in a recipe head) out"
+        )
     different = next((model for model in typed if model.labels != typed[0].labels), None)
     if different is not None and head is None:
         raise InputError(
@@ -52,10 +55,7 @@ def prepare(recipe: Recipe, models: Mapping[str, Any]) -> list[Typed]:
 def _loaded(name: str, model: Any) -> Checkpoint:
     """A model; what is in memory only goes by its name in the recipe."""
     checkpoint = load(model)
-    if checkpoint.folder is None:
-        checkpoint = copy.copy(checkpoint)
-        checkpoint.label = name
-    return checkpoint
+    return replace(checkpoint, label=name) if checkpoint.folder is None else checkpoint
 
 
 def ends(recipe: Recipe, typed: list[Typed]) -> list[Typed]:

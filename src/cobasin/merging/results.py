@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 
 import torch
@@ -24,8 +23,7 @@ def owners(recipe: Recipe) -> list[int]:
 
 def result(recipe: Recipe, typed: Typed, state: State) -> Checkpoint:
     """A result in the place of one of its parents: its tensors are taken from ``state`` as they are asked for."""
-    place = copy.copy(typed.checkpoint)
-    place.label = "the merged model"
+    place = replace(typed.checkpoint, label="the merged model")
     return replace(typed, checkpoint=place).derived(state, _dtype(recipe))
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from cobasin.checkpoints.refusals import check_place
 from cobasin.checkpoints.typed import Typed
 from cobasin.data import Batches, batches, task_of
 from cobasin.errors import InputError
@@ -20,7 +21,6 @@ from cobasin.statistics.fishers import check_likelihood
 from cobasin.statistics.grams import InputGram
 from cobasin.statistics.in_turn import collect_in_turn
 from cobasin.statistics.moving import gram_obstacle, movable, move_fishers, move_grams
-from cobasin.statistics.store import check_folder
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.state import State
 
@@ -142,7 +142,8 @@ def batches_of(recipe: Recipe, typed: Sequence[Typed]) -> list[Batches]:
     assert settings.data is not None
     device_of(settings.device)
     if settings.cache is not None:
-        check_folder(expanded(settings.cache))
+        folder = expanded(settings.cache)
+        check_place(folder, f"cache {folder}")
     fused = recipe.positions
     if needs == "activations" and not isinstance(settings.data, list):
         # the same inputs for all: those of the first model, as models may be written by several versions of a tokenizer

@@ -30,7 +30,7 @@ output = Output(
     markup=False, emoji=False, highlight=False, soft_wrap=True, width=None if Console().is_terminal else 200
 )
 
-SHOWN = 20  # rows of a plan
+SHOWN = 20  # rows of a table that may be long
 COLLECTED = {
     "fisher": "Fisher information",
     "grams": "Grams of inputs",

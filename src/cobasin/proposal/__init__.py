@@ -1,6 +1,7 @@
-"""A draft of a declaration for an architecture that nobody has declared, as the source of a spec file.
+"""Declarations that somebody writes: a draft of one, and (`checking`) whether one is right.
 
-It is text, for a person to check and then to pass with ``--spec``; nothing else in cobasin uses it.
+The draft is the source of a spec file, for an architecture that nobody has declared: text, for a person to check and
+then to pass with ``--spec``.
 """
 
 from __future__ import annotations

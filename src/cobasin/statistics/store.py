@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -49,14 +48,6 @@ class Source:
     def text(self) -> str:
         """The same as text, for the file's metadata."""
         return json.dumps({**asdict(self), "layout": _LAYOUT}, sort_keys=True)
-
-
-def check_folder(folder: Path) -> None:
-    """Refuse, before any work, a folder for files of statistics that cannot be made, or be written to."""
-    there = next((path for path in (folder, *folder.absolute().parents) if path.exists()), folder)
-    if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
-        why = f"{there} cannot be written to" if there.is_dir() else f"{there} is a file"
-        raise InputError(f"cache {folder}: {why}; choose another folder")
 
 
 def prepare(folder: Path) -> None:

@@ -18,8 +18,6 @@ as a difference.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-
 import torch
 from torch import Tensor
 
@@ -27,7 +25,7 @@ from cobasin.symmetry.balance import FRAME, Frames, balancing_frames, in_frames,
 from cobasin.symmetry.form import Form
 from cobasin.symmetry.gauges import SoftmaxShift
 from cobasin.symmetry.keys import key_text
-from cobasin.symmetry.state import Lazy, State, wide
+from cobasin.symmetry.state import Computed, Lazy, State, wide
 
 Gauge = dict[str, Tensor]
 """The free choices of a model: norm gains and offsets, means of writers and readers, free biases, bases of heads."""
@@ -69,21 +67,12 @@ def frames_as_gauge(frames: Frames) -> Gauge:
     return {f"{key_text(key)}:{part}": tensor for key, frame in frames.items() for part, tensor in frame.items()}
 
 
-class _Changed(Mapping[str, Tensor]):
-    """A state whose tensors are computed when asked for."""
+class Folded(Computed):
+    """A model's tensors with norms, scales and free biases folded."""
 
     def __init__(self, form: Form, state: State):
+        super().__init__(state)
         self.form, self.state = form, state
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.state)
-
-    def __len__(self) -> int:
-        return len(self.state)
-
-
-class Folded(_Changed):
-    """A model's tensors with norms, scales and free biases folded."""
 
     def __getitem__(self, name: str) -> Tensor:
         form = self.form
@@ -140,12 +129,12 @@ class Folded(_Changed):
         return _read(self.form, self.state, name)
 
 
-class Unfolded(_Changed):
+class Unfolded(Computed):
     """The inverse of `Folded`, for a given gauge."""
 
     def __init__(self, form: Form, folded: State, gauge: Gauge):
-        super().__init__(form, folded)
-        self.gauge = gauge
+        super().__init__(folded)
+        self.form, self.state, self.gauge = form, folded, gauge
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self.form.changed:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from cobasin.symmetry.groups import Gram, Group
 from cobasin.symmetry.spec import Site, Spec
+from cobasin.symmetry.state import common_dtype
 from cobasin.symmetry.types import Axis
 
 _PART = 1 << 22  # entries that are brought to another dtype at once
@@ -63,7 +64,7 @@ def cross_gram(
                 p, q = select[axes.pop(i).space]
                 a, b, at = a.select(i, p), b.select(i, q), at - (i < at)
         # An isometry is only as good as its Gram; an assignment bears float32.
-        dtype = torch.float64 if group.continuous else reduce(torch.promote_types, (a.dtype, b.dtype), torch.float32)
+        dtype = torch.float64 if group.continuous else common_dtype(a, b)
         batch = [over for over in spec.batch_axes(space) if over not in {*pairs, *select}]
         summed = [i for i, axis in enumerate(axes) if i != at and axis.space not in {*pairs, *batch}]
         longest = max(summed, key=lambda i: a.shape[i], default=None)

@@ -277,13 +277,7 @@ class Spec:
     @cached_property
     def invertible(self) -> frozenset[str]:
         """Spaces that any invertible map may act on: each use multiplies by it, or by its contragredient."""
-        neutral = {
-            axis.space
-            for entry in self.entries.values()
-            for block in entry.layout.blocks
-            for axis in block.axes
-            if axis.charge == 0
-        }
+        neutral = {axis.space for entry in self.entries.values() for axis in entry.layout.axes if axis.charge == 0}
         return frozenset(
             name
             for name, space in self.spaces.items()

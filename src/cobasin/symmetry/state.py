@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import reduce
 
 import torch
 from torch import Tensor
 
 State = Mapping[str, Tensor]
 
-
 _CHUNK = 1 << 18  # entries: their float64 copy fits a cache
 
 
 def squared_distance(x: Tensor, y: Tensor) -> float:
     """``|x - y|²``, summed in float64; in chunks, so that a large embedding needs no copy of itself."""
-    dtype = torch.promote_types(torch.float32, torch.promote_types(x.dtype, y.dtype))
+    dtype = common_dtype(x, y)
     total = 0.0
     for a, b in zip(x.reshape(-1).split(_CHUNK), y.reshape(-1).split(_CHUNK), strict=True):
         total += float(torch.linalg.vector_norm(a.to(dtype) - b.to(dtype), dtype=torch.float64)) ** 2
@@ -34,12 +34,30 @@ def apart(x: State, y: State, names: Iterable[str]) -> float:
     return math.sqrt(math.fsum(squared_distance(x[name], y[name]) for name in names))
 
 
+def common_dtype(*tensors: Tensor) -> torch.dtype:
+    """What the tensors are computed with in: their common dtype, float32 or better."""
+    return reduce(torch.promote_types, (tensor.dtype for tensor in tensors), torch.float32)
+
+
 def wide(tensor: Tensor) -> Tensor:
     """The tensor in float32, or in float64 where it is that."""
     return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
-class Lazy(Mapping[str, Tensor]):
+class Computed(Mapping[str, Tensor]):
+    """Tensors of these names; a subclass says what each of them is as it is asked for."""
+
+    def __init__(self, names: Collection[str]):
+        self.names = names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+class Lazy(Computed):
     """Tensors that are computed each time they are asked for.
 
     Attributes:
@@ -49,25 +67,21 @@ class Lazy(Mapping[str, Tensor]):
     def __init__(
         self, names: Collection[str], compute: Callable[[str], Tensor], part: Callable[[str], Tensor] | None = None
     ):
-        self.names, self.compute, self.part = names, compute, part
+        super().__init__(names)
+        self.compute, self.part = compute, part
 
     def __getitem__(self, name: str) -> Tensor:
         return self.compute(name)
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.names)
 
-    def __len__(self) -> int:
-        return len(self.names)
-
-
-class Remembered(Mapping[str, Tensor]):
+class Remembered(Computed):
     """A state whose tensors are computed once, as long as they take ``room`` bytes at most in all.
 
     Small models are mostly overhead: of them each tensor is asked for some hundred times in a match.
     """
 
     def __init__(self, state: State, room: int):
+        super().__init__(state)
         self.state, self.room = state, room
         self._known: dict[str, Tensor] = {}
 
@@ -79,9 +93,3 @@ class Remembered(Mapping[str, Tensor]):
             self.room -= tensor.nbytes
             self._known[name] = tensor
         return tensor
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.state)
-
-    def __len__(self) -> int:
-        return len(self.state)

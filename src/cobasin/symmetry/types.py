@@ -158,6 +158,11 @@ class Layout:
     blocks: tuple[Block, ...]
     nodes: tuple[Node, ...]
 
+    @property
+    def axes(self) -> Iterator[Axis]:
+        """The axes of all blocks, one block after the other; a space may be among them more than once."""
+        return (axis for block in self.blocks for axis in block.axes)
+
     def axis_of(self, space: str, last: bool = False) -> int | None:
         """The first tensor axis (or the ``last``) that is exactly ``space``, or None."""
         found = [i for i, node in enumerate(self.nodes) if isinstance(node, Axis) and node.space == space]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +185,4 @@ def _adapter_evidence(element: Element, adapter: Adapter, base: Typed | None) ->
 
 def _joined(base: Typed, adapter: Adapter) -> Checkpoint:
     """Base and adapter as one model in float64 that says it is stored as the base is: that tells what is rounding."""
-    exact = base_and_adapter(base, adapter, torch.float64)
-    headers = base_and_adapter(base, adapter).headers
-    return Checkpoint(exact.label, exact.config, exact.architecture, headers, exact.read, exact.folder)
+    return replace(base_and_adapter(base, adapter, torch.float64), headers=base_and_adapter(base, adapter).headers)

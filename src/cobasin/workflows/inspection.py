@@ -44,7 +44,7 @@ def inspect(model: Any) -> dict:
 
 def describe_spaces(spec: Spec) -> list[dict]:
     """One row a space that tensors use: size, group (with the norms folded, if they can be), copies, dimension."""
-    used = {axis.space for entry in spec.entries.values() for b in entry.layout.blocks for axis in b.axes}
+    used = {axis.space for entry in spec.entries.values() for axis in entry.layout.axes}
     elements: Counter[str] = Counter()
     for key in spec.sites:
         elements[key[0]] += math.prod(spec.batch(key[0]))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -120,9 +120,7 @@ def _on_body(checkpoint: Checkpoint, written: Checkpoint) -> Checkpoint:
         and name in written.headers
         and (header.dtype, header.shape) == (written.headers[name].dtype, written.headers[name].shape)
     }
-    made = copy.copy(checkpoint)
-    made.read = lambda name: (written if name in same else checkpoint)[name]
-    return made
+    return replace(checkpoint, read=lambda name: (written if name in same else checkpoint)[name])
 
 
 def _check_whole(recipe: Recipe, resume: bool, part: tuple[int, int] | None) -> None:
