@@ -17,7 +17,7 @@ from cobasin.symmetry.singular import singular_values, svd
 from cobasin.symmetry.state import wide
 
 _ROUNDS = 100  # of the alternation between rotation and scale; it stops when no scale moves any more
-_SETTLED = 1e-10
+_SETTLED = 1e-8
 _APART = 1e-6  # relative difference of scales that are not the same fixed point
 _STARTS = torch.linspace(0, 1, 7, dtype=torch.float64)  # where to start in a range of scales
 _ENDS = _STARTS[[0, -1]]
@@ -98,7 +98,7 @@ class Isometry(Group):
     def _alternate(self, gram: Gram, scale: Tensor, rounds: int) -> tuple[Value, Tensor]:
         """The best isometry for the scale, then the best scale for the isometry, in turn; value and gain.
 
-        ``scale`` is ``[*starts, *batch]``, and so is what comes back.
+        ``scale`` is ``[*starts, *batch]``, and so is what comes back; where all starts have met, it is of one.
         """
         neutral, direct, inverse = (gram.total(charge).double() for charge in (0, 1, -1))
         norms = [gram.norms(charge)[0].double().sum(-1) for charge in (1, -1)]
@@ -109,6 +109,8 @@ class Isometry(Group):
             scale = best_scale(p, m, *norms, signed=False)
             if not rounds or not ((scale / previous - 1).abs() > _SETTLED).any():
                 return value | {"scale": scale}, gain(scale, p, m, *norms) + self._inner(value, neutral)
+            if not (scale.amax(0) / scale.amin(0) > 1 + _APART).any():
+                scale = scale[:1]
 
     def support(self, gram: Gram) -> Tensor:
         """With a scale a lower bound, its value at the scale that aligns the norms.
