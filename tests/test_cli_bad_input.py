@@ -123,13 +123,6 @@ def test_a_long_list_of_problems_is_cut(folders):
     refused_by_both(*folders, "unexpected tensor extra.", "; and 3 more. Remove what is unexpected")
 
 
-def test_experts_in_two_layouts(tmp_path):
-    for name, case in (("single", "mixtral/MixtralForCausalLM"), ("fused", "mixtral-fused/MixtralForCausalLM")):
-        model(case).float().save_pretrained(tmp_path / name)
-    texts = f"one tensor an expert in {tmp_path / 'single'}", f"all experts in one tensor in {tmp_path / 'fused'}"
-    refused_by_both(tmp_path / "single", tmp_path / "fused", "laid out differently", *texts, "with save_pretrained")
-
-
 def test_one_tensor_under_two_names(folders):
     name = QUERY.removeprefix("bert.")
     edit_tensors(folders[0], lambda tensors: tensors.update({name: tensors[QUERY] * 2}))

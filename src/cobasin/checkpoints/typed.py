@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
@@ -238,40 +237,6 @@ def _check_unpacked(checkpoint: Checkpoint) -> None:
                 "float16 or bfloat16; save it dequantized, which Transformers can for most methods (dequantize=True in "
                 "the quantization config that from_pretrained takes, or model.dequantize())"
             )
-
-
-def alike(models: list[Typed]) -> list[Typed]:
-    """The models, `equally_read` and `equally_tied`."""
-    return equally_tied(equally_read(models))
-
-
-def equally_read(models: list[Typed]) -> list[Typed]:
-    """Without the tensors that their class does not read and only some of them have, as where one was pre-trained."""
-    common = set.intersection(*({*model.spec.entries} for model in models))
-    return [model.without({*model.spec.unread_names} - common) for model in models]
-
-
-def omissions(models: Iterable[Typed]) -> list[str]:
-    """Notes on what was left out of them, and on what is no longer right."""
-    found = []
-    for model in models:
-        label = model.checkpoint.label
-        if model.left_out:
-            found.append(f"{label}: {', '.join(model.left_out)} left out: not read by its class, and not in all models")
-        patterns = [re.compile(rf"(.*\.)?{pattern}") for pattern in model.spec.further]
-        if further := sum(any(one.fullmatch(name) for one in patterns) for name in model.checkpoint.headers):
-            found.append(
-                f"{label}: {further} tensors of layers that predict further tokens, which its class does not read, are "
-                "copied as they are: they no longer fit a stream that has moved"
-            )
-    return found
-
-
-def equally_tied(models: list[Typed]) -> list[Typed]:
-    """With all output heads untied, unless all are tied alike."""
-    if all(model.spec.tied == models[0].spec.tied for model in models):
-        return models
-    return [model.untied() for model in models]
 
 
 def check_finite(label: str, name: str, tensor: Tensor) -> float:

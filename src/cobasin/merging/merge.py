@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from cobasin.checkpoints.alike import equally_tied, omissions
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.pairs import other_pixels
-from cobasin.checkpoints.typed import Typed, equally_tied, omissions
+from cobasin.checkpoints.typed import Typed
 from cobasin.checkpoints.writer import Content
 from cobasin.coupling.flow import flow_of
 from cobasin.data.tokens import tokenizer_files
