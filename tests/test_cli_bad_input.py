@@ -61,12 +61,6 @@ def test_layers_without_neurons(tmp_path):
     refused_by_both(source, anchor, f"{source} does not fit BertForMaskedLM: space ffn has size 0 by the config")
 
 
-def test_a_pooler_that_only_one_has(tmp_path):
-    for name, pooler in (("source", True), ("anchor", False)):
-        model("bert/BertModel", pooler=pooler).float().save_pretrained(tmp_path / name)
-    refused_by_both(tmp_path / "source", tmp_path / "anchor", f"pooler.dense.weight is only in {tmp_path / 'source'}")
-
-
 @pytest.mark.parametrize("broken", [0, 1], ids=["source", "anchor"])
 @pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn, torch.int32, torch.bool, torch.complex64])
 def test_a_tensor_that_is_not_float(folders, dtype, broken):

@@ -15,13 +15,16 @@ def alike(models: list[Typed]) -> list[Typed]:
 
 
 def equally_stored(models: list[Typed]) -> list[Typed]:
-    """With the same tensors: laid out as the first's, without those that their class does not read and only some have.
+    """With the same tensors, laid out as the first's.
 
-    Files of pre-training have the latter, those of fine-tunes may not.
+    What only some have is left out where their class does not read it, as the heads of pre-training, and copied where
+    nothing moves it, as the pooler of a bare model.
     """
     common = set.intersection(*({*model.spec.entries} for model in models))
     first, *others = [model.without({*model.spec.unread_names} - common) for model in models]
-    return [first, *(laid_out_as(model, first.spec) for model in others)]
+    models = [first, *(laid_out_as(model, first.spec) for model in others)]
+    common = set.intersection(*({*model.spec.entries} for model in models))
+    return [model.copying({*model.spec.entries} - common) for model in models]
 
 
 def omissions(models: Iterable[Typed]) -> list[str]:
@@ -31,6 +34,8 @@ def omissions(models: Iterable[Typed]) -> list[str]:
         label = model.checkpoint.label
         if model.left_out:
             found.append(f"{label}: {', '.join(model.left_out)} left out: not read by its class, and not in all models")
+        if model.copied:
+            found.append(f"{label}: {', '.join(model.copied)} neither compared nor merged: not in all models")
         patterns = [re.compile(rf"(.*\.)?{pattern}") for pattern in model.spec.further]
         if further := sum(any(one.fullmatch(name) for one in patterns) for name in model.checkpoint.headers):
             found.append(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -33,11 +34,13 @@ class Typed(Mapping[str, Tensor]):
     Attributes:
         checkpoint, spec: the tensors, and their types.
         left_out: tensors of the file that are not among them, see `Typed.without`.
+        copied: tensors of the file that are buffers here, see `Typed.copying`.
     """
 
     checkpoint: Checkpoint
     spec: Spec
     left_out: tuple[str, ...] = ()
+    copied: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> Typed:
@@ -109,6 +112,23 @@ class Typed(Mapping[str, Tensor]):
         fewer.beside = given.beside
         spec = declare(given.config, given.architecture, headers)
         return Typed(fewer, spec, (*self.left_out, *sorted(names)))
+
+    def copying(self, names: Collection[str]) -> Typed:
+        """The same model with these tensors copied as they are, like buffers.
+
+        That is where it can be declared without them, and what then acts on it would not move them. Else it is
+        returned as it is.
+        """
+        if not names:
+            return self
+        given, left = self.checkpoint, {self.disk_names[name] for name in names if name in self.disk_names}
+        spec = declare(given.config, given.architecture, [disk for disk in given.headers if disk not in left])
+        blocks = [block for name in names for block in self.spec.entries[name].layout.blocks]
+        moving = {name for name, space in spec.spaces.items() if space.group is not None or space.folded is not None}
+        if spec.entries.keys() & names or any(axis.space in moving for block in blocks for axis in block.axes):
+            return self
+        spec = replace(spec, buffers=(*spec.buffers, *map(re.escape, sorted(names))))
+        return replace(self, spec=spec, copied=(*sorted(names),))
 
     @cached_property
     def disk_names(self) -> dict[str, str]:

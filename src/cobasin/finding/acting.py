@@ -69,6 +69,7 @@ def _typed(element: Element, model: Any) -> Typed:
     typed = Typed.of(load(model))
     if typed.spec.architecture == element.spec.architecture:
         typed = laid_out_as(typed.without({*typed.spec.unread_names} - {*element.spec.entries}), element.spec)
+        typed = typed.copying({*typed.spec.entries} - {*element.spec.entries})
     both = typed.spec.tied.keys() & element.spec.entries.keys()
     if both - element.spec.tied.keys() or (element.form.folded and typed.spec.unties):
         return typed.untied()
