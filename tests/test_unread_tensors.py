@@ -161,6 +161,9 @@ def test_one_file_has_what_nothing_moves(tmp_path, case, pattern):
     assert not all(torch.equal(after[name], tensor) for name, tensor in before.items())
     assert run("apply", out, source, "--out", again).code == 0
     assert run("verify", out, again).code == 0
+    carried = run("transport", source, source, anchor, "--out", tmp_path / "carried")
+    assert carried.code == 0, carried.err
+    assert run("verify", anchor, tmp_path / "carried").code == 0  # nothing was learned
     for first, second in ((source, anchor), (anchor, source)):
         assert run("merge", first, second, "--out", tmp_path / "merged", "--overwrite").code == 0
         merged = tensors_of(tmp_path / "merged")
