@@ -65,12 +65,6 @@ def test_layers_without_neurons(tmp_path):
     refused_by_both(source, anchor, f"{source} does not fit BertForMaskedLM: space ffn has size 0 by the config")
 
 
-def test_a_pooler_that_only_one_has(tmp_path):
-    for name, pooler in (("source", True), ("anchor", False)):
-        model("bert/BertModel", pooler=pooler).float().save_pretrained(tmp_path / name)
-    refused_by_both(tmp_path / "source", tmp_path / "anchor", f"pooler.dense.weight is only in {tmp_path / 'source'}")
-
-
 @pytest.mark.parametrize("broken", [0, 1], ids=["source", "anchor"])
 @pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn, torch.int32, torch.bool, torch.complex64])
 def test_a_tensor_that_is_not_float(folders, dtype, broken):
@@ -156,13 +150,6 @@ def test_all_tensors_that_do_not_fit_are_in_one_message(folders, broken):
 def test_a_long_list_of_problems_is_cut(folders):
     edit_tensors(folders[0], lambda tensors: tensors.update({f"extra.{i}": torch.ones(1) for i in range(23)}))
     refused_by_both(*folders, "unexpected tensor extra.", "; and 3 more. Remove what is unexpected")
-
-
-def test_experts_in_two_layouts(tmp_path):
-    for name, case in (("single", "mixtral/MixtralForCausalLM"), ("fused", "mixtral-fused/MixtralForCausalLM")):
-        model(case).float().save_pretrained(tmp_path / name)
-    texts = f"one tensor an expert in {tmp_path / 'single'}", f"all experts in one tensor in {tmp_path / 'fused'}"
-    refused_by_both(tmp_path / "single", tmp_path / "fused", "laid out differently", *texts, "with save_pretrained")
 
 
 def test_one_tensor_under_two_names(folders):

@@ -243,3 +243,36 @@ def test_every_row_of_other_tables_of_gemma4_counts(case, name, rows):
         changed = other.state_dict()[name].select(rows, row)
         changed += 3 * torch.randn_like(changed)
         assert verify(made, load(other)).same is False, row
+
+
+@pytest.mark.parametrize(
+    ("case", "within"),
+    [
+        ("clip-text/CLIPTextModel", "text_model."),
+        ("clip-vision/CLIPVisionModel", "vision_model."),
+        (LLAVA, "vision_tower.vision_model."),
+    ],
+)
+def test_numbers_of_positions_in_modules_of_other_names(tmp_path, case, within):
+    """Integers, which older versions of Transformers wrote; of no other tensor they are taken."""
+    for seed, name in enumerate("ab"):
+        model(case, seed, torch.float32).save_pretrained(tmp_path / name)
+    ids = {f"{within}embeddings.position_ids": torch.arange(5)[None]}
+    edit_tensors(tmp_path / "a", lambda tensors: tensors.update(ids))
+    assert run("match", tmp_path / "a", tmp_path / "b", "--out", tmp_path / "out").code == 0
+    assert all(tensors_of(tmp_path / "out")[name].equal(tensor) for name, tensor in ids.items())
+    assert run("verify", tmp_path / "a", tmp_path / "out").code == 0
+    assert run("merge", tmp_path / "b", tmp_path / "a", "--out", tmp_path / "merged").code == 0
+
+
+def test_a_file_without_what_only_training_reads(tmp_path):
+    """As that of wav2vec2-base-960h."""
+    for seed, name in enumerate("ab"):
+        model("wav2vec2/Wav2Vec2ForCTC", seed, torch.float32).save_pretrained(tmp_path / name)
+    edit_tensors(tmp_path / "a", lambda tensors: tensors.pop("wav2vec2.masked_spec_embed"))
+    for source, anchor in ("ab", "ba"):
+        out = tmp_path / f"{source}-out"
+        assert run("match", tmp_path / source, tmp_path / anchor, "--out", out).code == 0
+        assert run("verify", tmp_path / source, out).code == 0
+    edit_tensors(tmp_path / "b", lambda tensors: tensors.pop("lm_head.bias"))
+    assert "needs tensors that the checkpoint lacks: lm_head.bias" in run("verify", tmp_path / "b", tmp_path / "a").err

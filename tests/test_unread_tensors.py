@@ -6,6 +6,10 @@ import pytest
 import torch
 import transformers
 
+from cobasin.checkpoints.checkpoint import load
+from cobasin.checkpoints.pairs import check_pair
+from cobasin.checkpoints.typed import Typed
+from cobasin.errors import InputError
 from cobasin.proposal.checking import check_declaration
 from command_line import duplicate, edit_json, edit_tensors, run, tensors_of
 from tiny_models import model
@@ -130,3 +134,51 @@ def test_layers_of_a_tower_behind_the_one_that_is_read(tmp_path, family):
     later = [duplicate(tmp_path / name, f"{name}-later", vision_feature_layer=-1) for name in ("source", "out")]
     assert run("verify", *later).code == 0
     assert run("verify", tmp_path / "source", later[0]).code != 0
+
+
+@pytest.mark.parametrize(
+    ("case", "pattern"),
+    [
+        ("bert/BertModel", "pooler"),
+        ("vit/ViTModel", "pooler"),
+        ("bart/BartForConditionalGeneration", "final_logits_bias"),
+        ("pegasus/PegasusForConditionalGeneration", "embed_positions"),
+    ],
+)
+def test_one_file_has_what_nothing_moves(tmp_path, case, pattern):
+    """It stays where it is, and is told: it is a part of what this model computes, and the other has none."""
+    for seed, name in enumerate(("source", "anchor")):
+        model(case, seed, torch.float32).save_pretrained(tmp_path / name)
+    source, anchor, out, again = (tmp_path / name for name in ("source", "anchor", "out", "again"))
+    own = {name: tensor for name, tensor in tensors_of(source).items() if pattern in name}
+    edit_tensors(anchor, lambda tensors: [tensors.pop(name) for name in own])
+    matched = run("match", source, anchor, "--out", out)
+    assert re.search(rf"note: {source}: .*{pattern}.* neither compared nor merged", " ".join(matched.out.split()))
+    assert run("match", anchor, source, "--out", tmp_path / "other").code == 0
+    assert run("verify", source, out).code == run("verify", anchor, tmp_path / "other").code == 0
+    before, after = tensors_of(source), tensors_of(out)
+    assert all(torch.equal(after[name], tensor) for name, tensor in own.items())
+    assert not all(torch.equal(after[name], tensor) for name, tensor in before.items())
+    assert run("apply", out, source, "--out", again).code == 0
+    assert run("verify", out, again).code == 0
+    carried = run("transport", source, source, anchor, "--out", tmp_path / "carried")
+    assert carried.code == 0, carried.err
+    assert run("verify", anchor, tmp_path / "carried").code == 0  # nothing was learned
+    for first, second in ((source, anchor), (anchor, source)):
+        assert run("merge", first, second, "--out", tmp_path / "merged", "--overwrite").code == 0
+        merged = tensors_of(tmp_path / "merged")
+        assert merged.keys() & own.keys() == (own.keys() if first == source else set())
+        assert all(torch.equal(merged[name], own[name]) for name in merged.keys() & own.keys())
+
+
+def test_what_moves_is_not_copied(tmp_path):
+    """Nor what no file may lack, though nothing moves it."""
+    source, anchor = folders(tmp_path, "bert/BertForMaskedLM")
+    edit_tensors(anchor, lambda tensors: [tensors.pop(name) for name in FILES["bert/BertForMaskedLM"][0]])
+    one, other = (Typed.of(load(folder)) for folder in (source, anchor))
+    for name in ("pooler.dense.weight", "encoder.layer.0.output.dense.bias"):
+        assert one.copying({name}) is one
+    bare = Typed.of(load(model("bert/BertModel")))
+    assert bare.copying({"embeddings.word_embeddings.weight"}) is bare
+    with pytest.raises(InputError, match=rf"pooler\.dense\.weight is only in {source}"):  # as they are, not made alike
+        check_pair(one, other)

@@ -143,16 +143,11 @@ def embeds(checkpoint: Checkpoint) -> bool:
 
 def _only_in_one(source: Typed, anchor: Typed) -> list[str]:
     """What tensors one of two files of the same class and sizes has and the other lacks."""
-    found, stacked = [], []
-    for one, other in ((source, anchor), (anchor, source)):
-        own = sorted(one.spec.entries.keys() - other.spec.entries.keys())
-        stacked.append({bool(one.spec.entries[name].stack) for name in own if "experts." in name})
-        found += [f"{name} is only in {one.checkpoint.label}" for name in own]
-    if stacked in ([{True}, {False}], [{False}, {True}]):
-        layouts = ("one tensor an expert" if one == {True} else "all experts in one tensor" for one in stacked)
-        files = (f"{text} in {end.checkpoint.label}" for text, end in zip(layouts, (source, anchor), strict=True))
-        return [f"experts are laid out differently: {', '.join(files)}; re-save one of them with save_pretrained"]
-    return found
+    return [
+        f"{name} is only in {one.checkpoint.label}"
+        for one, other in ((source, anchor), (anchor, source))
+        for name in sorted(one.spec.entries.keys() - other.spec.entries.keys())
+    ]
 
 
 def _setting(typed: Typed, key: str) -> object:

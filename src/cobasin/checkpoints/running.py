@@ -47,6 +47,8 @@ INPUT_SIZES = {
     "waveform": ("conv_kernel", "conv_stride"),  # the input_values of a model that begins with convolutions
 }
 
+_IN_TRAINING = ("masked_spec_embed",)  # what only training reads, in place of masked frames
+
 
 def instantiate(checkpoint: Checkpoint, dtype: torch.dtype) -> PreTrainedModel:
     """Build the model of a checkpoint, on disk or in memory, in `dtype` and in evaluation mode.
@@ -100,7 +102,8 @@ def build(checkpoint: Checkpoint, state: dict[str, Tensor], dtype: torch.dtype) 
         raise InputError(f"{unbuilt}: {one_line(error)}") from error
     for name, found, expected in sorted(info["mismatched_keys"]):
         raise InputError(f"{where} expects {name} of shape {list(expected)}, the checkpoint has {list(found)}")
-    if missing := info["missing_keys"] and info["missing_keys"] - _constants(cls, model.config):
+    missing = {name for name in info["missing_keys"] if not name.endswith(_IN_TRAINING)}
+    if missing := missing and missing - _constants(cls, model.config):
         raise InputError(f"{where} needs tensors that the checkpoint lacks: {_some(missing)}")
     # A name that differs from a tensor of the class in its numbers only is a layer too many; any other
     # belongs to a head that this class does not have, and cannot change what it computes.
@@ -114,16 +117,25 @@ def build(checkpoint: Checkpoint, state: dict[str, Tensor], dtype: torch.dtype) 
     if surplus:
         raise InputError(f"{where} has no place for tensors of the checkpoint: {_some(surplus)}")
     unread = {name for name, _ in model.named_buffers()} | info["unexpected_keys"]
+    # files may have other names for the modules that buffers are in
+    buffers = _last(model.named_buffers()) - _last(model.named_parameters())
     ignored = model._keys_to_ignore_on_load_unexpected or []
     for name, tensor in state.items():
         names = {name, prefix + name, name.removeprefix(prefix)}
-        if tensor.is_floating_point() or names & unread or any(re.search(pattern, name) for pattern in ignored):
+        if tensor.is_floating_point() or names & unread or name.rpartition(".")[2] in buffers:
+            continue
+        if any(re.search(pattern, name) for pattern in ignored):
             continue
         raise InputError(f"{where} computes in floats, the checkpoint has {name} in {tensor.dtype}")
     for part in model.modules():
         if hasattr(part, "config"):
             part.config.return_dict = True  # parts read by name what other parts return
     return in_float32_always(model).eval()
+
+
+def _last(named: Iterable[tuple[str, Tensor]]) -> set[str]:
+    """What the tensors of modules are called within them."""
+    return {name.rpartition(".")[2] for name, _ in named}
 
 
 def in_float32_always(model: PreTrainedModel) -> PreTrainedModel:

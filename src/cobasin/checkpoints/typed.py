@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
@@ -34,11 +34,13 @@ class Typed(Mapping[str, Tensor]):
     Attributes:
         checkpoint, spec: the tensors, and their types.
         left_out: tensors of the file that are not among them, see `Typed.without`.
+        copied: tensors of the file that are buffers here, see `Typed.copying`.
     """
 
     checkpoint: Checkpoint
     spec: Spec
     left_out: tuple[str, ...] = ()
+    copied: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> Typed:
@@ -96,7 +98,7 @@ class Typed(Mapping[str, Tensor]):
             return self[own[on_disk]] if on_disk in own else self.checkpoint[on_disk]
 
         untied = replace(self.checkpoint, config=config, headers=headers, read=read, stored=False)
-        return Typed(untied, spec, self.left_out)
+        return Typed(untied, spec, self.left_out).copying(self.copied)
 
     def without(self, names: Collection[str]) -> Typed:
         """The same model without these tensors, which its class does not read."""
@@ -106,6 +108,23 @@ class Typed(Mapping[str, Tensor]):
         headers = {disk: header for disk, header in given.headers.items() if disk not in left}
         spec = declare(given.config, given.architecture, headers)
         return Typed(replace(given, headers=headers, stored=False), spec, (*self.left_out, *sorted(names)))
+
+    def copying(self, names: Collection[str]) -> Typed:
+        """The same model with these tensors copied as they are, like buffers.
+
+        That is where it can be declared without them, and what then acts on it would not move them. Else it is
+        returned as it is.
+        """
+        if not names:
+            return self
+        given, left = self.checkpoint, {self.disk_names[name] for name in names if name in self.disk_names}
+        spec = declare(given.config, given.architecture, [disk for disk in given.headers if disk not in left])
+        axes = [axis for name in names for axis in self.spec.entries[name].layout.axes]
+        moving = {name for name, space in spec.spaces.items() if space.group is not None or space.folded is not None}
+        if spec.entries.keys() & names or any(axis.space in moving for axis in axes):
+            return self
+        spec = replace(spec, buffers=(*spec.buffers, *map(re.escape, sorted(names))))
+        return replace(self, spec=spec, copied=(*sorted(names),))
 
     @cached_property
     def disk_names(self) -> dict[str, str]:
@@ -234,40 +253,6 @@ def _check_unpacked(checkpoint: Checkpoint) -> None:
         f"{checkpoint.label}: its config says that it is quantized ({method}), its tensors are not; delete "
         "quantization_config from config.json, as Transformers would not load them as they are"
     )
-
-
-def alike(models: list[Typed]) -> list[Typed]:
-    """The models, `equally_read` and `equally_tied`."""
-    return equally_tied(equally_read(models))
-
-
-def equally_read(models: list[Typed]) -> list[Typed]:
-    """Without the tensors that their class does not read and only some of them have, as where one was pre-trained."""
-    common = set.intersection(*({*model.spec.entries} for model in models))
-    return [model.without({*model.spec.unread_names} - common) for model in models]
-
-
-def omissions(models: Iterable[Typed]) -> list[str]:
-    """Notes on what was left out of them, and on what is no longer right."""
-    found = []
-    for model in models:
-        label = model.checkpoint.label
-        if model.left_out:
-            found.append(f"{label}: {', '.join(model.left_out)} left out: not read by its class, and not in all models")
-        patterns = [re.compile(rf"(.*\.)?{pattern}") for pattern in model.spec.further]
-        if further := sum(any(one.fullmatch(name) for one in patterns) for name in model.checkpoint.headers):
-            found.append(
-                f"{label}: {further} tensors of layers that predict further tokens, which its class does not read, are "
-                "copied as they are: they no longer fit a stream that has moved"
-            )
-    return found
-
-
-def equally_tied(models: list[Typed]) -> list[Typed]:
-    """With all output heads untied, unless all are tied alike."""
-    if all(model.spec.tied == models[0].spec.tied for model in models):
-        return models
-    return [model.untied() for model in models]
 
 
 def check_finite(label: str, name: str, tensor: Tensor) -> float:

@@ -33,8 +33,9 @@ from typing import Any, Literal
 
 import torch
 
+from cobasin.checkpoints.alike import alike
 from cobasin.checkpoints.checkpoint import load
-from cobasin.checkpoints.typed import Typed, alike
+from cobasin.checkpoints.typed import Typed
 from cobasin.comparing.agreement import (
     OUTSIDE,
     Difference,

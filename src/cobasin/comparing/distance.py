@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from cobasin.checkpoints.alike import alike
 from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.pairs import check_pair
-from cobasin.checkpoints.typed import Typed, alike
+from cobasin.checkpoints.typed import Typed
 from cobasin.matching.state import compared
 from cobasin.symmetry.canonical import canonical
 from cobasin.symmetry.form import form_of

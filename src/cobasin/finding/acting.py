@@ -13,6 +13,7 @@ from typing import Any
 
 from cobasin.architectures import known
 from cobasin.checkpoints.checkpoint import load
+from cobasin.checkpoints.layouts import laid_out_as
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
 from cobasin.symmetry.canonical import Gauge, gauge_of, gauge_shapes
@@ -67,7 +68,8 @@ def _typed(element: Element, model: Any) -> Typed:
     """The model, untied where the element is of an untied one, without what only this file of its class carries."""
     typed = Typed.of(load(model))
     if typed.spec.architecture == element.spec.architecture:
-        typed = typed.without({*typed.spec.unread_names} - {*element.spec.entries})
+        typed = laid_out_as(typed.without({*typed.spec.unread_names} - {*element.spec.entries}), element.spec)
+        typed = typed.copying({*typed.spec.entries} - {*element.spec.entries})
     both = typed.spec.tied.keys() & element.spec.entries.keys()
     if both - element.spec.tied.keys() or (element.form.folded and typed.spec.unties):
         return typed.untied()

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from cobasin.checkpoints.alike import omissions
 from cobasin.checkpoints.pairs import check_pair, embeds, other_pixels
-from cobasin.checkpoints.typed import Typed, omissions
+from cobasin.checkpoints.typed import Typed
 from cobasin.execution.jobs import CPU
 from cobasin.execution.outcomes import Keep, numbers
 from cobasin.finding.activations import Runnable, by_activations

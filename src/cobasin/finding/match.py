@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 
+from cobasin.checkpoints.alike import equally_stored, equally_tied
 from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.fingerprint import fingerprint
-from cobasin.checkpoints.typed import Typed, equally_read, equally_tied
+from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError, shown, whole
 from cobasin.execution.outcomes import Outcome
 from cobasin.finding.common_form import CommonForm
@@ -178,7 +179,7 @@ def match_all(
         check_shared(search.method)
     if keep is not None and search.method == "learned" and search.state is None:
         search = replace(search, state=keep.folder / "learning")
-    typed = equally_read([model if isinstance(model, Typed) else Typed.of(load(model)) for model in models])
+    typed = equally_stored([model if isinstance(model, Typed) else Typed.of(load(model)) for model in models])
     if any("tie_word_embeddings" in model.spec.function_keys for model in typed):  # elsewhere each file says it
         typed = equally_tied(typed)
     fixed = _fixed(anchor, len(typed))

@@ -20,9 +20,10 @@ from cobasin.adapters.folder import Adapter, load_adapter
 from cobasin.adapters.headed import headed
 from cobasin.adapters.layers import ROOT
 from cobasin.adapters.move import move_adapter
+from cobasin.checkpoints.alike import alike, equally_stored, omissions
 from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.pairs import check_layers, check_pair
-from cobasin.checkpoints.typed import Typed, alike, equally_read, omissions
+from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
 from cobasin.finding.acting import acting_on, typed_for
 from cobasin.finding.applying import found_between
@@ -96,10 +97,10 @@ def transport(
     source, learned, target = (Typed.of(load(model)) for model in (base, tuned, new))
     other = learned.spec.architecture != source.spec.architecture
     if other and learned.checkpoint.config.model_type == source.checkpoint.config.model_type:
-        source, target = equally_read([source, target])
+        source, target = equally_stored([source, target])
         check_layers(learned, source)
     else:
-        source, learned, target = equally_read([source, learned, target])
+        source, learned, target = equally_stored([source, learned, target])
         _check_alike(source, learned)
     left_out = omissions([target])
     found, source, target = _bases(source, target, element, symmetry, progress)

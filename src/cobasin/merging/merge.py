@@ -11,9 +11,10 @@ from typing import Any
 
 from torch import Tensor
 
+from cobasin.checkpoints.alike import equally_tied, omissions
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.pairs import other_pixels
-from cobasin.checkpoints.typed import Typed, equally_tied, omissions
+from cobasin.checkpoints.typed import Typed
 from cobasin.checkpoints.writer import Content
 from cobasin.coupling.flow import flow_of
 from cobasin.data.tokens import tokenizer_files

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from cobasin.checkpoints.alike import alike
 from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.pairs import check_pair
-from cobasin.checkpoints.typed import Typed, alike
+from cobasin.checkpoints.typed import Typed
 from cobasin.checkpoints.weight_files import module_weights
 from cobasin.data.tokens import tokenizer_files
 from cobasin.errors import InputError

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cobasin import __version__
+from cobasin.checkpoints.alike import alike
 from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.output import publishing
 from cobasin.checkpoints.pairs import check_pair
 from cobasin.checkpoints.refusals import check_output, check_read
-from cobasin.checkpoints.typed import Typed, alike
+from cobasin.checkpoints.typed import Typed
 from cobasin.data import Batch, batches, task_of
 from cobasin.errors import InputError
 from cobasin.evaluation.page import Table, page
