@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache, reduce
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -45,19 +45,17 @@ def laid_out_as(model: Typed, spec: Spec) -> Typed:
 
     headers |= {disk: header(*entry) for disk, entry in added.items()}
 
-    @lru_cache(maxsize=4)  # the parts of a stack are asked for in turn
-    def whole(name: str, dtype: torch.dtype) -> Tensor:
-        tensor = torch.empty(spec.entries[name].layout.shape, dtype=dtype)
-        for block, source, there in sources(name):
-            _in_order(block, tensor).copy_(_in_order(there, model[source]))
-        return tensor
-
     def read(disk: str) -> Tensor:
         if disk not in added:
             return given[disk]
-        name, place = added[disk]
-        tensor = whole(name, headers[disk].dtype)
-        return tensor if place is None else tensor[place].clone()
+        (name, place), made = added[disk], torch.empty(headers[disk].shape, dtype=headers[disk].dtype)
+        for block, source, there in sources(name):
+            ends = made.expand(spec.entries[name].layout.shape), model[source]
+            to, of = (_in_order(one, end) for one, end in zip((block, there), ends, strict=True))
+            if place is not None:  # of a stack, whose places are told by the block's first axis
+                to, of = (end.select(_order(block).index(0), place) for end in (to, of))
+            to.copy_(of)
+        return made
 
     made = replace(given, headers=headers, read=read, stored=False)
     return Typed(made, declare(given.config, given.architecture, headers), model.left_out)
