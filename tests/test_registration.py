@@ -60,7 +60,7 @@ def test_an_output_that_would_replace_the_spec_file(folders, tmp_path):
 
 def test_without_the_spec_file_it_is_unknown(folders):
     line = refused(folders[0].parent, "inspect", folders[0])
-    assert "'Starcoder2ForCausalLM' is not declared" in line
+    assert "'Starcoder2ForCausalLM' is not declared; cobasin inspect --list shows what is" in line
     assert "--propose" in line
 
 

@@ -137,7 +137,7 @@ def declare(config: PreTrainedConfig, architecture: str, names: Collection[str] 
     """The type of a model.
 
     Raises:
-        InputError: for an architecture that is not declared, with the families that are; for a
+        InputError: for an architecture that is not declared, with the classes of its family that are; for a
             configuration that a declaration does not cover; for a declaration from outside that does not hold
             together.
     """
@@ -161,11 +161,9 @@ def declare(config: PreTrainedConfig, architecture: str, names: Collection[str] 
 
 
 def _unknown(architecture: str) -> str:
-    declared = registered().values()
-    siblings = [one.family + one.head for one in declared if architecture.startswith(one.family)]
-    families = ", ".join(sorted({one.family for one in declared}))
+    siblings = [one.family + one.head for one in registered().values() if architecture.startswith(one.family)]
     own = f"of this family are: {', '.join(siblings)} (to read the file as one of these, name it in config.json)"
-    known = own if siblings else f"known are classes of: {families}"
+    known = own if siblings else "cobasin inspect --list shows what is"
     return (
         f"architecture {architecture!r} is not declared; {known}. An unknown architecture is never guessed; "
         "cobasin inspect MODEL --propose drafts a declaration, which --spec FILE.py uses"
