@@ -236,11 +236,12 @@ def _of_layers(config: PreTrainedConfig) -> set[str]:
 
 def _check_unpacked(checkpoint: Checkpoint) -> None:
     """Refuse quantized weights by what they are, not by dozens of misfits; and those that the config alone calls so."""
-    settings = checkpoint.config.to_dict().get("quantization_config")
+    settings = getattr(checkpoint.config, "quantization_config", None)
+    settings = getattr(settings, "to_dict", lambda: settings)()  # of a model in memory an object
     if not settings or not isinstance(settings, Mapping):
         return
     method = settings.get("quant_method", "the quantization_config in config.json")
-    method = getattr(method, "value", method)  # of a model in memory
+    method = getattr(method, "value", method)
     for name, header in checkpoint.headers.items():
         dtype = header.dtype
         if dtype.itemsize < 8 and not (dtype.is_floating_point and dtype.itemsize > 1):
