@@ -48,7 +48,8 @@ def laid_out_as(model: Typed, spec: Spec) -> Typed:
     def read(disk: str) -> Tensor:
         if disk not in added:
             return given[disk]
-        (name, place), made = added[disk], torch.empty(headers[disk].shape, dtype=headers[disk].dtype)
+        name, place = added[disk]
+        made = torch.empty(headers[disk].shape, dtype=headers[disk].dtype)
         for block, source, there in sources(name):
             ends = made.expand(spec.entries[name].layout.shape), model[source]
             to, of = (_in_order(one, end) for one, end in zip((block, there), ends, strict=True))

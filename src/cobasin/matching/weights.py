@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 from cobasin.execution.jobs import bfloat16_products, run_jobs
@@ -87,11 +88,11 @@ def ascend(
         progress.history, reorder, match.hold_scales = kept["history"], kept["reorder"], kept["hold_scales"]
         sweep = Sweep(**kept["sweep"])
     else:
-        still = warm or not streams.keys or _near(match)
+        one_start = warm or not streams.keys or _near(match)
         # A scale balances the norms of what does not agree yet. While a stream is still turning, that costs: the
         # scales wait until the rest has settled.
-        match.hold_scales = "scale" in match.choice.parts and not still
-        first = partial(_round, reorder=reorder, name="1") if still else _first_round
+        match.hold_scales = "scale" in match.choice.parts and not one_start
+        first = partial(_round, reorder=reorder, name="1") if one_start else _first_round
         sweep = first(units, streams, families)
         progress.history.append(match.total)
 
@@ -130,8 +131,8 @@ def ascend(
 
 def _near(match: Match) -> bool:
     """Whether the models agree where they stand, so that there is no use in another start; told by a part, if so."""
-    size = 0.0
-    return any(match.total < NEAR * (size := size + squared_size(match.anchor[name])) for name in match.tensors)
+    sizes = accumulate(squared_size(match.anchor[name]) for name in match.tensors)
+    return any(match.total < NEAR * size for size in sizes)
 
 
 def _first_round(units: Units, streams: Streams, families: Mapping[int, list[Key]]) -> Sweep:
