@@ -51,7 +51,7 @@ def test_the_worked_example(tmp_path, monkeypatch):
                         Path(file).write_text(finished.out)
                 else:
                     subprocess.run(command, shell=True, check=True)
-    assert codes == [0, 1, 0, 0, 0, 0]
+    assert codes == [0, 0, 1, 0, 0, 0, 0]
 
 
 def test_the_page_on_python(tmp_path, monkeypatch, capsys):

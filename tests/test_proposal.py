@@ -98,8 +98,9 @@ def test_drafts_of_undeclared_architectures_hold(name, tmp_path, monkeypatch):
     assert check_declaration(made).sound
 
 
-def test_a_wrong_guess_is_found_and_was_doubted(tmp_path):
+def test_a_wrong_guess_is_found_and_was_doubted(tmp_path, monkeypatch):
     """Cohere's rotary embedding is interleaved, which no shape says."""
+    monkeypatch.setattr(architectures, "_DECLARED", {})
     made = T.CohereForCausalLM(T.CohereConfig(**TINY, num_key_value_heads=2)).eval()
     source = propose(made)
     assert "the rotary embedding is taken to lay a head out as (pair freq); the other way is (freq pair)" in one_line(

@@ -80,10 +80,12 @@ def layer_norm_decoder(
     biases: tuple[FreeGauge, ...],
     keys: tuple[str, ...],
     prefix: str,
+    offsets: bool = True,
 ) -> Spec:
     """A decoder with LayerNorms ``reads``, each with the linear layers, or stacks of them, that read it.
 
-    They fold into these layers unless ``spaces`` has a residual stream of another kind.
+    The norms, with ``offsets`` or gains alone, fold into these layers unless ``spaces`` has a residual stream of
+    another kind.
     """
     config = request.config
     spaces = {
@@ -95,13 +97,13 @@ def layer_norm_decoder(
         "span": Space(2),
     }
     for name in reads:
-        templates = templates | layer_norm(name)
+        templates = templates | (layer_norm(name) if offsets else {f"{name}.weight": "resid"})
     named = templates | head[0]
     norms = (
         Norm(
             f"{name}.weight",
             tuple(f"{one}.weight" if f"{one}.weight" in named else one for one in layers),
-            f"{name}.bias",
+            f"{name}.bias" if offsets else None,
         )
         for name, layers in reads.items()
     )

@@ -31,6 +31,7 @@ from cobasin.architectures.rmsnorm_decoder import (
     NEURONS,
     OWN,
     PER_GROUP,
+    VALUE_BIAS,
     gated,
     head_width,
     projections,
@@ -191,14 +192,13 @@ def olmo(request: Request) -> Spec:
     spaces["resid"] = decoder_stream(config.hidden_size, request.head, Orthogonal(fix_ones=True))
     spaces["ffn"] = Space(config.intermediate_size, NEURONS, LAYER, part="ffn")
     biased = config.attention_bias
-    value = ValueBias(f"{OWN}.v_proj.bias", f"{OWN}.o_proj.weight", f"{OWN}.o_proj.bias")
     return layer_norm_decoder(
         request,
         (head, ties),
         spaces,
         {"embed_tokens.weight": "vocab resid", **projections(biased, biased), **gated()},
         {},
-        (value,) if biased else (),
+        (VALUE_BIAS,) if biased else (),
         ("num_attention_heads", "num_key_value_heads", "hidden_act", *rope_keys(config)),
         "model.",
     )

@@ -76,7 +76,7 @@ def head_bases(
     return spaces, query, re.sub("pair|nope|qk", r"\g<0>'", query)
 
 
-def layers_of_kinds(kinds: Sequence[str], **named: str) -> dict[str, Space]:
+def layers_of_kinds(kinds: Sequence[object], **named: object) -> dict[str, Space]:
     """The index space of the layers of every kind, by its name; ``kinds`` are those of all layers."""
     here = {name: tuple(i for i, other in enumerate(kinds) if other == kind) for name, kind in named.items()}
     return {name: Space(len(values), within="layer", values=values) for name, values in here.items()}

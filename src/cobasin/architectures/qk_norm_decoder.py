@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cobasin.architectures import Request, declares
-from cobasin.architectures.parts import LAYER
+from cobasin.architectures.parts import LAYER, layers_of_kinds
 from cobasin.architectures.rmsnorm_decoder import (
     ANSWERING,
     OWN,
@@ -75,9 +75,7 @@ def somewhere_turned(
     """Spaces and templates of attention behind shared gains, in which only the layers ``turned`` are rotary."""
     width, layers = head_width(config), range(config.num_hidden_layers)
     spaces = normed_basis(width, shared=True, rotated=0) | normed_basis(width, shared=True)
-    others = tuple(i for i in layers if i not in turned)
-    spaces["turned_layer"] = Space(len(turned), within="layer", values=tuple(turned))
-    spaces["still_layer"] = Space(len(others), within="layer", values=others)
+    spaces |= layers_of_kinds([i in turned for i in layers], turned_layer=True, still_layer=False)
     normed = normed_projections(bias, shared=True)
     split = [f"{OWN}.{part}" for part in ("q_proj", "k_proj", "q_norm", "k_norm")]
     attention = {name: type_ for name, type_ in normed.items() if name.rpartition(".")[0] not in split}

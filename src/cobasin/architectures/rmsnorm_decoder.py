@@ -27,7 +27,7 @@ from cobasin.architectures.parts import (
     rotated_size,
     tie_keys,
 )
-from cobasin.symmetry.gauges import FreeGauge, KeyBias, Norm, ValueBias
+from cobasin.symmetry.gauges import FreeGauge, Norm, ValueBias
 from cobasin.symmetry.groups import Orthogonal, Permutation, SignedPermutation
 from cobasin.symmetry.spec import Space, Spec
 
@@ -40,6 +40,7 @@ OWN, MLP = "layers.{layer}.self_attn", "layers.{layer}.mlp"
 PER_GROUP = ("layer", "kv")
 QUERY, KEY = "(kv rep pair freq)", "(kv pair' freq)"
 NEURONS = Permutation(signed=True, scaled=True)
+VALUE_BIAS = ValueBias(f"{OWN}.v_proj.bias", f"{OWN}.o_proj.weight", f"{OWN}.o_proj.bias")
 GRANITE_KEYS = ("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling")
 GEMMA_KEYS = (
     "query_pre_attn_scalar",
@@ -136,8 +137,8 @@ def rmsnorm_decoder(
     # a sink takes a share of the softmax that differs from token to token, a gate scales what comes of it: what all
     # values have in common stays
     differs = attention.keys() & {f"{OWN}.sinks", f"{OWN}.gate_proj.weight"}
-    if {f"{OWN}.v_proj.bias", f"{OWN}.o_proj.bias"} <= attention.keys() and not differs:
-        biases += (ValueBias(f"{OWN}.v_proj.bias", f"{OWN}.o_proj.weight", f"{OWN}.o_proj.bias"),)
+    if {VALUE_BIAS.bias, VALUE_BIAS.out_bias} <= attention.keys() and not differs:
+        biases += (VALUE_BIAS,)
     templates = {"embed_tokens.weight": "vocab resid", **attention, **mlp, **dict.fromkeys(gains, "resid~"), **head}
     groups, turned = config.num_key_value_heads, None if post_norms else Orthogonal()
     return Spec(
@@ -223,26 +224,6 @@ def ministral(request: Request) -> Spec:
     """Ministral of 2024, CWM: a window slides in some layers."""
     basis, mlp = rotary(head_width(request.config)), gated(bias=getattr(request.config, "mlp_bias", False))
     return rmsnorm_decoder(request, basis, projections(), mlp, keys=("sliding_window", "layer_types"))
-
-
-@declares("SmolLM3", "smollm3", *ANSWERING)
-def smollm3(request: Request) -> Spec:
-    """SmolLM3. In layers without a rotary embedding Q-K has a whole basis, and the softmax cancels key biases."""
-    config = request.config
-    biased, width, layers = config.attention_bias, head_width(config), range(config.num_hidden_layers)
-    spaces = rotary(width) | {"qk": Space(width, Orthogonal(scaled=True), PER_GROUP, part="attention")}
-    attention, biases = projections(biased, biased), ()
-    for kind, query, key in (("turned", QUERY, KEY), ("still", "(kv rep qk)", "(kv qk')")):
-        here = tuple(i for i in layers if bool(config.no_rope_layers[i]) is (kind == "turned"))
-        spaces[f"{kind}_layer"] = Space(len(here), within="layer", values=here)
-        for name, type_ in (("q_proj", query), ("k_proj", key)):
-            own = linear(f"{OWN}.{name}", type_, "resid", biased)
-            attention = {n: t for n, t in attention.items() if n not in own}
-            attention |= {n.replace("{layer}", f"{{{kind}_layer}}"): t for n, t in own.items()}
-    if biased:
-        biases = (KeyBias("layers.{still_layer}.self_attn.k_proj.bias"),)
-    keys = ("sliding_window", "layer_types", "use_sliding_window", "no_rope_layers")
-    return rmsnorm_decoder(request, spaces, attention, gated(bias=config.mlp_bias), biases=biases, keys=keys)
 
 
 @declares("Qwen2", "qwen2", *ANSWERING)

@@ -20,13 +20,14 @@ from cobasin.architectures.rmsnorm_decoder import (
     OWN,
     PER_GROUP,
     QUERY,
+    VALUE_BIAS,
     head_width,
     partly_rotary,
     projections,
     rmsnorm_decoder,
     rotary,
 )
-from cobasin.symmetry.gauges import FreeGauge, KeyBias, ValueBias
+from cobasin.symmetry.gauges import FreeGauge, KeyBias
 from cobasin.symmetry.spec import Space, Spec
 
 if TYPE_CHECKING:
@@ -81,9 +82,7 @@ def _with_layer_norms(request: Request, eps: str, bases: dict[str, Space], query
     biased, heads = config.attention_bias, config.num_attention_heads
     spaces, mlp = ungated(config, config.mlp_bias)
     head, ties = output_head(request, "embed_tokens.weight")
-    biases: tuple[FreeGauge, ...] = ()
-    if biased:
-        biases += (ValueBias(f"{OWN}.v_proj.bias", f"{OWN}.o_proj.weight", f"{OWN}.o_proj.bias"),)
+    biases: tuple[FreeGauge, ...] = (VALUE_BIAS,) if biased else ()
     if biased and "nope" in bases:
         biases += (KeyBias(f"{OWN}.k_proj.bias", block=1),)
     return layer_norm_decoder(
