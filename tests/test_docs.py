@@ -66,6 +66,8 @@ def test_the_page_on_python(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.startswith("True ")
     assert len(names["elements"]) == 3
     assert cobasin.verify("model-b", "b-matched").same
+    left, moved = (cobasin.distance(names[one], "model-b").files for one in ("back", "moved"))
+    assert left < 1e-4 * moved
     assert not cobasin.verify("model-b", "carried").same
 
 
