@@ -1,7 +1,9 @@
 """The gauge of an adapter itself: any invertible map between its factors."""
 
 import json
+import re
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -54,6 +56,23 @@ def test_any_invertible_map_between_the_factors_is_undone(tmp_path):
     moved = run(*again, "--json").json
     assert moved["verification"]["reason"].startswith("relative difference")
     assert_bitwise(load_file(tmp_path / "again" / WEIGHTS_FILE), found)
+
+
+def test_what_the_page_says_of_three(tmp_path, monkeypatch):
+    """Its commands and its Python, on three ways to write one adapter, whose average is that adapter."""
+    monkeypatch.chdir(tmp_path)
+    source = base(tmp_path, GPT2)
+    adapter = lora(source, "lora-3", target_modules=["c_attn"])
+    scrambled(adapter, "lora-1", 1e3)
+    scrambled(adapter, "lora-2", 10.0)
+    page = (Path(__file__).parents[1] / "docs" / "adapters.md").read_text(encoding="utf-8")
+    section = page.partition("## Two adapters of one base")[2].partition("\n## ")[0]
+    for kind, block in re.findall(r"^```(\w*)\n(.*?)^```$", section, re.DOTALL | re.MULTILINE):
+        if kind == "python":
+            exec(block, {})
+        else:
+            assert [run(*line.split()[1:]).code for line in block.splitlines()] == [0, 0]
+    assert change(function(source, tmp_path / "lora-merged"), function(source, adapter)) < 1e-9
 
 
 def test_isometries_do_not_undo_an_invertible_map(tmp_path):

@@ -15,7 +15,7 @@ from cobasin.data import DataConfig
 from cobasin.recipe import Recipe
 from cobasin.recipe.after import Heal
 from cobasin.recipe.blocks import Matching, Statistics
-from command_line import near, run
+from command_line import COMMAND, near, run
 from tiny_models import model
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -66,6 +66,8 @@ def test_the_page_on_python(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.startswith("True ")
     assert len(names["elements"]) == 3
     assert cobasin.verify("model-b", "b-matched").same
+    left, moved = (cobasin.distance(names[one], "model-b").files for one in ("back", "moved"))
+    assert left < 1e-4 * moved
     assert not cobasin.verify("model-b", "carried").same
 
 
@@ -81,6 +83,14 @@ def test_the_keys_of_recipes():
     found = [set(re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (`[^|]*)\|", one, re.M)))) for one in sections[1:]]
     blocks = [Recipe, Matching, Statistics, DataConfig, Heal]
     assert found == [set(block.model_fields) for block in blocks]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_commands_have_the_options_that_a_page_gives_them(path):
+    for name, rest in re.findall(r"\bcobasin (\w+)([^`\n]*)", path.read_text("utf-8")):
+        if command := COMMAND.commands.get(name):
+            known = {option for parameter in command.params for option in parameter.opts}
+            assert set(re.findall(r"--[a-z][\w-]*", rest)) - {"--help"} <= known, name + rest
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)

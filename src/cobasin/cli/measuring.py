@@ -62,8 +62,8 @@ def compare(
 
     The same, sharing a base, sharing a basin, or independent; by their weights (the same: by their outputs, too).
 
-    same: one is the other in another basis. share a base: fine-tunes, neurons in their places. share a basin: more
-    in common than apart, once matched. independent: little more in common than by chance.
+    same: one is the other, maybe in another basis. share a base: fine-tunes, neurons in their places. share a basin:
+    more in common than apart, once matched. independent: less, such as models from different seeds.
 
     Example: cobasin compare ./model-a ./model-b --out ./comparison
     """
