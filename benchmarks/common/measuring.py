@@ -172,8 +172,13 @@ def tolerance(checkpoint: Checkpoint) -> float:
 
 
 def distances(matched: Matched) -> dict[str, float]:
-    """Of the models as they are averaged, the mean over pairs where there are more than two."""
-    pairs = [distance(a, b) for a, b in combinations(matched.ends, 2)]
+    """Of the models as they are averaged, the mean over pairs where there are more than two.
+
+    Heads count, also those that no match has untied: so the figures of all matches compare.
+    """
+    ends = (Typed.of(end) for end in matched.ends)
+    untied = [(end.untied() if end.spec.unties else end).checkpoint for end in ends]
+    pairs = [distance(a, b) for a, b in combinations(untied, 2)]
     files, canonical = (sum(figures) / len(pairs) for figures in zip(*pairs, strict=True))
     return {"distance_files": files, "distance_canonical": canonical}
 
