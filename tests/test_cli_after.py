@@ -85,6 +85,13 @@ def test_without_data_inputs_are_made_up(tmp_path, berts):
     assert "128 inputs that were made up, of which 16 were held out" in (out / "README.md").read_text()
 
 
+def test_a_device_says_where_it_heals_though_nothing_is_matched(tmp_path, berts, rows):
+    how = "--match", "none", "--device", "cpu", "--heal", "2", "--data", rows
+    report = run("merge", *berts[:2], *how, "--out", tmp_path / "out", "--json").json
+    assert report["match"] == "none"
+    assert report["after"]["heal"]["steps"] == 2
+
+
 def test_a_recipe_says_the_same(tmp_path, berts, rows):
     """And the recipe that a report holds does it again."""
     data = {"path": str(rows)}

@@ -64,7 +64,7 @@ def test_options_that_do_not_go_with_a_recipe(tmp_path, berts, options, text):
         (("--anchor", "consensus", "--match", "none"), "nothing is matched with symmetry none"),
         (("--device", "cuda:99"), "device 'cuda:99' cannot be used here"),
         (("--device", "gpu"), "match.device: 'gpu'"),
-        (("--device", "cpu", "--match", "none"), "none; leave anchor, layers, method and device out"),
+        (("--device", "cpu", "--match", "none"), "match.device: models are not matched, repaired or healed here"),
         (("--weights", "1e39,1"), "a weight of 1e+39 is beyond float32"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",

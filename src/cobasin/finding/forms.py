@@ -18,7 +18,6 @@ from cobasin.symmetry.state import squared_size
 BY_ORDER = "residual stream matched by permutation only"
 UNTIED = "the output head is untied from the embedding"
 _ROUNDING = 1e-5  # of a reader that has become longer, relative to what it was
-AVERAGED = "average it with an anchor whose head is tied by cobasin merge; other tools average only what both have"
 
 
 def forms_of(
@@ -61,7 +60,7 @@ def forms_of(
             return plain, list(typed), anchors, [f"{BY_ORDER}: {reasons[anchors[0]]}"]
     notes = [f"{typed[anchor].checkpoint.label} cannot be the reference: {why}" for anchor, why in reasons.items()]
     if unties:
-        notes += [UNTIED, AVERAGED]
+        notes.append(UNTIED)
     return forms, ends, [anchor for anchor in anchors if anchor not in reasons], notes
 
 

@@ -158,9 +158,8 @@ class Matching(Block):
                 Choice.parse(self.symmetry, self.layers)
         except InputError as error:
             raise ValueError(str(error).replace("expected full", "expected none, full")) from None
-        asked = self.layers, self.anchor, self.method, self.device
-        if self.symmetry == "none" and asked != (None, "medoid", "weights", "auto"):
-            raise ValueError("nothing is matched with symmetry none; leave anchor, layers, method and device out")
+        if self.symmetry == "none" and (self.layers, self.anchor, self.method) != (None, "medoid", "weights"):
+            raise ValueError("nothing is matched with symmetry none; leave anchor, layers and method out")
         if self.method == "activations" and self.anchor == "consensus":
             raise ValueError("anchor consensus is not found by method activations; take medoid, a model, or learned")
         return self

@@ -282,14 +282,14 @@ class Recipe(Block):
             )
 
     def _check_after(self) -> None:
-        """Whether what follows the merge goes with it."""
+        """Whether what follows the merge goes with it, and anything runs on a device that is named."""
+        if self.after is None and self.match.symmetry == "none" and self.match.device != "auto":
+            raise InputError("match.device: models are not matched, repaired or healed here; leave device out")
         if self.after is not None and self.head == "keep":
             raise InputError("repair and heal make one model, head: keep several; name the model whose head to take")
         if self.repair is not None and self.method.needs_base:
-            raise InputError(
-                f"repair: {self.merge_method} adds to a base what others have learned; its result lies not between "
-                "them, so no statistics are those to repair; leave repair out"
-            )
+            why = "adds to a base what others have learned, so its result lies not between models; leave repair out"
+            raise InputError(f"repair: {self.merge_method} {why}")
 
     @contextmanager
     def _named(self) -> Iterator[None]:

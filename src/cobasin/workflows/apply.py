@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -22,7 +21,7 @@ from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError, NotProbed
 from cobasin.finding.acting import acting_on
 from cobasin.finding.applying import check_made, transform
-from cobasin.finding.forms import AVERAGED, UNTIED
+from cobasin.finding.forms import UNTIED
 from cobasin.finding.transport import transport, transport_adapter
 from cobasin.paths import expanded
 from cobasin.presenting import progress as bars
@@ -95,8 +94,8 @@ def transport_to_folder(
     if isinstance(source, Checkpoint):
         with bars.steps(f"matching {base} to {new}") as progress:
             carried = transport(old, source, target, element, scale, symmetry, progress)
-        report |= {**_of_bases(carried.element, False), **evidence_of(carried.element, source)}
-        report["notes"] += carried.notes
+        report |= {**carried.element.report, **evidence_of(carried.element, source)}
+        report["notes"] = [*report["notes"], *carried.notes]
         files = match_files(carried.element, report, card.transported(report))
         save_with_bar(carried.checkpoint, out, overwrite, files)
         return report
@@ -105,7 +104,8 @@ def transport_to_folder(
     with bars.steps(f"matching {base} to {new}") as progress:
         moved = transport_adapter(old, source, target, element, symmetry, progress)
     notes = _on_new_base(moved.adapter, source, str(expanded(new).absolute()) if expanded(new).is_dir() else new)
-    report |= {**_of_bases(moved.element, True), "adapter": True}
+    report |= {**moved.element.report, "adapter": True}
+    report["notes"] = [note for note in report["notes"] if note != UNTIED]  # of the bases, of which it changes nothing
     report |= _adapter_evidence(moved.element, source, moved.base)
     report["notes"] += [*_other_base(source, base), *notes]
     files = match_files(moved.element, report, card.transported(report))
@@ -121,12 +121,6 @@ def _other_base(adapter: Adapter, base: str) -> list[str]:
     if expanded(named).is_dir() and expanded(named).samefile(expanded(base)):
         return []
     return [f"{adapter.label} names {named} as its base, not {base}: to other weights it adds what says nothing"]
-
-
-def _of_bases(element: Element, adapter: bool) -> dict[str, Any]:
-    """What a report says of the match of two bases, which are not averaged, and of which an adapter changes nothing."""
-    without = {AVERAGED, UNTIED} if adapter else {AVERAGED}
-    return {**element.report, "notes": [note for note in element.report["notes"] if note not in without]}
 
 
 def _move_adapter(element: Element, adapter: Adapter, base: str | None, path: Path) -> tuple[Adapter, dict]:

@@ -15,6 +15,7 @@ from cobasin.checkpoints.refusals import check_output, check_read
 from cobasin.checkpoints.sharing import sharing
 from cobasin.errors import InputError
 from cobasin.finding.applying import transform
+from cobasin.finding.forms import UNTIED
 from cobasin.finding.kept import Kept
 from cobasin.finding.match import match_all
 from cobasin.finding.search import Search
@@ -31,6 +32,8 @@ from cobasin.workflows.shared import (
     shards_with_bar,
     write_with_bar,
 )
+
+TIED_ANCHOR = "to average it with an anchor whose head is tied, use cobasin merge: others average what both have"
 
 
 def match_to_folder(
@@ -91,6 +94,8 @@ def match_to_folder(
 
     def report_of(ours: Element) -> dict:
         report = {"cobasin": __version__, "source": source, "anchor": anchor, "out": str(out), **ours.report}
+        if UNTIED in report["notes"] and anchor_out is None:
+            report["notes"] = [*report["notes"], TIED_ANCHOR]
         return report | evidence_of_file(ours, models[0])
 
     run = {"command": "match", "cobasin": __version__, "symmetry": symmetry, "layers": layers}
