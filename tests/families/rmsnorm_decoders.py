@@ -155,6 +155,7 @@ KEYS = {
         "no_rope_layers": ([1, 1], CHANGES),
     },
     "smollm3/SmolLM3ForSequenceClassification": PADDING_KEYS,
+    "smollm3-biased/SmolLM3ForCausalLM": {"no_rope_layers": ([1], SHAPES)},  # of one of two layers
     "qwen2/Qwen2ForCausalLM": RMS_KEYS | LAYER_KEYS,
     "qwen2/Qwen2ForSequenceClassification": PADDING_KEYS,
     "phi3/Phi3ForCausalLM": {

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from cobasin.architectures import Request, declares
-from cobasin.architectures.llama4 import llama4
-from cobasin.architectures.parts import LAYER, layer_norm, linear, require, rotary_basis
+from cobasin.architectures.no_rope_decoder import llama4
+from cobasin.architectures.parts import LAYER, attention, layer_norm, linear, require
 from cobasin.architectures.vision import grid
-from cobasin.architectures.vision_language import PER_HEAD, PROJECTOR, decoder, vision_of, whole
+from cobasin.architectures.vision_language import PROJECTOR, decoder, vision_of, whole
 from cobasin.symmetry.gauges import Norm, ValueBias
-from cobasin.symmetry.groups import Orthogonal, Permutation
+from cobasin.symmetry.groups import Permutation
 from cobasin.symmetry.spec import Space, Spec
 
 ROOT, BLOCK = "vision_model.", "vision_model.model.layers.{layer}"
@@ -31,9 +31,7 @@ def _tower(request: Request) -> Spec:
         {
             "layer": Space(config.num_hidden_layers),
             "resid": Space(config.hidden_size, Permutation(), part="residual"),
-            "head": Space(config.num_attention_heads, Permutation(), LAYER, part="heads"),
-            **rotary_basis(width, PER_HEAD),
-            "vo": Space(width, Orthogonal(scaled=True), PER_HEAD, part="attention"),
+            **attention(config.num_attention_heads, width, rotated=width),
             "ffn": Space(config.intermediate_size, Permutation(), LAYER, part="ffn"),
             "pixel": Space(config.num_channels * config.patch_size**2),
             "pos": Space(rows * columns + 1),

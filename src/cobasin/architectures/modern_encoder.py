@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from cobasin.architectures import Request, declares
 from cobasin.architectures.encoder import HEADS, stream
-from cobasin.architectures.parts import LAYER, labels, linear, rope_keys, rotary_basis, tie_keys
+from cobasin.architectures.parts import LAYER, NEURONS, attention, labels, linear, rope_keys, tie_keys
 from cobasin.symmetry.gauges import Norm, ValueBias
-from cobasin.symmetry.groups import Orthogonal, Permutation
+from cobasin.symmetry.groups import Permutation
 from cobasin.symmetry.spec import Space, Spec
 
 OWN, MLP = "layers.{layer}.attn", "layers.{layer}.mlp"
-PER_HEAD = ("layer", "head")
 
 
 @declares("ModernBert", "modernbert", *HEADS)
@@ -30,10 +29,8 @@ def modernbert(request: Request) -> Spec:
         {
             "layer": Space(config.num_hidden_layers),
             "resid": stream(config.hidden_size, request.head),
-            "head": Space(config.num_attention_heads, Permutation(), LAYER, part="heads"),
-            **rotary_basis(width, PER_HEAD),
-            "vo": Space(width, Orthogonal(scaled=True), PER_HEAD, part="attention"),
-            "ffn": Space(config.intermediate_size, Permutation(signed=True, scaled=True), LAYER, part="ffn"),
+            **attention(config.num_attention_heads, width, rotated=width),
+            "ffn": Space(config.intermediate_size, NEURONS, LAYER, part="ffn"),
             "trans": Space(config.hidden_size, Permutation(), part="ffn"),
             "vocab": Space(config.vocab_size),
             "label": labels(config),

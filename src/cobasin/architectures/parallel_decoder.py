@@ -14,7 +14,10 @@ from cobasin.architectures.layernorm_decoder import (
 )
 from cobasin.architectures.parts import (
     LAYER,
+    NEURONS,
+    PER_GROUP,
     decoder_stream,
+    groups,
     head_bases,
     layer_norm,
     linear,
@@ -28,9 +31,8 @@ from cobasin.architectures.rmsnorm_decoder import (
     ANSWERING,
     HEADS,
     MLP,
-    NEURONS,
     OWN,
-    PER_GROUP,
+    VALUE_BIAS,
     gated,
     head_width,
     projections,
@@ -41,14 +43,6 @@ from cobasin.symmetry.spec import Space, Spec
 
 PROJECTIONS = tuple(f"{OWN}.{name}_proj" for name in "qkv")
 KEYS = ("num_attention_heads", "num_key_value_heads", "hidden_act", "layer_norm_eps")
-
-
-def groups(heads: int, kv: int) -> dict[str, Space]:
-    """KV groups and the heads in each."""
-    return {
-        "kv": Space(kv, Permutation(), LAYER, part="heads"),
-        "rep": Space(heads // kv, Permutation(), PER_GROUP, part="heads"),
-    }
 
 
 def grouped_attention(
@@ -191,14 +185,13 @@ def olmo(request: Request) -> Spec:
     spaces["resid"] = decoder_stream(config.hidden_size, request.head, Orthogonal(fix_ones=True))
     spaces["ffn"] = Space(config.intermediate_size, NEURONS, LAYER, part="ffn")
     biased = config.attention_bias
-    value = ValueBias(f"{OWN}.v_proj.bias", f"{OWN}.o_proj.weight", f"{OWN}.o_proj.bias")
     return layer_norm_decoder(
         request,
         (head, ties),
         spaces,
         {"embed_tokens.weight": "vocab resid", **projections(biased, biased), **gated()},
         {},
-        (value,) if biased else (),
+        (VALUE_BIAS,) if biased else (),
         ("num_attention_heads", "num_key_value_heads", "hidden_act", *rope_keys(config)),
         "model.",
     )

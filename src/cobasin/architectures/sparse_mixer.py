@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from cobasin.architectures import Request, declares
 from cobasin.architectures.layernorm_decoder import layer_norm_decoder, layers_of
-from cobasin.architectures.moe import experts, moe_spaces
-from cobasin.architectures.parallel_decoder import PROJECTIONS, groups
-from cobasin.architectures.parts import head_bases, output_head, rope_keys
-from cobasin.architectures.rmsnorm_decoder import OWN, PER_GROUP, head_width, projections
-from cobasin.symmetry.gauges import ValueBias
+from cobasin.architectures.moe import NUMBERED, SPARSE, experts, moe_spaces
+from cobasin.architectures.parallel_decoder import PROJECTIONS
+from cobasin.architectures.parts import PER_GROUP, groups, head_bases, output_head, rope_keys
+from cobasin.architectures.rmsnorm_decoder import VALUE_BIAS, head_width, projections
 from cobasin.symmetry.spec import Spec
 
 
@@ -23,9 +22,8 @@ def phimoe(request: Request) -> Spec:
     bases, _, _ = head_bases(width, PER_GROUP, width)
     head, ties = output_head(request, "embed_tokens.weight", biased=config.lm_head_bias)
     router = "router" if request.has("experts.gate_up_proj") else "gate"
-    mlp = experts(request, "layers.{layer}.block_sparse_moe", ("w1", "w3", "w2"), router)
+    mlp = experts(request, SPARSE, NUMBERED, router)
     reads = tuple(name.removesuffix(".weight") for name, type_ in mlp.items() if type_.endswith(" resid"))
-    value = ValueBias(f"{OWN}.v_proj.bias", f"{OWN}.o_proj.weight", f"{OWN}.o_proj.bias")
     return layer_norm_decoder(
         request,
         (head, ties),
@@ -40,7 +38,7 @@ def phimoe(request: Request) -> Spec:
             "layers.{layer}.post_attention_layernorm": reads,
             "norm": layers_of(head),
         },
-        (value,) if biased else (),
+        (VALUE_BIAS,) if biased else (),
         (
             *("num_attention_heads", "num_key_value_heads", "hidden_act", "rms_norm_eps", "router_jitter_noise"),
             *("sliding_window", *rope_keys(config)),
