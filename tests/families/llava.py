@@ -95,6 +95,8 @@ KEYS = {
         **within("text_config", WINDOW_KEYS),
         "vision_config.rope_parameters": ({"rope_type": "axial", "rope_theta": 10.0}, CHANGES),
         "vision_feature_layer": (0, UNCOVERED),
+        "text_config.model_type": ("gemma", UNCOVERED),
+        "vision_config.model_type": ("siglip2_vision_model", UNCOVERED),
     },
     "llava-next/LlavaNextForConditionalGeneration": {
         **_TEXT,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from cobasin.architectures import Declaration, Request, declares
 from cobasin.architectures.joining import joined, relabelled, without_keys
+from cobasin.architectures.latent_decoder import deepseek_v3
 from cobasin.architectures.multimodal import siglip_tower
 from cobasin.architectures.parts import LAYER, NEURONS, attention, linear, neurons, require, sides, tie_keys
 from cobasin.architectures.qk_norm_decoder import gemma3
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 TEXT, VISION, PROJECTOR = "language_model.", "vision_tower.", "multi_modal_projector."
 PALIGEMMA = {"gemma": gemma, "gemma2": gemma2}
+MISTRAL3 = {"mistral": mistral, "ministral3": mistral, "mistral4": deepseek_v3}
 # files on the hub have other beginnings than Transformers 5 has, which are those of the templates
 TEXT_ALIASES = {"language_model.model.": TEXT, "language_model.lm_head.": "lm_head."}
 ALIASES = TEXT_ALIASES | {"vision_tower.vision_model.": VISION}
@@ -142,14 +144,14 @@ def gemma3_pictures(request: Request) -> Spec:
 
 @declares("Mistral3", "mistral3", "ForConditionalGeneration")
 def mistral3(request: Request) -> Spec:
-    """Mistral Small 3.1, Ministral 3 and others with Pixtral's tower, a square of whose patches becomes one token."""
+    """Mistral Small 3.1 and 4, Ministral 3 with Pixtral's tower, a square of whose patches becomes one token."""
     config = request.config
     require(config.vision_feature_layer == -1, "vision_feature_layer other than -1")
     biased = config.multimodal_projector_bias
     merger = linear(f"{PROJECTOR}patch_merger.merging_layer", "merged", "(vision_resid merge)", bias=False)
     return whole(
         request,
-        decoder(request, mistral),
+        decoder_of(request, MISTRAL3),
         pixtral_tower(request),
         {f"{PROJECTOR}norm.weight": "vision_resid~"}
         | merger
