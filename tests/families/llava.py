@@ -123,6 +123,7 @@ KEYS = {
         "vision_feature_select_strategy": ("default", FAILS),
         "image_grid_pinpoints": ([[16, 16]], FAILS),
         "vision_aspect_ratio": ("anyres_max_1", FAILS),
+        "video_token_index": (11, KEEPS),  # read where there are videos
     },
 }
 TIED: tuple[str, ...] = (

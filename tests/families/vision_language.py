@@ -160,6 +160,7 @@ _QWEN = {
     **_AXIAL,
     **within("vision_config", {"num_heads": (4, CHANGES), "hidden_act": ("relu", CHANGES)}),
     "image_token_id": (5, FAILS),
+    "video_token_id": (11, KEEPS),  # read where there are videos
 }
 _ROPE = {"rope_type": "default", "rope_theta": 10.0}
 # what is not said is true; read where a kernel makes its own mask

@@ -98,7 +98,7 @@ def gemma4_pictures(request: Request) -> Spec:
     if config.audio_config is None:
         return whole(request, *parts, keys=keys, aliases={})
     heard = relabelled(sounds(request), space=lambda name: f"audio_{name}")
-    keys += ("audio_token_id", *(f"audio_config.{key}" for key in heard.function_keys))
+    keys += tuple(f"audio_config.{key}" for key in heard.function_keys)
     out = Space(config.audio_config.output_proj_dims, Orthogonal(), part="residual")
     spec = whole(request, *parts, spaces={**heard.spaces, "heard": out}, keys=keys, aliases={})
     templates = {**spec.templates, **heard.templates, **OUTPUT}
@@ -134,6 +134,6 @@ def gemma4_unified(request: Request) -> Spec:
     spaces, keys = {}, ()
     if hears is not None:
         projector |= linear("embed_audio.embedding_projection", "resid", "wave", bias=False)
-        spaces, keys = {"wave": Space(hears.audio_embed_dim)}, ("audio_config.rms_norm_eps", "audio_token_id")
+        spaces, keys = {"wave": Space(hears.audio_embed_dim)}, ("audio_config.rms_norm_eps",)
     parts = decoder(request, gemma4), embedder, projector
     return whole(request, *parts, spaces=spaces, keys=keys, aliases={})

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 TEXT, VISION, PROJECTOR = "language_model.", "vision_tower.", "multi_modal_projector."
+PLACED = ("image_token_id", "video_token_id", "audio_token_id")  # of what stands where something else is read
 PALIGEMMA = {"gemma": gemma, "gemma2": gemma2}
 MISTRAL3 = {"mistral": mistral, "ministral3": mistral, "mistral4": deepseek_v3}
 # files on the hub have other beginnings than Transformers 5 has, which are those of the templates
@@ -84,7 +85,10 @@ def whole(
         prefix="model.",
         aliases=aliases,
         norms=(*spec.norms, *norms),
-        function_keys=(*spec.function_keys, *tie_keys(spec.tied), *keys, "image_token_id"),
+        function_keys=(
+            *(*spec.function_keys, *tie_keys(spec.tied), *keys),
+            *(key for key in PLACED if hasattr(request.config, key)),
+        ),
     )
 
 
