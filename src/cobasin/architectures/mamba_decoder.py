@@ -90,7 +90,7 @@ def mamba2(request: Request) -> Spec:
     """Mamba-2, Codestral Mamba."""
     config = request.config
     own = mixer(config, "layer", config.num_heads, config.head_dim, config.state_size)
-    return one_branch(request, own, {}, {}, ("state_size", "hidden_act", "time_step_limit"))
+    return one_branch(request, own, {}, {}, ("state_size", "hidden_act", "time_step_limit", "rescale_prenorm_residual"))
 
 
 def experts(request: Request, group: Permutation) -> Parts:
