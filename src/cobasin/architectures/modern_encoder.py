@@ -1,8 +1,8 @@
 """ModernBERT: pre-LayerNorm, RoPE, GeGLU.
 
 A LayerNorm right after the embeddings puts its gain in the stream, and the first attention reads the stream without
-a norm: the stream is permuted only, and its mean counts. The gains of the other norms fold into their readers, their
-offsets only where a reader has a bias. The norm in front of a tied decoder stays: the decoder is the embedding.
+a norm: the stream is permuted only, and its mean counts. Gains and offsets of the other norms fold into their readers.
+The norm in front of a tied decoder stays: the decoder is the embedding.
 """
 
 from __future__ import annotations
@@ -89,9 +89,13 @@ def _norms(request: Request, templates: dict[str, str], tied: bool) -> tuple[Nor
     readers = {f"{OWN}_norm": f"{OWN}.Wqkv", f"{MLP}_norm": f"{MLP}.Wi", "final_norm": "head.dense"}
     if not tied:
         readers["head.norm"] = "decoder" if request.head == "ForMaskedLM" else "classifier"
-    found = []
-    for norm, reader in readers.items():
-        weight, bias = f"{norm}.weight", f"{norm}.bias" if request.config.norm_bias else None
-        if bias is None or f"{reader}.bias" in templates:
-            found.append(Norm(weight, (f"{reader}.weight",), bias, centred=False, stream=templates[weight]))
-    return tuple(found)
+    return tuple(
+        Norm(
+            f"{norm}.weight",
+            (f"{reader}.weight",),
+            f"{norm}.bias" if request.config.norm_bias else None,
+            stream=templates[f"{norm}.weight"],
+            keeps_mean=True,
+        )
+        for norm, reader in readers.items()
+    )

@@ -12,8 +12,16 @@ from dataclasses import replace
 from cobasin.architectures import Request, declares
 from cobasin.architectures.joining import joined
 from cobasin.architectures.parts import labels, layer_norm, linear, neurons, require
-from cobasin.architectures.vision import FUNCTION_KEYS, PICTURE_KEYS, Names, free_stream, pictures, pre_norm
-from cobasin.symmetry.gauges import KeyBias, Norm, ValueBias
+from cobasin.architectures.vision import (
+    FUNCTION_KEYS,
+    PICTURE_KEYS,
+    Names,
+    free_stream,
+    norm_before,
+    pictures,
+    pre_norm,
+)
+from cobasin.symmetry.gauges import KeyBias, ValueBias
 from cobasin.symmetry.groups import Orthogonal, Permutation
 from cobasin.symmetry.spec import Space, Spec
 
@@ -178,8 +186,7 @@ def _pooled(request: Request, config, root: str, resid: Space, joint: Space) -> 
     own, out = f"{head}.attention.in_proj", f"{head}.attention.out_proj"
     fused = "(pool_head pool_qk + pool_head pool_qk' + pool_head pool_vo)"
     base = Space(config.hidden_size // heads, Orthogonal(scaled=True), ("pool_head",), part="attention")
-    # the joint space keeps its mean, which cosines read: its writers are not centred
-    norm = Norm(f"{head}.layernorm.weight", (f"{head}.mlp.fc1.weight",), f"{head}.layernorm.bias", False, "joint")
+    norm = norm_before([f"{head}.mlp.fc1.weight"], f"{head}.layernorm", "joint")
     return siglip_tower(
         request,
         config,
@@ -201,7 +208,7 @@ def _pooled(request: Request, config, root: str, resid: Space, joint: Space) -> 
             **linear(f"{head}.mlp.fc1", "pool_ffn", "joint"),
             **linear(f"{head}.mlp.fc2", "joint", "pool_ffn'"),
         },
-        norms=(norm,) if joint.folded else (),
+        norms=(replace(norm, keeps_mean=True),) if joint.folded else (),  # cosines read the mean of the joint space
         biases=(KeyBias(f"{own}_bias", block=1), ValueBias(f"{own}_bias", f"{out}.weight", f"{out}.bias", block=2)),
     )
 
