@@ -26,6 +26,7 @@ TODAY = {
     "head_dim": "num_attention_heads",
     "use_sliding_window": "sliding_window",
     "image_token_index": "image_token_id",
+    "video_token_index": "video_token_id",
 }
 
 

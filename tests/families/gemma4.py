@@ -145,6 +145,8 @@ _PICTURE_KEYS = {
         },
     ),
     "image_token_id": (5, FAILS),
+    "video_token_id": (11, CHANGES),  # of a text, too
+    "audio_token_id": (12, CHANGES),
     "vision_config": (None, UNCOVERED),
 }
 _EAR_KEYS = {
@@ -168,6 +170,7 @@ KEYS = {
         "vision_config.output_proj_dims": (16, UNCOVERED),
         "audio_config.rms_norm_eps": (0.1, CHANGES),
         "image_token_id": (5, FAILS),
+        "video_token_id": (11, CHANGES),
         "audio_token_id": (5, FAILS),
     },
     "gemma4-sounds/Gemma4ForConditionalGeneration": {

@@ -51,6 +51,7 @@ _KEYS = {
     "downsample_ratio": (0.45, FAILS),
     "vision_feature_select_strategy": ("full", FAILS),
     "vision_feature_layer": (-2, UNCOVERED),
+    "text_config.model_type": ("llama", UNCOVERED),
     "image_token_id": (5, FAILS),
 }
 KEYS = {

@@ -24,10 +24,10 @@ _ALL = {**_LATENT, "first_k_dense_replace": 0, "q_lora_rank": None, "attention_b
 _GROUPS = {"n_group": 2, "topk_group": 1}
 _ONE = {"n_group": 1, "topk_group": 1}
 _FLASH = {key: value for key, value in _LATENT.items() if key != "first_k_dense_replace"}
-_MISTRAL4 = {**_LATENT, "first_k_dense_replace": 0}
+MISTRAL4 = {**_LATENT, "first_k_dense_replace": 0}
 # the factor on the queries grows from the fourth token on; other types of embedding would be one of the whole head
 _GROWING = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 4}
-_MISTRAL4["rope_parameters"] = {**_GROWING, "llama_4_scaling_beta": 0.5}
+MISTRAL4["rope_parameters"] = {**_GROWING, "llama_4_scaling_beta": 0.5}
 _V2_HEADS = ("ForCausalLM", "ForSequenceClassification", "Model")
 
 FAMILIES = {
@@ -65,12 +65,12 @@ FAMILIES = {
         T.Glm4MoeLiteConfig,
         {**_FLASH, **_GROUPS, "q_lora_rank": None, "attention_bias": True, "tie_word_embeddings": True},
     ),
-    "mistral4": ("Mistral4", HEADS, T.Mistral4Config, _MISTRAL4),
+    "mistral4": ("Mistral4", HEADS, T.Mistral4Config, MISTRAL4),
     "mistral4-biased-tied": (
         "Mistral4",
         ("ForCausalLM",),
         T.Mistral4Config,
-        {**_MISTRAL4, **_GROUPS, "first_k_dense_replace": 1, "attention_bias": True, "tie_word_embeddings": True},
+        {**MISTRAL4, **_GROUPS, "first_k_dense_replace": 1, "attention_bias": True, "tie_word_embeddings": True},
     ),
 }
 FLOAT32_PARTS: tuple[str, ...] = ("deepseek", "glm4moelite", "mistral4")  # RMSNorm, routers and rotary angles
@@ -105,7 +105,7 @@ KEYS = {
     "mistral4/Mistral4ForCausalLM": {
         **_V3_KEYS,
         HEAD_KEY: ((2, 2, 20), SHAPES),
-        "rope_parameters": (_MISTRAL4["rope_parameters"] | {"llama_4_scaling_beta": 0.1}, CHANGES),
+        "rope_parameters": (MISTRAL4["rope_parameters"] | {"llama_4_scaling_beta": 0.1}, CHANGES),
     },
     "mistral4-biased-tied/Mistral4ForCausalLM": {"n_group": (1, CHANGES), "topk_group": (2, CHANGES)},
     "mistral4/Mistral4ForSequenceClassification": PADDING_KEYS,

@@ -63,6 +63,7 @@ _KEYS = {
 }
 KEYS = {
     "llama4/Llama4ForCausalLM": _KEYS,
+    "llama4-text/Llama4TextModel": {"no_rope_layers": ([1], SHAPES)},  # of one of two layers
     "llama4-pictures/Llama4ForConditionalGeneration": {
         **within("text_config", _KEYS),
         **within(

@@ -95,6 +95,8 @@ KEYS = {
         **within("text_config", WINDOW_KEYS),
         "vision_config.rope_parameters": ({"rope_type": "axial", "rope_theta": 10.0}, CHANGES),
         "vision_feature_layer": (0, UNCOVERED),
+        "text_config.model_type": ("gemma", UNCOVERED),
+        "vision_config.model_type": ("siglip2_vision_model", UNCOVERED),
     },
     "llava-next/LlavaNextForConditionalGeneration": {
         **_TEXT,
@@ -121,6 +123,7 @@ KEYS = {
         "vision_feature_select_strategy": ("default", FAILS),
         "image_grid_pinpoints": ([[16, 16]], FAILS),
         "vision_aspect_ratio": ("anyres_max_1", FAILS),
+        "video_token_index": (11, KEEPS),  # read where there are videos
     },
 }
 TIED: tuple[str, ...] = (

@@ -16,6 +16,7 @@ _MODERNBERT = {
 
 FAMILIES = {
     "modernbert": ("ModernBert", ANSWERING_HEADS, T.ModernBertConfig, _MODERNBERT),
+    "modernbert-offsets": ("ModernBert", ("ForMaskedLM",), T.ModernBertConfig, {**_MODERNBERT, "norm_bias": True}),
     "modernbert-biased": (
         "ModernBert",
         ("ForMaskedLM", "ForSequenceClassification"),

@@ -24,6 +24,8 @@ _CWM = {**_MINISTRAL, "rope_parameters": {"rope_type": "default", "rope_theta": 
 _GROWING = {"original_max_position_embeddings": 4, "llama_4_scaling_beta": 0.5}
 MINISTRAL3 = {**GROUPED, "head_dim": 8, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, **_GROWING}}
 MINISTRAL3["sliding_window"] = 5
+_SMOL = {**GROUPED, "no_rope_layers": [1, 0], "use_sliding_window": True, "sliding_window": 5}
+_SMOL["layer_types"] = ["sliding_attention", "full_attention"]
 
 FAMILIES = {
     "granite": ("Granite", ("ForCausalLM", "Model"), T.GraniteConfig, _GRANITE),
@@ -56,6 +58,14 @@ FAMILIES = {
         {**_CWM, "mlp_bias": True, "tie_word_embeddings": True},
     ),
     "ministral3": ("Ministral3", ANSWERING, T.Ministral3Config, MINISTRAL3),
+    "smollm3": ("SmolLM3", ANSWERING, T.SmolLM3Config, _SMOL),
+    "smollm3-biased": (
+        "SmolLM3",
+        ("ForCausalLM",),
+        T.SmolLM3Config,
+        {**_SMOL, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False},
+    ),
+    "smollm3-turned": ("SmolLM3", ("ForCausalLM",), T.SmolLM3Config, {**_SMOL, "no_rope_layers": [1, 1]}),
     "qwen2": ("Qwen2", ANSWERING, T.Qwen2Config, GROUPED),
     "phi3": ("Phi3", HEADS, T.Phi3Config, GROUPED),
     "qwen2-unbiased": (
@@ -85,6 +95,7 @@ FLOAT32_PARTS: tuple[str, ...] = (
     "seed-oss",
     "mistral",
     "ministral",
+    "smollm3",
     "qwen2/",
     "qwen2-unbiased",
     "phi3",
@@ -136,6 +147,15 @@ KEYS = {
         "rope_parameters": (MINISTRAL3["rope_parameters"] | {"llama_4_scaling_beta": 0.1}, CHANGES),
     },
     "ministral3/Ministral3ForSequenceClassification": PADDING_KEYS,
+    "smollm3/SmolLM3ForCausalLM": {
+        **RMS_KEYS,
+        **WINDOW_KEYS,
+        "layer_types": (["full_attention"] * 2, CHANGES),
+        "use_sliding_window": (False, KEEPS),  # read where a kernel makes its own mask
+        "no_rope_layers": ([1, 1], CHANGES),
+    },
+    "smollm3/SmolLM3ForSequenceClassification": PADDING_KEYS,
+    "smollm3-biased/SmolLM3ForCausalLM": {"no_rope_layers": ([1], SHAPES)},  # of one of two layers
     "qwen2/Qwen2ForCausalLM": RMS_KEYS | LAYER_KEYS,
     "qwen2/Qwen2ForSequenceClassification": PADDING_KEYS,
     "phi3/Phi3ForCausalLM": {
@@ -161,6 +181,7 @@ KEYS = {
 TIED = (
     "gemma/GemmaForCausalLM",
     "gemma2/Gemma2ForCausalLM",
+    "smollm3/SmolLM3ForCausalLM",
     "cwm-biased-tied/CwmForCausalLM",
     "vaultgemma/VaultGemmaForCausalLM",
 )

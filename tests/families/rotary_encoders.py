@@ -10,6 +10,7 @@ _UNTIED = {"tie_word_embeddings": False}
 FAMILIES = {
     "nomic-bert": ("NomicBert", ENCODER_HEADS, T.NomicBertConfig, SMALL),
     "nomic-bert-untied": ("NomicBert", ("ForMaskedLM",), T.NomicBertConfig, {**SMALL, **_UNTIED}),
+    "nomic-bert-wide": ("NomicBert", ("ForMaskedLM",), T.NomicBertConfig, {**SMALL, "head_dim": 8}),
     "gte": ("Gte", ENCODER_HEADS, T.GteConfig, _GTE),
     "gte-without-types-untied": ("Gte", ("ForMaskedLM",), T.GteConfig, {**_GTE, **_UNTIED, "type_vocab_size": 0}),
     "jina-v3": ("JinaEmbeddingsV3", ANSWERING_HEADS, T.JinaEmbeddingsV3Config, _GTE),

@@ -144,6 +144,7 @@ KEYS = {
         "layer_norm_epsilon": (1e-6, CHANGES),
         "hidden_act": ("gelu", CHANGES),
         "time_step_limit": ((0.0, 0.5), CHANGES),
+        "rescale_prenorm_residual": (True, CHANGES),  # of loaded weights, too
     },
     "nemotron-h/NemotronHForCausalLM": {
         **CAUSAL_KEYS,

@@ -32,6 +32,7 @@ FAMILIES = {
     "vit-wide-heads": ("ViT", ("ForImageClassification",), T.ViTConfig, {**_VIT, "head_dim": 8}),
     "vit-msn": ("ViTMSN", ("ForImageClassification", "Model"), T.ViTMSNConfig, {**_VIT, "hidden_act": "relu"}),
     "vit-mae": ("ViTMAE", ("ForPreTraining", "Model"), T.ViTMAEConfig, {**_VIT, **_DECODER, "mask_ratio": 0.5}),
+    "vit-mae-unbiased": ("ViTMAE", ("ForPreTraining",), T.ViTMAEConfig, {**_VIT, **_DECODER, "qkv_bias": False}),
     "deit": ("DeiT", ("ForImageClassification", _TEACHER, "Model"), T.DeiTConfig, _VIT),
     "dinov2": ("Dinov2", ("ForImageClassification",), T.Dinov2Config, _DINO),
     "dinov2-masked": ("Dinov2", ("Model",), T.Dinov2Config, _DINO),

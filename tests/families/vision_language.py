@@ -4,6 +4,7 @@ import transformers as T
 
 from families import CHANGES, FAILS, KEEPS, SHAPES, UNCOVERED, within
 from families.gated_delta import EXPERTS, MIXED, MIXED_KEYS, MIXTURE, ROPE
+from families.latent_decoders import MISTRAL4
 from families.qk_norm_decoders import GEMMA3, GEMMA3_KEYS
 from families.rmsnorm_decoders import (
     GEMMA2,
@@ -101,6 +102,12 @@ FAMILIES = {
         T.Mistral3Config,
         {**_MISTRAL3, "text_config": {"model_type": "ministral3", **MINISTRAL3}, "multimodal_projector_bias": True},
     ),
+    "mistral3-mistral4": (
+        "Mistral3",
+        _WHOLE,
+        T.Mistral3Config,
+        {**_MISTRAL3, "text_config": {"model_type": "mistral4", **MISTRAL4}, "tie_word_embeddings": False},
+    ),
     "paligemma": ("PaliGemma", _WHOLE, T.PaliGemmaConfig, _PALIGEMMA),
     "paligemma2-tied": ("PaliGemma", _WHOLE, T.PaliGemmaConfig, {**_PALIGEMMA, **_PALIGEMMA2}),
     "idefics3": ("Idefics3", _WHOLE, T.Idefics3Config, _IDEFICS),
@@ -153,11 +160,13 @@ _QWEN = {
     **_AXIAL,
     **within("vision_config", {"num_heads": (4, CHANGES), "hidden_act": ("relu", CHANGES)}),
     "image_token_id": (5, FAILS),
+    "video_token_id": (11, KEEPS),  # read where there are videos
 }
 _ROPE = {"rope_type": "default", "rope_theta": 10.0}
 # what is not said is true; read where a kernel makes its own mask
 _PREFIX = {"text_config.use_bidirectional_attention": (False, KEEPS)}
 _IDEFICS_KEYS = {
+    "text_config.model_type": ("mistral", UNCOVERED),
     **_TEXT,
     **within("text_config", {HEAD_KEY: ((2, 1, 12), CHANGES)}),
     **_VIT,
@@ -179,9 +188,22 @@ KEYS = {
         **_AXIAL,
         "projector_hidden_act": ("relu", CHANGES),
         "vision_feature_layer": (-2, UNCOVERED),
+        "text_config.model_type": ("gemma", UNCOVERED),
+        "vision_config.model_type": ("siglip_vision_model", UNCOVERED),
         **_IMAGE,
     },
+    "mistral3-mistral4/Mistral3ForConditionalGeneration": within(
+        "text_config",
+        {
+            "num_experts_per_tok": (1, CHANGES),
+            "routed_scaling_factor": (0.5, CHANGES),
+            "norm_topk_prob": (False, CHANGES),
+            "rope_interleave": (False, CHANGES),
+            "n_group + topk_group": ((2, 2), KEEPS),  # all groups
+        },
+    ),
     "paligemma/PaliGemmaForConditionalGeneration": {
+        "text_config.model_type": ("llama", UNCOVERED),
         **within("text_config", GEMMA_KEYS),
         **_PREFIX,
         **_VIT,

@@ -7,14 +7,14 @@ those of the two factors and of the kernel, as a channel has one sign and one sc
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cobasin.architectures import Request, declares
-from cobasin.architectures.moe import experts, moe_spaces
-from cobasin.architectures.parts import LAYER, linear, require
+from cobasin.architectures.joining import without_keys
+from cobasin.architectures.moe import NUMBERED, experts, moe_spaces
+from cobasin.architectures.parts import LAYER, NEURONS, Parts, layers_of_kinds, linear, require
 from cobasin.architectures.qk_norm_decoder import normed_basis, normed_projections
-from cobasin.architectures.rmsnorm_decoder import NEURONS, OWN, head_width, rmsnorm_decoder
+from cobasin.architectures.rmsnorm_decoder import OWN, head_width, rmsnorm_decoder
 from cobasin.symmetry.gauges import FreeGauge, SoftmaxShift
 from cobasin.symmetry.spec import Space, Spec
 
@@ -26,7 +26,7 @@ MLP = "layers.{layer}.feed_forward"
 NAMES = {"o_proj": "out_proj", "q_norm": "q_layernorm", "k_norm": "k_layernorm"}
 
 
-def convolution(channels: int, taps: int, bias: bool) -> tuple[dict[str, Space], dict[str, str]]:
+def convolution(channels: int, taps: int, bias: bool) -> Parts:
     """Spaces and templates of the short convolutions."""
     spaces = {"channel": Space(channels, NEURONS, LAYER, part="ffn"), "tap": Space(taps)}
     templates = {
@@ -60,13 +60,10 @@ def _decoder(
 ) -> Spec:
     """An LFM2 with these spaces and templates of its FFNs."""
     config = request.config
-    layers, width = range(config.num_hidden_layers), head_width(config)
     require(config.layer_types is not None, "layer_types = null")
     spaces, mixers = convolution(config.hidden_size, config.conv_L_cache, config.conv_bias)
-    spaces |= normed_basis(width, shared=True) | ffn
-    for kind in ("conv", "attention"):
-        here = tuple(i for i in layers if (config.layer_types[i] == "conv") is (kind == "conv"))
-        spaces[f"{kind}_layer"] = Space(len(here), within="layer", values=here)
+    spaces |= normed_basis(head_width(config), shared=True) | ffn
+    spaces |= layers_of_kinds([kind == "conv" for kind in config.layer_types], conv_layer=True, attention_layer=False)
     for name, type_ in normed_projections(False, shared=True).items():
         part = name.removeprefix(f"{OWN}.").removesuffix(".weight")
         mixers[f"layers.{{attention_layer}}.self_attn.{NAMES.get(part, part)}.weight"] = type_
@@ -74,8 +71,7 @@ def _decoder(
     spec = rmsnorm_decoder(
         request, spaces, mixers, mlp, norms, biases=biases, absent=absent, keys=keys, last="embedding_norm"
     )
-    unknown = ("hidden_act", "rms_norm_eps")  # which the config does not have
-    return replace(spec, function_keys=tuple(key for key in spec.function_keys if key not in unknown))
+    return without_keys(spec, "hidden_act", "rms_norm_eps")  # which the config does not have
 
 
 def _gated(neurons: str) -> dict[str, str]:
@@ -99,7 +95,7 @@ def lfm2_moe(request: Request) -> Spec:
     config, first = request.config, request.config.num_dense_layers
     require(first < config.num_hidden_layers, "num_dense_layers that leaves no layer with experts")
     spaces = moe_spaces(config.num_experts, config.moe_intermediate_size)
-    mlp, biases = experts(request, MLP, ("w1", "w3", "w2"), fused=MLP), ()
+    mlp, biases = experts(request, MLP, NUMBERED, fused=MLP), ()
     if config.use_expert_bias:
         mlp[f"{MLP}.expert_bias"] = "expert"
         biases = (SoftmaxShift(f"{MLP}.expert_bias"),)

@@ -12,8 +12,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cobasin.architectures import Request, declares
-from cobasin.architectures.moe import dense_layers, experts, moe_spaces
-from cobasin.architectures.parts import LAYER, output_head, require
+from cobasin.architectures.interleaved_decoder import KEY, QUERY
+from cobasin.architectures.moe import NUMBERED, SPARSE, dense_layers, experts, moe_spaces
+from cobasin.architectures.parts import LAYER, NEURONS, PER_GROUP, Parts, output_head, require
 from cobasin.architectures.qk_norm_decoder import (
     normed_basis,
     normed_projections,
@@ -22,18 +23,16 @@ from cobasin.architectures.qk_norm_decoder import (
 )
 from cobasin.architectures.rmsnorm_decoder import (
     MLP,
-    NEURONS,
     OWN,
-    PER_GROUP,
     gated,
     head_width,
-    partly_rotary,
     partly_rotated,
     projections,
     rmsnorm_decoder,
     rotary,
+    turned_attention,
 )
-from cobasin.symmetry.gauges import FreeGauge, KeyBias, SoftmaxShift
+from cobasin.symmetry.gauges import FreeGauge, SoftmaxShift
 from cobasin.symmetry.spec import Space, Spec
 
 if TYPE_CHECKING:
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
 CORRECTION = "e_score_correction_bias"
 ROUTER, CORRECTED = "gate.weight", f"gate.{CORRECTION}"  # of a router, what all experts may share
 CHOICE = ("n_group", "topk_group", "norm_topk_prob")
-TURNED = {"query": "(kv rep freq pair)", "key": "(kv freq pair')"}
 
 
 def mixture(
@@ -104,9 +102,7 @@ def deepseek_decoder(
     return replace(spec, further=(r"mtp\..*", *(rf"layers\.{number}\..*" for number in further)))
 
 
-def _normed(
-    config: PreTrainedConfig, shared: bool, bias: bool = False, out_bias: bool = False
-) -> tuple[dict[str, Space], dict[str, str]]:
+def _normed(config: PreTrainedConfig, shared: bool, bias: bool = False, out_bias: bool = False) -> Parts:
     """Spaces and templates of attention with norms on queries and keys, of whose heads a part is rotated."""
     width, rotated = head_width(config), partly_rotated(config)
     attention = normed_projections(bias, shared, out_bias, partly=rotated < width)
@@ -123,9 +119,7 @@ def glm4_moe(request: Request) -> Spec:
     biased = config.attention_bias
     if config.use_qk_norm:
         return deepseek_decoder(request, *_normed(config, True, biased))
-    spaces, query, key = partly_rotary(config, "pair freq")
-    attention = projections(biased, query=query, key=key)
-    biases = (KeyBias(f"{OWN}.k_proj.bias", block=1),) if biased and "nope" in spaces else ()
+    spaces, attention, biases = turned_attention(head_width(config), partly_rotated(config), biased)
     return deepseek_decoder(request, spaces, attention, biases=biases)
 
 
@@ -168,7 +162,7 @@ def ernie4_5_moe(request: Request) -> Spec:
     spec = rmsnorm_decoder(
         request,
         rotary(head_width(config)) | own,
-        projections(biased, biased, **TURNED),
+        projections(biased, biased, KEY, QUERY),
         mlp,
         biases=(SoftmaxShift(f"{MLP}.gate.weight"), SoftmaxShift(correction)),
         absent=absent,
@@ -184,8 +178,8 @@ def minimax_m2(request: Request) -> Spec:
     config = request.config
     basis, attention = _normed(config, shared=False)
     spaces = basis | moe_spaces(config.num_local_experts, config.intermediate_size)
-    block = MLP if request.has("experts.gate_up_proj") else "layers.{layer}.block_sparse_moe"
-    mlp = experts(request, block, ("w1", "w3", "w2")) | {f"{block}.{CORRECTION}": "expert"}
+    block = MLP if request.has("experts.gate_up_proj") else SPARSE
+    mlp = experts(request, block, NUMBERED) | {f"{block}.{CORRECTION}": "expert"}
     biases = (SoftmaxShift(f"{block}.{CORRECTION}"),)
     return rmsnorm_decoder(request, spaces, attention, mlp, biases=biases, keys=("num_experts_per_tok",))
 
@@ -197,7 +191,7 @@ def afmoe(request: Request) -> Spec:
     A gate scales every coordinate of what a head puts out, so that values have signed orders with scales.
     """
     config, layers = request.config, range(request.config.num_hidden_layers)
-    turned = [i for i in layers if config.layer_types[i] == "sliding_attention"]
+    turned = [kind == "sliding_attention" for kind in config.layer_types]
     basis, attention = somewhere_turned(config, turned, config.attention_bias)
     basis["vo"] = Space(head_width(config), NEURONS, PER_GROUP, part="attention")
     attention[f"{OWN}.gate_proj.weight"] = "(kv rep vo~) resid"

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from cobasin.architectures import Request, declares
 from cobasin.architectures.layernorm_decoder import layer_norm_decoder, layers_of, separate_attention
-from cobasin.architectures.parallel_decoder import groups
-from cobasin.architectures.parts import LAYER, attention, conv1d, head_bases, linear, neurons, output_head, require
-from cobasin.architectures.rmsnorm_decoder import ANSWERING, PER_GROUP
+from cobasin.architectures.parts import (
+    LAYER,
+    PER_GROUP,
+    attention,
+    conv1d,
+    groups,
+    head_bases,
+    linear,
+    neurons,
+    output_head,
+    require,
+)
+from cobasin.architectures.rmsnorm_decoder import ANSWERING
 from cobasin.symmetry.gauges import KeyBias, ValueBias
 from cobasin.symmetry.spec import Space, Spec
 
@@ -24,7 +34,6 @@ def gpt2(request: Request) -> Spec:
         (head, ties),
         attention(config.n_head, config.n_embd // config.n_head)
         | {
-            "layer": Space(config.n_layer),
             "ffn": Space(config.n_inner or 4 * config.n_embd, neurons(config.activation_function), LAYER, part="ffn"),
             "pos": Space(config.n_positions),
         },

@@ -16,13 +16,11 @@ from typing import TYPE_CHECKING
 
 from cobasin.architectures import Request, declares
 from cobasin.architectures.moe import experts, moe_spaces, qwen_layers, shared_expert
-from cobasin.architectures.parts import LAYER, layers_of_kinds, linear
+from cobasin.architectures.parts import LAYER, NEURONS, PER_GROUP, Parts, layers_of_kinds, linear
 from cobasin.architectures.qk_norm_decoder import normed_basis, normed_projections
 from cobasin.architectures.rmsnorm_decoder import (
     ANSWERING,
-    NEURONS,
     OWN,
-    PER_GROUP,
     gated,
     head_width,
     partly_rotated,
@@ -38,7 +36,6 @@ if TYPE_CHECKING:
 FURTHER = r"mtp\..*"
 BOTH = Permutation(signed=True, scaled=True, tied=True)  # queries and keys
 DELTA = "layers.{delta_layer}.linear_attn"
-Parts = tuple[dict[str, Space], dict[str, str]]
 
 
 def gated_attention(config: PreTrainedConfig) -> Parts:

@@ -11,9 +11,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cobasin.architectures import Request, declares
+from cobasin.architectures.joining import without_keys
 from cobasin.architectures.moe import moe_spaces
-from cobasin.architectures.parts import LAYER, linear
-from cobasin.architectures.rmsnorm_decoder import NEURONS, POST_NORMS, gated, rmsnorm_decoder
+from cobasin.architectures.parts import LAYER, NEURONS, Parts, layers_of_kinds, linear
+from cobasin.architectures.rmsnorm_decoder import POST_NORMS, gated, rmsnorm_decoder
 from cobasin.symmetry.gauges import LayerScale, Norm, SoftmaxShift
 from cobasin.symmetry.groups import Diagonal, Orthogonal, Permutation, SignedPermutation
 from cobasin.symmetry.spec import Space, Spec
@@ -62,7 +63,7 @@ def _turned(kind: str, width: int, turned: int, over: tuple[str, ...]) -> tuple[
     return spaces, summed, gained, divided
 
 
-def _attention(config: PreTrainedConfig, kind: str, layers: tuple[int, ...]) -> tuple[dict[str, Space], dict[str, str]]:
+def _attention(config: PreTrainedConfig, kind: str, layers: tuple[int, ...]) -> Parts:
     """Spaces and templates of the layers of a kind."""
     one, rope = config.per_layer_config[layers[0]], config.rope_parameters[config.layer_types[layers[0]]]
     width, heads, biased = one.head_dim, one.num_key_value_heads, config.attention_bias
@@ -88,22 +89,17 @@ def _attention(config: PreTrainedConfig, kind: str, layers: tuple[int, ...]) -> 
     }
 
 
-def _ffn(config: PreTrainedConfig) -> tuple[dict[str, Space], dict[str, str]]:
+def _ffn(config: PreTrainedConfig) -> Parts:
     """The FFN, which may be of twice the width in layers that read the keys of another one."""
-    layers = range(config.num_hidden_layers)
-    wide = tuple(i for i in layers if config.use_double_wide_mlp and config.kv_sharing_modes[i] == "reuse")
-    if not wide:
+    wide = [config.use_double_wide_mlp and mode == "reuse" for mode in config.kv_sharing_modes]
+    if not any(wide):
         return {}, gated()
-    narrow = tuple(i for i in layers if i not in wide)
-    spaces = {
-        "narrow_layer": Space(len(narrow), within="layer", values=narrow),
-        "wide_layer": Space(len(wide), within="layer", values=wide),
-        "wide_ffn": Space(2 * config.intermediate_size, NEURONS, LAYER, part="ffn"),
-    }
+    spaces = layers_of_kinds(wide, narrow_layer=False, wide_layer=True)
+    spaces["wide_ffn"] = Space(2 * config.intermediate_size, NEURONS, LAYER, part="ffn")
     return spaces, gated("layers.{narrow_layer}.mlp") | gated("layers.{wide_layer}.mlp", "wide_ffn")
 
 
-def _inputs(config: PreTrainedConfig) -> tuple[dict[str, Space], dict[str, str]]:
+def _inputs(config: PreTrainedConfig) -> Parts:
     """Inputs for every layer, from a table and from the stream. Their norm's gain gives all layers one order."""
     if not config.hidden_size_per_layer_input:
         return {}, {}
@@ -122,7 +118,7 @@ def _inputs(config: PreTrainedConfig) -> tuple[dict[str, Space], dict[str, str]]
     }
 
 
-def _experts(config: PreTrainedConfig) -> tuple[dict[str, Space], dict[str, str]]:
+def _experts(config: PreTrainedConfig) -> Parts:
     """Experts beside the FFN, which read the stream through norms of their own."""
     spaces = moe_spaces(config.num_experts, config.moe_intermediate_size)
     norms = ("pre_feedforward_layernorm_2", "post_feedforward_layernorm_1", "post_feedforward_layernorm_2")
@@ -157,6 +153,7 @@ def gemma4(request: Request) -> Spec:
     absent = (rf"layers\.({reused})\.self_attn\.(k_proj|v_proj|k_norm)\..*",) if reused else ()
     first = replace(request, config=config.per_layer_config[0])  # of one width of head
     spec = rmsnorm_decoder(first, ffn, attention, mlp, PRE_NORMS, POST_NORMS, absent=absent, keys=keys)
+    spec = without_keys(spec, *PER_LAYER)
     spaces = {name: space for name, space in spec.spaces.items() if name not in ("kv", "rep", "vo")}
     return replace(
         spec,
@@ -166,5 +163,4 @@ def gemma4(request: Request) -> Spec:
         scales=(EXPERT_SCALE,) if mixed and not bare else (),
         biases=(SoftmaxShift(f"{ROUTER}.proj.weight"),) if mixed else (),
         buffers=spec.buffers if unified else (*spec.buffers, *absent),  # files of Google have them all the same
-        function_keys=tuple(key for key in spec.function_keys if key not in PER_LAYER),
     )

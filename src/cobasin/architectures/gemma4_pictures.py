@@ -13,8 +13,8 @@ from cobasin.architectures import Request, declares
 from cobasin.architectures.gemma4 import PER_LAYER, PRE_NORMS, gemma4
 from cobasin.architectures.gemma4_sounds import OUTPUT, sounds
 from cobasin.architectures.joining import relabelled
-from cobasin.architectures.parts import LAYER, layer_norm, linear, require
-from cobasin.architectures.rmsnorm_decoder import NEURONS, PER_GROUP, POST_NORMS
+from cobasin.architectures.parts import LAYER, NEURONS, PER_GROUP, groups, layer_norm, linear, require
+from cobasin.architectures.rmsnorm_decoder import POST_NORMS
 from cobasin.architectures.vision import norm_before
 from cobasin.architectures.vision_language import VISION, decoder, vision_of, whole
 from cobasin.symmetry.groups import Diagonal, Orthogonal, Permutation, SignedPermutation
@@ -28,13 +28,12 @@ BOUNDS = r".*\.(in|out)put_(min|max)"
 
 
 def _spaces(config: PreTrainedConfig) -> dict[str, Space]:
-    width, groups, clipped = config.head_dim, config.num_key_value_heads, config.use_clipped_linears
+    width, clipped = config.head_dim, config.use_clipped_linears
     signs, scales = Diagonal(signed=True), Diagonal(signed=True, scaled=True)
     return {
         "layer": Space(config.num_hidden_layers),
         "resid": Space(config.hidden_size, Permutation() if clipped else SignedPermutation, part="residual"),
-        "kv": Space(groups, Permutation(), LAYER, part="heads"),
-        "rep": Space(config.num_attention_heads // groups, Permutation(), PER_GROUP, part="heads"),
+        **groups(config.num_attention_heads, config.num_key_value_heads),
         "side": Space(2),
         "pair": Space(2),
         "freq": Space(width // 4, None if clipped else signs, (*PER_GROUP, "side"), part="attention"),
@@ -99,7 +98,7 @@ def gemma4_pictures(request: Request) -> Spec:
     if config.audio_config is None:
         return whole(request, *parts, keys=keys, aliases={})
     heard = relabelled(sounds(request), space=lambda name: f"audio_{name}")
-    keys += ("audio_token_id", *(f"audio_config.{key}" for key in heard.function_keys))
+    keys += tuple(f"audio_config.{key}" for key in heard.function_keys)
     out = Space(config.audio_config.output_proj_dims, Orthogonal(), part="residual")
     spec = whole(request, *parts, spaces={**heard.spaces, "heard": out}, keys=keys, aliases={})
     templates = {**spec.templates, **heard.templates, **OUTPUT}
@@ -135,6 +134,6 @@ def gemma4_unified(request: Request) -> Spec:
     spaces, keys = {}, ()
     if hears is not None:
         projector |= linear("embed_audio.embedding_projection", "resid", "wave", bias=False)
-        spaces, keys = {"wave": Space(hears.audio_embed_dim)}, ("audio_config.rms_norm_eps", "audio_token_id")
+        spaces, keys = {"wave": Space(hears.audio_embed_dim)}, ("audio_config.rms_norm_eps",)
     parts = decoder(request, gemma4), embedder, projector
     return whole(request, *parts, spaces=spaces, keys=keys, aliases={})

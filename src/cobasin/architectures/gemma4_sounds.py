@@ -7,8 +7,7 @@ coordinate of a query is common to all heads, and so is the order of these coord
 from __future__ import annotations
 
 from cobasin.architectures import Request
-from cobasin.architectures.parts import LAYER, linear
-from cobasin.architectures.rmsnorm_decoder import NEURONS
+from cobasin.architectures.parts import LAYER, NEURONS, PER_HEAD, linear
 from cobasin.architectures.vision import norm_before
 from cobasin.symmetry.groups import Orthogonal, Permutation, SignedPermutation
 from cobasin.symmetry.spec import Space, Spec
@@ -41,7 +40,7 @@ def _spaces(config) -> dict[str, Space]:
         "resid": Space(config.hidden_size, Permutation() if clipped else SignedPermutation, part="residual"),
         "head": Space(heads, Permutation(), LAYER, part="heads"),
         "qk": Space(width, Permutation() if clipped else SignedPermutation, LAYER, part="attention"),
-        "vo": Space(width, bases, ("layer", "head"), part="attention"),
+        "vo": Space(width, bases, PER_HEAD, part="attention"),
         "channel": Space(config.hidden_size, Permutation() if clipped else NEURONS, LAYER, part="ffn"),
         **{f"ffn{i}": Space(4 * config.hidden_size, Permutation(), LAYER, part="ffn") for i in (1, 2)},
         "first": Space(first, Permutation(scaled=True), part="ffn"),

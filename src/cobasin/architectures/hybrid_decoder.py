@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from cobasin.architectures import Request, declares
+from cobasin.architectures.joining import without_keys
 from cobasin.architectures.moe import granite_ffn
-from cobasin.architectures.parts import head_bases, layers_of_kinds
+from cobasin.architectures.parts import Parts, layers_of_kinds
 from cobasin.architectures.rmsnorm_decoder import (
     GRANITE_KEYS,
-    PER_GROUP,
     PRE_NORMS,
     gated,
     head_width,
@@ -18,13 +17,11 @@ from cobasin.architectures.rmsnorm_decoder import (
     projections,
     rmsnorm_decoder,
     rotary,
+    turned_attention,
 )
 from cobasin.architectures.state_space import mamba
-from cobasin.symmetry.gauges import FreeGauge, KeyBias, SoftmaxShift, ValueBias
-from cobasin.symmetry.spec import Space, Spec
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedConfig
+from cobasin.symmetry.gauges import SoftmaxShift, ValueBias
+from cobasin.symmetry.spec import Spec
 
 # equal shapes say how large the states of all groups are together
 MIXER_KEYS = ("mamba_n_groups", "mamba_d_state", "time_step_limit")
@@ -43,33 +40,20 @@ FFN = "layers.{layer}.feed_forward"
 NORMS = {"pre_norms": ("input_layernorm", "pre_ff_layernorm"), "last": "final_layernorm"}
 
 
-def some_attention(
-    config: PreTrainedConfig, rotated: int
-) -> tuple[dict[str, Space], dict[str, str], tuple[FreeGauge, ...]]:
-    """Spaces, templates and free biases of attention in some layers, of whose heads ``rotated`` coordinates turn."""
-    biased, width = config.attention_bias, head_width(config)
-    spaces, query, key = head_bases(width, PER_GROUP, rotated)
-    templates = projections(biased, biased, key=f"(kv {key})", query=f"(kv rep {query})")
-    templates = {name.replace("{layer}", "{attention_layer}"): type_ for name, type_ in templates.items()}
-    own, biases = "layers.{attention_layer}.self_attn", ()
-    if biased:
-        biases += (ValueBias(f"{own}.v_proj.bias", f"{own}.o_proj.weight", f"{own}.o_proj.bias"),)
-    if biased and rotated < width:
-        biases += (KeyBias(f"{own}.k_proj.bias", block=1 if rotated else 0),)
-    return spaces, templates, biases
-
-
 def alternating(
     request: Request,
     rotated: int,
-    ffn: tuple[dict[str, Space], dict[str, str]],
+    ffn: Parts,
     keys: tuple[str, ...],
     pre_norms: tuple[str, ...] = PRE_NORMS,
     last: str = "norm",
 ) -> Spec:
     """The type of a decoder with a mixer or attention in every layer; the arguments are those of `rmsnorm_decoder`."""
     config, mixer = request.config, mamba(request.config, "mamba_layer")
-    spaces, attention, biases = some_attention(config, rotated)
+    own, biased = "layers.{attention_layer}.self_attn", config.attention_bias
+    spaces, attention, biases = turned_attention(head_width(config), rotated, biased, biased, own=own)
+    if biased:
+        biases += (ValueBias(f"{own}.v_proj.bias", f"{own}.o_proj.weight", f"{own}.o_proj.bias"),)
     spaces |= layers_of_kinds(
         config.layers_block_type, mamba_layer="linear_attention", attention_layer="full_attention"
     )
@@ -96,7 +80,7 @@ def granitemoehybrid(request: Request) -> Spec:
     keys += ("num_experts_per_tok",) if config.num_local_experts else ()
     spec = alternating(request, head_width(config) if turned else 0, granite_ffn(request), keys)
     unread = () if turned else ("rope_parameters", "max_position_embeddings")
-    return replace(spec, function_keys=tuple(key for key in spec.function_keys if key not in unread))
+    return without_keys(spec, *unread)
 
 
 @declares("Bamba", "bamba", "Model", "ForCausalLM")

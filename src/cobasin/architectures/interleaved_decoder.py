@@ -5,31 +5,26 @@ from __future__ import annotations
 from cobasin.architectures import Request, declares
 from cobasin.architectures.rmsnorm_decoder import (
     HEADS,
-    OWN,
     PRE_NORMS,
     fused_gated,
     gated,
     head_width,
-    partly_rotary,
+    partly_rotated,
     projections,
     rmsnorm_decoder,
     rotary,
+    turned_attention,
 )
-from cobasin.symmetry.gauges import KeyBias
 from cobasin.symmetry.spec import Spec
 
 QUERY, KEY = "(kv rep freq pair)", "(kv freq pair')"
 
 
 def _glm(request: Request, post_norms: tuple[str, ...] = ()) -> Spec:
-    """The first coordinates of a head are rotated; of the others' key bias the softmax sees nothing.
-
-    The output projection has no bias, so the value bias is no gauge.
-    """
+    """The output projection has no bias, so the value bias is no gauge."""
     config = request.config
-    spaces, query, key = partly_rotary(config, "freq pair")
-    attention = projections(config.attention_bias, query=query, key=key)
-    biases = (KeyBias(f"{OWN}.k_proj.bias", block=1),) if config.attention_bias and "nope" in spaces else ()
+    basis = head_width(config), partly_rotated(config)
+    spaces, attention, biases = turned_attention(*basis, config.attention_bias, order="freq pair")
     return rmsnorm_decoder(request, spaces, attention, fused_gated(), PRE_NORMS, post_norms, biases=biases)
 
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from cobasin.architectures import Request, declares
 from cobasin.architectures.moe import qwen3_moe
-from cobasin.architectures.parts import layer_norm, linear, neurons, require
+from cobasin.architectures.parts import PER_HEAD, layer_norm, linear, neurons, require
 from cobasin.architectures.qk_norm_decoder import qwen3
 from cobasin.architectures.rmsnorm_decoder import qwen2
 from cobasin.architectures.vision import FUNCTION_KEYS, PICTURE_KEYS, VIT, pictures, pre_norm
-from cobasin.architectures.vision_language import PER_HEAD, PROJECTOR, TEXT_ALIASES, VISION, decoder, vision_of, whole
+from cobasin.architectures.vision_language import PROJECTOR, TEXT_ALIASES, VISION, decoder_of, vision_of, whole
 from cobasin.symmetry.gauges import KeyBias
 from cobasin.symmetry.groups import Permutation, SignedPermutation
 from cobasin.symmetry.spec import Space, Spec
@@ -78,8 +78,7 @@ def _as_in_file(request: Request) -> Request:
 @declares("InternVL", "internvl", "ForConditionalGeneration")
 def internvl(request: Request) -> Spec:
     """InternVL 2.5, 3 and 3.5, in the layout of Transformers."""
-    config, kind = request.config, request.config.text_config.model_type
-    require(kind in DECODERS, f"text_config.model_type {kind!r}")
+    config = request.config
     require(config.vision_feature_layer == -1, "vision_feature_layer other than -1")
     projector = (
         layer_norm(f"{PROJECTOR}layer_norm", "(merge vision_resid)")
@@ -88,7 +87,7 @@ def internvl(request: Request) -> Spec:
     )
     return whole(
         request,
-        decoder(_as_in_file(request), DECODERS[kind]),
+        decoder_of(_as_in_file(request), DECODERS),
         _tower(request),
         projector,
         spaces={

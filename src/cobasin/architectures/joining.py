@@ -66,3 +66,8 @@ def joined(
             *(f"{configs[1]}.{key}" for key in vision.function_keys),
         ),
     )
+
+
+def without_keys(spec: Spec, *keys: str) -> Spec:
+    """The same of a class that does not read these config keys."""
+    return replace(spec, function_keys=tuple(key for key in spec.function_keys if key not in keys))

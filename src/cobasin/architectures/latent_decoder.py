@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from cobasin.architectures import Request, declares
 from cobasin.architectures.corrected_router import CHOICE, CORRECTED, ROUTER, deepseek_decoder
-from cobasin.architectures.parts import LAYER, linear, require, rotary_basis
-from cobasin.architectures.rmsnorm_decoder import OWN, PER_GROUP
+from cobasin.architectures.parts import LAYER, PER_GROUP, linear, require, rotary_basis
+from cobasin.architectures.rmsnorm_decoder import OWN
 from cobasin.symmetry.gauges import Norm
 from cobasin.symmetry.groups import Orthogonal, SignedPermutation
 from cobasin.symmetry.spec import Space, Spec

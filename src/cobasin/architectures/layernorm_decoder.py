@@ -8,6 +8,7 @@ from cobasin.architectures import Request, declares
 from cobasin.architectures.parts import (
     LAYER,
     PADDING_READ,
+    PER_HEAD,
     attention,
     decoder_stream,
     head_bases,
@@ -26,7 +27,6 @@ from cobasin.symmetry.gauges import FreeGauge, KeyBias, Norm, ValueBias
 from cobasin.symmetry.groups import Orthogonal, Permutation
 from cobasin.symmetry.spec import Space, Spec
 
-HEAD = ("layer", "head")
 BUFFERS = (
     r"(h|layers)\.\d+\.(attn|attn\.attention|attention|self_attn)\.(bias|masked_bias|rotary_emb\.inv_freq|embed_positions)",
     r"decoder\.version",
@@ -128,7 +128,7 @@ def gpt_neox(request: Request) -> Spec:
     # only the rotary embedding reads head_dim
     rotated = rotated_size(config, getattr(config, "head_dim", None) or width)
     require(rotated <= width, "head_dim beyond the size of a head")
-    bases, query, key = head_bases(width, HEAD, rotated)
+    bases, query, key = head_bases(width, PER_HEAD, rotated)
     own, mlp = "layers.{layer}.attention", "layers.{layer}.mlp"
     layer, biases = megatron_layer(own, mlp, "head", query, key, config.attention_bias)
     name = "lm_head" if request.has("lm_head.weight") else "embed_out"
@@ -160,7 +160,7 @@ def gpt_neox(request: Request) -> Spec:
 def gptj(request: Request) -> Spec:
     """GPT-J: rotary pairs side by side, one LayerNorm for attention and FFN, an LM head with a bias."""
     config = request.config
-    bases, query, key = head_bases(config.n_embd // config.n_head, HEAD, config.rotary_dim, "freq pair")
+    bases, query, key = head_bases(config.n_embd // config.n_head, PER_HEAD, config.rotary_dim, "freq pair")
     own, mlp = "h.{layer}.attn", "h.{layer}.mlp"
     head, ties = output_head(request, "wte.weight", biased=True)
     return layer_norm_decoder(
@@ -261,7 +261,7 @@ def bloom(request: Request) -> Spec:
     config = request.config
     # together they skip the biases of a layer's last linear layers
     require(not (config.slow_but_exact and config.pretraining_tp > 1), "slow_but_exact with pretraining_tp")
-    bases, query, key = head_bases(config.hidden_size // config.n_head, HEAD)
+    bases, query, key = head_bases(config.hidden_size // config.n_head, PER_HEAD)
     own, mlp = "h.{layer}.self_attention", "h.{layer}.mlp"
     layer, biases = megatron_layer(own, mlp, "head", query, key)
     norms = ("h.{layer}.input_layernorm", "h.{layer}.post_attention_layernorm")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from cobasin.architectures import Request, declares
-from cobasin.architectures.llama4 import llama4
-from cobasin.architectures.parts import LAYER, layer_norm, linear, require, rotary_basis
-from cobasin.architectures.vision import grid
-from cobasin.architectures.vision_language import PER_HEAD, PROJECTOR, decoder, vision_of, whole
-from cobasin.symmetry.gauges import Norm, ValueBias
-from cobasin.symmetry.groups import Orthogonal, Permutation
+from cobasin.architectures.no_rope_decoder import llama4
+from cobasin.architectures.parts import LAYER, attention, layer_norm, linear, require
+from cobasin.architectures.vision import grid, norm_before
+from cobasin.architectures.vision_language import PROJECTOR, decoder, vision_of, whole
+from cobasin.symmetry.gauges import ValueBias
+from cobasin.symmetry.groups import Permutation
 from cobasin.symmetry.spec import Space, Spec
 
 ROOT, BLOCK = "vision_model.", "vision_model.model.layers.{layer}"
@@ -20,20 +22,17 @@ def _tower(request: Request) -> Spec:
     config, own, mlp = vision_of(request, "llama4_vision_model"), f"{BLOCK}.self_attn", f"{BLOCK}.mlp"
     width, (rows, columns) = config.hidden_size // config.num_attention_heads, grid(config)
     branches = {
-        "input_layernorm": linear(f"{own}.q_proj", "(head freq pair)", "resid")
+        f"{BLOCK}.input_layernorm": linear(f"{own}.q_proj", "(head freq pair)", "resid")
         | linear(f"{own}.k_proj", "(head freq pair')", "resid")
         | linear(f"{own}.v_proj", "(head vo)", "resid"),
-        "post_attention_layernorm": linear(f"{mlp}.fc1", "ffn", "resid"),
+        f"{BLOCK}.post_attention_layernorm": linear(f"{mlp}.fc1", "ffn", "resid"),
     }
-    norms = {f"{BLOCK}.{name}": tuple(n for n in branch if n.endswith("weight")) for name, branch in branches.items()}
     return Spec(
         request.architecture,
         {
             "layer": Space(config.num_hidden_layers),
             "resid": Space(config.hidden_size, Permutation(), part="residual"),
-            "head": Space(config.num_attention_heads, Permutation(), LAYER, part="heads"),
-            **rotary_basis(width, PER_HEAD),
-            "vo": Space(width, Orthogonal(scaled=True), PER_HEAD, part="attention"),
+            **attention(config.num_attention_heads, width, rotated=width),
             "ffn": Space(config.intermediate_size, Permutation(), LAYER, part="ffn"),
             "pixel": Space(config.num_channels * config.patch_size**2),
             "pos": Space(rows * columns + 1),
@@ -44,15 +43,15 @@ def _tower(request: Request) -> Spec:
             f"{ROOT}positional_embedding_vlm": "pos resid",
             **{
                 name: type_
-                for norm in (*norms, f"{ROOT}layernorm_pre", f"{ROOT}layernorm_post")
+                for norm in (*branches, f"{ROOT}layernorm_pre", f"{ROOT}layernorm_post")
                 for name, type_ in layer_norm(norm).items()
             },
             **{name: type_ for branch in branches.values() for name, type_ in branch.items()},
             **linear(f"{own}.o_proj", "resid", "(head vo')"),
             **linear(f"{mlp}.fc2", "resid", "ffn"),
         },
-        # the stream keeps its mean, which the first norm writes: its writers are not centred
-        norms=tuple(Norm(f"{norm}.weight", readers, f"{norm}.bias", centred=False) for norm, readers in norms.items()),
+        # the first norm writes a mean to the stream
+        norms=tuple(replace(norm_before(branch, norm), keeps_mean=True) for norm, branch in branches.items()),
         biases=(ValueBias(f"{own}.v_proj.bias", f"{own}.o_proj.weight", f"{own}.o_proj.bias"),),
         function_keys=("num_attention_heads", "rope_parameters", "image_size", "patch_size", "pixel_shuffle_ratio"),
     )

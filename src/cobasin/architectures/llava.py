@@ -19,7 +19,7 @@ from cobasin.architectures.vision_language import (
     PROJECTOR,
     TEXT_ALIASES,
     VISION,
-    decoder,
+    decoder_of,
     pixtral_tower,
     whole,
 )
@@ -62,8 +62,7 @@ def _unread(spec: Spec, read: int) -> tuple[str, ...]:
 def llava(request: Request) -> Spec:
     """LLaVA 1.5, LLaVA-NeXT (1.6), LLaVA-OneVision, Pixtral as Transformers has it, Granite Vision."""
     config, biased = request.config, request.config.multimodal_projector_bias
-    text, tower = config.text_config.model_type, config.vision_config.model_type
-    require(text in DECODERS, f"text_config.model_type {text!r}")
+    tower = config.vision_config.model_type
     require(tower in TOWERS, f"vision_config.model_type {tower!r}")
     places, states = config.vision_feature_layer, config.vision_config.num_hidden_layers + 1  # with the embeddings
     places = [places] if isinstance(places, int) else places
@@ -71,7 +70,7 @@ def llava(request: Request) -> Spec:
     tiled = TILES[config.model_type]
     spec = whole(
         request,
-        decoder(request, DECODERS[text]),
+        decoder_of(request, DECODERS),
         TOWERS[tower](request),
         linear(f"{PROJECTOR}linear_1", "projector", "(chosen vision_resid)", biased)
         | linear(f"{PROJECTOR}linear_2", "resid", "projector'", biased)

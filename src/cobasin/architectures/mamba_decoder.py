@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from cobasin.architectures import Request, declares
 from cobasin.architectures.corrected_router import CHOICE
-from cobasin.architectures.parallel_decoder import groups
 from cobasin.architectures.parts import (
     LAYER,
+    Parts,
     decoder_stream,
-    head_bases,
+    groups,
     layers_of_kinds,
     linear,
     neurons,
@@ -23,8 +23,9 @@ from cobasin.architectures.parts import (
     require,
     tie_keys,
 )
-from cobasin.architectures.rmsnorm_decoder import PER_GROUP, branch_norm, projections
+from cobasin.architectures.rmsnorm_decoder import branch_norm, turned_attention
 from cobasin.architectures.state_space import StateSpace
+from cobasin.architectures.ungated_decoder import plain_ffn
 from cobasin.symmetry.gauges import SoftmaxShift
 from cobasin.symmetry.groups import Orthogonal, Permutation, SignedPermutation
 from cobasin.symmetry.spec import Space, Spec
@@ -36,7 +37,6 @@ BASIS = Orthogonal(scaled=True)
 GATE, EXPERTS, SHARED = (f"layers.{{moe_layer}}.mixer.{name}" for name in ("gate", "experts", "shared_experts"))
 CORRECTION = f"{GATE}.e_score_correction_bias"
 ROUTING = ("num_experts_per_tok", "routed_scaling_factor", *CHOICE)
-Parts = tuple[dict[str, Space], dict[str, str]]
 
 
 def one_branch(
@@ -90,12 +90,7 @@ def mamba2(request: Request) -> Spec:
     """Mamba-2, Codestral Mamba."""
     config = request.config
     own = mixer(config, "layer", config.num_heads, config.head_dim, config.state_size)
-    return one_branch(request, own, {}, {}, ("state_size", "hidden_act", "time_step_limit"))
-
-
-def plain_ffn(name: str, space: str, bias: bool) -> dict[str, str]:
-    """An FFN without a gate."""
-    return linear(f"{name}.up_proj", space, "resid", bias) | linear(f"{name}.down_proj", "resid", f"{space}'", bias)
+    return one_branch(request, own, {}, {}, ("state_size", "hidden_act", "time_step_limit", "rescale_prenorm_residual"))
 
 
 def experts(request: Request, group: Permutation) -> Parts:
@@ -127,10 +122,7 @@ def nemotron_h(request: Request) -> Spec:
     """Nemotron-H, Nemotron Nano 2 and 3: mixers, attention, FFNs and experts, the latter with sigmoids for scores."""
     config, kinds = request.config, request.config.layers_block_type
     require(not config.tie_word_embeddings, "tie_word_embeddings = true")
-    bases, query, key = head_bases(config.head_dim, PER_GROUP)
-    here = "layers.{layer}.self_attn", "layers.{attention_layer}.mixer"
-    attention = projections(key=f"(kv {key})", query=f"(kv rep {query})")
-    attention = {name.replace(*here): type_ for name, type_ in attention.items()}
+    bases, attention, _ = turned_attention(config.head_dim, 0, own="layers.{attention_layer}.mixer")
     group = neurons(config.mlp_hidden_act)
     own, mixture = experts(request, group) if "moe" in kinds else ({}, {})
     ffn = Space(config.intermediate_size, group, LAYER, part="ffn")

@@ -53,7 +53,7 @@ def vit_mae(request: Request) -> Spec:
         width=width,
     )
     # what begins this stream takes over the offset of the encoder's last norm, whose mean it then has to keep
-    decoder = replace(decoder, norms=tuple(replace(norm, centred=False) for norm in decoder.norms))
+    decoder = replace(decoder, norms=tuple(replace(norm, keeps_mean=True) for norm in decoder.norms))
     keys = (*FUNCTION_KEYS, *PICTURE_KEYS, "mask_ratio", "decoder_num_attention_heads")
     return replace(joined(encoder, decoder, {}, "decoder_"), function_keys=keys)
 

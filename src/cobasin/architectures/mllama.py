@@ -29,7 +29,7 @@ EXTRA_ROWS = 8  # of the embeddings: the picture's token and others that are nev
 def mllama_text(request: Request) -> Spec:
     """Llama 3.2's decoder; alone, what its cross-attention looks at is an input."""
     config, width = request.config, head_width(request.config)
-    crossed = ["cross" if i in config.cross_attention_layers else "own" for i in range(config.num_hidden_layers)]
+    crossed = [i in config.cross_attention_layers for i in range(config.num_hidden_layers)]
     still = normed_basis(width, shared=True, rotated=0)
     attention = {name.replace("{layer}", "{own_layer}"): type_ for name, type_ in projections().items()} | {
         f"{CROSS}.q_proj.weight": "(kv rep nope sign) resid",
@@ -45,7 +45,7 @@ def mllama_text(request: Request) -> Spec:
         {
             **rotary(width),
             **{name: still[name] for name in ("nope", "sign", "still")},
-            **layers_of_kinds(crossed, own_layer="own", cross_layer="cross"),
+            **layers_of_kinds(crossed, own_layer=False, cross_layer=True),
             "memory": Space(config.hidden_size),
             "extra": Space(EXTRA_ROWS),
         },

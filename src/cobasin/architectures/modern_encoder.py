@@ -1,21 +1,20 @@
 """ModernBERT: pre-LayerNorm, RoPE, GeGLU.
 
 A LayerNorm right after the embeddings puts its gain in the stream, and the first attention reads the stream without
-a norm: the stream is permuted only, and its mean counts. The gains of the other norms fold into their readers, their
-offsets only where a reader has a bias. The norm in front of a tied decoder stays: the decoder is the embedding.
+a norm: the stream is permuted only, and its mean counts. Gains and offsets of the other norms fold into their readers.
+The norm in front of a tied decoder stays: the decoder is the embedding.
 """
 
 from __future__ import annotations
 
 from cobasin.architectures import Request, declares
 from cobasin.architectures.encoder import HEADS, stream
-from cobasin.architectures.parts import LAYER, labels, linear, rope_keys, rotary_basis, tie_keys
+from cobasin.architectures.parts import LAYER, NEURONS, attention, labels, linear, rope_keys, tie_keys
 from cobasin.symmetry.gauges import Norm, ValueBias
-from cobasin.symmetry.groups import Orthogonal, Permutation
+from cobasin.symmetry.groups import Permutation
 from cobasin.symmetry.spec import Space, Spec
 
 OWN, MLP = "layers.{layer}.attn", "layers.{layer}.mlp"
-PER_HEAD = ("layer", "head")
 
 
 @declares("ModernBert", "modernbert", *HEADS)
@@ -30,10 +29,8 @@ def modernbert(request: Request) -> Spec:
         {
             "layer": Space(config.num_hidden_layers),
             "resid": stream(config.hidden_size, request.head),
-            "head": Space(config.num_attention_heads, Permutation(), LAYER, part="heads"),
-            **rotary_basis(width, PER_HEAD),
-            "vo": Space(width, Orthogonal(scaled=True), PER_HEAD, part="attention"),
-            "ffn": Space(config.intermediate_size, Permutation(signed=True, scaled=True), LAYER, part="ffn"),
+            **attention(config.num_attention_heads, width, rotated=width),
+            "ffn": Space(config.intermediate_size, NEURONS, LAYER, part="ffn"),
             "trans": Space(config.hidden_size, Permutation(), part="ffn"),
             "vocab": Space(config.vocab_size),
             "label": labels(config),
@@ -92,9 +89,13 @@ def _norms(request: Request, templates: dict[str, str], tied: bool) -> tuple[Nor
     readers = {f"{OWN}_norm": f"{OWN}.Wqkv", f"{MLP}_norm": f"{MLP}.Wi", "final_norm": "head.dense"}
     if not tied:
         readers["head.norm"] = "decoder" if request.head == "ForMaskedLM" else "classifier"
-    found = []
-    for norm, reader in readers.items():
-        weight, bias = f"{norm}.weight", f"{norm}.bias" if request.config.norm_bias else None
-        if bias is None or f"{reader}.bias" in templates:
-            found.append(Norm(weight, (f"{reader}.weight",), bias, centred=False, stream=templates[weight]))
-    return tuple(found)
+    return tuple(
+        Norm(
+            f"{norm}.weight",
+            (f"{reader}.weight",),
+            f"{norm}.bias" if request.config.norm_bias else None,
+            stream=templates[f"{norm}.weight"],
+            keeps_mean=True,
+        )
+        for norm, reader in readers.items()
+    )

@@ -10,14 +10,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cobasin.architectures import Request, declares
-from cobasin.architectures.parts import LAYER, linear, require
+from cobasin.architectures.parts import LAYER, NEURONS, Parts, linear, require
 from cobasin.architectures.qk_norm_decoder import normed_basis, normed_projections, turned_and_normed
 from cobasin.architectures.rmsnorm_decoder import (
     ANSWERING,
     GRANITE_KEYS,
     HEADS,
     MLP,
-    NEURONS,
     OWN,
     gated,
     head_width,
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
+SPARSE, NUMBERED = "layers.{layer}.block_sparse_moe", ("w1", "w3", "w2")  # as Mixtral has them
 
 
 def experts(
@@ -121,7 +121,7 @@ def qwen_layers(config: PreTrainedConfig) -> tuple[dict[str, Space], dict[str, s
     return dense_layers(config, dense)
 
 
-def shared_expert(config: PreTrainedConfig) -> tuple[dict[str, Space], dict[str, str]]:
+def shared_expert(config: PreTrainedConfig) -> Parts:
     """Spaces and templates of an expert that all tokens share, behind a gate of its own."""
     spaces = {"shared": Space(config.shared_expert_intermediate_size, NEURONS, LAYER, part="ffn")}
     return spaces, gated(f"{MLP}.shared_expert", "shared") | {f"{MLP}.shared_expert_gate.weight": "1 resid"}
@@ -132,7 +132,7 @@ def mixtral(request: Request) -> Spec:
     """Mixtral."""
     config = request.config
     spaces = rotary(head_width(config)) | moe_spaces(config.num_local_experts, config.intermediate_size)
-    mlp = experts(request, "layers.{layer}.block_sparse_moe", ("w1", "w3", "w2"))
+    mlp = experts(request, SPARSE, NUMBERED)
     return _moe(request, spaces, projections(), mlp, keys=("sliding_window",))
 
 
@@ -191,16 +191,16 @@ def hunyuan_v1_moe(request: Request) -> Spec:
     return _moe(request, spaces, attention, mlp, chosen="moe_topk")
 
 
-def granite_ffn(request: Request) -> tuple[dict[str, Space], dict[str, str]]:
+def granite_ffn(request: Request) -> Parts:
     """Spaces and templates of Granite's experts, which files have fused, and of what all tokens share, if any."""
-    config, block = request.config, "layers.{layer}.block_sparse_moe"
+    config = request.config
     spaces, mlp = dict[str, Space](), dict[str, str]()
     if config.num_local_experts:
         names = ("router.layer.weight", "input_linear.weight", "output_linear.weight")
         if request.has("experts.gate_up_proj"):
             names = ("router.weight", "experts.gate_up_proj", "experts.down_proj")
         types = ("expert resid", "expert (ffn~ + ffn) resid", "expert resid ffn'")
-        mlp = {f"{block}.{name}": type_ for name, type_ in zip(names, types, strict=True)}
+        mlp = {f"{SPARSE}.{name}": type_ for name, type_ in zip(names, types, strict=True)}
         spaces = moe_spaces(config.num_local_experts, config.intermediate_size)
     if shared := getattr(config, "shared_intermediate_size", 0):
         neurons = "shared" if mlp else "ffn"

@@ -6,27 +6,27 @@ output. Each tower could also change its length there: left out, since nothing k
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from cobasin.architectures import Request, declares
 from cobasin.architectures.joining import joined
 from cobasin.architectures.parts import labels, layer_norm, linear, neurons, require
-from cobasin.architectures.vision import FUNCTION_KEYS, PICTURE_KEYS, Names, free_stream, pictures, pre_norm
-from cobasin.symmetry.gauges import KeyBias, Norm, ValueBias
+from cobasin.architectures.vision import (
+    FUNCTION_KEYS,
+    PICTURE_KEYS,
+    Names,
+    free_stream,
+    norm_before,
+    pictures,
+    pre_norm,
+)
+from cobasin.symmetry.gauges import KeyBias, ValueBias
 from cobasin.symmetry.groups import Orthogonal, Permutation
 from cobasin.symmetry.spec import Space, Spec
 
 TEXT_PROJECTION = {"text_projection.weight": "joint resid"}
 VISION_PROJECTION = {"visual_projection.weight": "joint resid"}
-UNREAD = {
-    "SiglipForImageClassification": (r"vision_model\.head\..*",),
-    "Siglip2ForImageClassification": (r"vision_model\.head\..*",),
-    "Gemma3ForConditionalGeneration": (r"vision_tower\.head\..*",),
-    "PaliGemmaForConditionalGeneration": (r"vision_tower\.head\..*",),
-    "LlavaForConditionalGeneration": (r"vision_tower\.head\..*",),
-    "LlavaNextForConditionalGeneration": (r"vision_tower\.head\..*",),
-    "LlavaOnevisionForConditionalGeneration": (r"vision_tower\.head\..*",),
-}
 TEXT, VISION = "text_model.", "vision_model."
 LAYERS = Names(
     "encoder.layers.{layer}",
@@ -50,9 +50,13 @@ def _tower(
     final: str,
     head: dict[str, str],
     keys: tuple[str, ...],
+    unread: tuple[str, ...] = (),
     **options,
 ) -> Spec:
-    """A tower, whose names begin with ``root``; alone, its file may or may not have the root."""
+    """A tower, whose names begin with ``root``; alone, its file may or may not have the root.
+
+    What its file has besides, patterns ``unread``, is copied.
+    """
     return pre_norm(
         request.architecture,
         config,
@@ -62,7 +66,7 @@ def _tower(
         f"{root}{final}",
         head,
         prefix="" if root else TEXT if "vocab" in spaces else VISION,
-        buffers=(r"(.*\.)?embeddings\.position_ids", *UNREAD.get(request.architecture, ())),
+        buffers=(r"(.*\.)?embeddings\.position_ids", *unread),
         function_keys=(*FUNCTION_KEYS, *keys),
         **options,
     )
@@ -105,7 +109,7 @@ def clip_tower(request: Request, config, root: str, spaces: dict[str, Space], he
 def siglip_tower(
     request: Request, config, root: str, spaces: dict[str, Space], head: dict[str, str], **options
 ) -> Spec:
-    """SigLIP's vision tower without its pooling head."""
+    """SigLIP's vision tower; its pooling head is not read where it is not part of ``head``."""
     keys, patch = PICTURE_KEYS, "channel down right"
     if config.model_type == "siglip2_vision_model":  # pictures of any size, cut into patches before
         keys, patch = ("patch_size", "num_patches"), "pixel"
@@ -115,7 +119,9 @@ def siglip_tower(
         spaces = pictures(config, tokens=0) | spaces
     embeddings = linear("embeddings.patch_embedding", "resid", patch)
     embeddings["embeddings.position_embedding.weight"] = "pos resid"
-    return _tower(request, config, root, spaces, embeddings, "post_layernorm", head, keys, **options)
+    pooled = any(name.startswith(f"{root}head.") for name in head)
+    unread = () if pooled else (rf"{re.escape(root)}head\..*",)
+    return _tower(request, config, root, spaces, embeddings, "post_layernorm", head, keys, unread, **options)
 
 
 def _fixed(size: int) -> Space:
@@ -180,8 +186,7 @@ def _pooled(request: Request, config, root: str, resid: Space, joint: Space) -> 
     own, out = f"{head}.attention.in_proj", f"{head}.attention.out_proj"
     fused = "(pool_head pool_qk + pool_head pool_qk' + pool_head pool_vo)"
     base = Space(config.hidden_size // heads, Orthogonal(scaled=True), ("pool_head",), part="attention")
-    # the joint space keeps its mean, which cosines read: its writers are not centred
-    norm = Norm(f"{head}.layernorm.weight", (f"{head}.mlp.fc1.weight",), f"{head}.layernorm.bias", False, "joint")
+    norm = norm_before([f"{head}.mlp.fc1.weight"], f"{head}.layernorm", "joint")
     return siglip_tower(
         request,
         config,
@@ -203,7 +208,7 @@ def _pooled(request: Request, config, root: str, resid: Space, joint: Space) -> 
             **linear(f"{head}.mlp.fc1", "pool_ffn", "joint"),
             **linear(f"{head}.mlp.fc2", "joint", "pool_ffn'"),
         },
-        norms=(norm,) if joint.folded else (),
+        norms=(replace(norm, keeps_mean=True),) if joint.folded else (),  # cosines read the mean of the joint space
         biases=(KeyBias(f"{own}_bias", block=1), ValueBias(f"{own}_bias", f"{out}.weight", f"{out}.bias", block=2)),
     )
 

@@ -14,7 +14,10 @@ from cobasin.architectures.layernorm_decoder import (
 )
 from cobasin.architectures.parts import (
     LAYER,
+    NEURONS,
+    PER_GROUP,
     decoder_stream,
+    groups,
     head_bases,
     layer_norm,
     linear,
@@ -28,9 +31,7 @@ from cobasin.architectures.rmsnorm_decoder import (
     ANSWERING,
     HEADS,
     MLP,
-    NEURONS,
     OWN,
-    PER_GROUP,
     VALUE_BIAS,
     gated,
     head_width,
@@ -42,14 +43,6 @@ from cobasin.symmetry.spec import Space, Spec
 
 PROJECTIONS = tuple(f"{OWN}.{name}_proj" for name in "qkv")
 KEYS = ("num_attention_heads", "num_key_value_heads", "hidden_act", "layer_norm_eps")
-
-
-def groups(heads: int, kv: int) -> dict[str, Space]:
-    """KV groups and the heads in each."""
-    return {
-        "kv": Space(kv, Permutation(), LAYER, part="heads"),
-        "rep": Space(heads // kv, Permutation(), PER_GROUP, part="heads"),
-    }
 
 
 def grouped_attention(

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from cobasin.architectures import Request
 
 LAYER = ("layer",)
+PER_HEAD, PER_GROUP = ("layer", "head"), ("layer", "kv")
+NEURONS = Permutation(signed=True, scaled=True)  # of a gated FFN: what the gate multiplies may change sign and scale
 PADDING_READ = {"ForSequenceClassification": ("pad_token_id",)}  # the last token before the padding is classified
+Parts = tuple[dict[str, Space], dict[str, str]]  # spaces and templates of a part of a model
 
 
 def linear(name: str, out: str, into: str, bias: bool = True) -> dict[str, str]:
@@ -34,19 +37,24 @@ def layer_norm(name: str, space: str = "resid") -> dict[str, str]:
     return {f"{name}.weight": space, f"{name}.bias": space}
 
 
-def neurons(activation: str) -> Permutation:
-    """The group of hidden neurons behind an elementwise activation; the layer after them reads ``ffn'``."""
+def neurons(activation: str, gated: bool = False) -> Permutation:
+    """The group of hidden neurons behind an elementwise activation, or a gate; what is after them reads ``ffn'``."""
     scaled = Permutation(scaled=True)
-    return {"relu": scaled, "leaky_relu": scaled, "tanh": SignedPermutation}.get(activation, Permutation())
+    plain = {"relu": scaled, "leaky_relu": scaled, "tanh": SignedPermutation}
+    return NEURONS if gated else plain.get(activation, Permutation())
 
 
-def attention(heads: int, width: int, layers: tuple[str, ...] = LAYER) -> dict[str, Space]:
-    """Spaces of multi-head attention without rotary embedding, ``width`` the size of a head."""
+def attention(heads: int, width: int, layers: tuple[str, ...] = LAYER, rotated: int = 0) -> dict[str, Space]:
+    """Spaces of multi-head attention: the order of the heads, and `head_bases` of each."""
+    order = Space(heads, Permutation(), layers, part="heads")
+    return {"head": order, **head_bases(width, (*layers, "head"), rotated)[0]}
+
+
+def groups(heads: int, kv: int) -> dict[str, Space]:
+    """KV groups and the heads in each."""
     return {
-        "layer": Space(0),
-        "head": Space(heads, Permutation(), layers, part="heads"),
-        "qk": Space(width, Orthogonal(scaled=True), (*layers, "head"), part="attention"),
-        "vo": Space(width, Orthogonal(scaled=True), (*layers, "head"), part="attention"),
+        "kv": Space(kv, Permutation(), LAYER, part="heads"),
+        "rep": Space(heads // kv, Permutation(), PER_GROUP, part="heads"),
     }
 
 
@@ -64,14 +72,14 @@ def head_bases(
     ``order`` is how a rotary pair lies in the head. The other coordinates are ``nope``, or ``qk`` if they are all.
     """
     require(rotated % 2 == 0 and rotated <= width, f"a rotary embedding of {rotated} of {width} coordinates")
-    spaces = {"vo": Space(width, Orthogonal(scaled=True), over, part="attention")}
-    terms = []
+    spaces, terms = dict[str, Space](), list[str]()
     if rotated:
         spaces |= rotary_basis(rotated, over)
         terms.append(order)
     if rotated < width:
         terms.append("nope" if rotated else "qk")
         spaces[terms[-1]] = Space(width - rotated, Orthogonal(scaled=True), over, part="attention")
+    spaces["vo"] = Space(width, Orthogonal(scaled=True), over, part="attention")
     query = f"({' + '.join(terms)})"
     return spaces, query, re.sub("pair|nope|qk", r"\g<0>'", query)
 

@@ -18,7 +18,7 @@ from cobasin.architectures.encoder import (
     roberta_head,
     unread,
 )
-from cobasin.architectures.parts import layer_norm, linear, require, rotary_basis, tie_keys
+from cobasin.architectures.parts import PER_HEAD, head_bases, layer_norm, linear, require, tie_keys
 from cobasin.architectures.vision import Names, free_stream, norm_before, pre_norm
 from cobasin.symmetry.gauges import KeyBias, Norm
 from cobasin.symmetry.spec import Space, Spec
@@ -34,7 +34,6 @@ BERT = Names(
     "intermediate.dense",
     "output.dense",
 )
-PER_HEAD = ("layer", "head")
 
 
 def _encoder(
@@ -172,7 +171,7 @@ def _rotary(spec: Spec, width: int) -> Spec:
     turned = linear(query, "(head pair freq)", "resid") | linear(key, "(head pair' freq)", "resid")
     return replace(
         spec,
-        spaces={name: space for name, space in spec.spaces.items() if name != "qk"} | rotary_basis(width, PER_HEAD),
+        spaces={**spec.spaces, **head_bases(width, PER_HEAD, width)[0]},
         templates={**spec.templates, **turned},
         biases=tuple(bias for bias in spec.biases if not isinstance(bias, KeyBias)),
     )

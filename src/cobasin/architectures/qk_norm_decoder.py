@@ -14,11 +14,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cobasin.architectures import Request, declares
-from cobasin.architectures.parts import LAYER, layers_of_kinds
+from cobasin.architectures.parts import LAYER, PER_GROUP, Parts, layers_of_kinds
 from cobasin.architectures.rmsnorm_decoder import (
     ANSWERING,
     OWN,
-    PER_GROUP,
     POST_NORMS,
     gated,
     gemma_sandwich,
@@ -69,13 +68,11 @@ def normed_projections(bias: bool, shared: bool, out_bias: bool | None = None, p
     return projected | {f"{OWN}.q_norm.weight": f"({query})", f"{OWN}.k_norm.weight": f"({key})"}
 
 
-def somewhere_turned(
-    config: PreTrainedConfig, turned: Sequence[int], bias: bool = False
-) -> tuple[dict[str, Space], dict[str, str]]:
-    """Spaces and templates of attention behind shared gains, in which only the layers ``turned`` are rotary."""
-    width, layers = head_width(config), range(config.num_hidden_layers)
+def somewhere_turned(config: PreTrainedConfig, turned: Sequence[bool], bias: bool = False) -> Parts:
+    """Spaces and templates of attention behind shared gains; ``turned`` says of each layer whether it is rotary."""
+    width = head_width(config)
     spaces = normed_basis(width, shared=True, rotated=0) | normed_basis(width, shared=True)
-    spaces |= layers_of_kinds([i in turned for i in layers], turned_layer=True, still_layer=False)
+    spaces |= layers_of_kinds(turned, turned_layer=True, still_layer=False)
     normed = normed_projections(bias, shared=True)
     split = [f"{OWN}.{part}" for part in ("q_proj", "k_proj", "q_norm", "k_norm")]
     attention = {name: type_ for name, type_ in normed.items() if name.rpartition(".")[0] not in split}
@@ -86,10 +83,10 @@ def somewhere_turned(
     return spaces, attention
 
 
-def turned_where_it_slides(config: PreTrainedConfig) -> tuple[dict[str, Space], dict[str, str]]:
+def turned_where_it_slides(config: PreTrainedConfig) -> Parts:
     """The same of EXAONE: with a window, only the layers in which it slides have a rotary embedding."""
-    slides, layers = config.sliding_window is not None, range(config.num_hidden_layers)
-    return somewhere_turned(config, [i for i in layers if not slides or config.layer_types[i] == "sliding_attention"])
+    slides = config.sliding_window is not None
+    return somewhere_turned(config, [not slides or kind == "sliding_attention" for kind in config.layer_types])
 
 
 @declares("Qwen3", "qwen3", *ANSWERING)
@@ -142,7 +139,7 @@ def exaone4(request: Request) -> Spec:
     return rmsnorm_decoder(request, basis, attention, gated(), pre_norms=(), post_norms=POST_NORMS, keys=keys)
 
 
-def turned_and_normed(config: PreTrainedConfig) -> tuple[dict[str, Space], dict[str, str]]:
+def turned_and_normed(config: PreTrainedConfig) -> Parts:
     """HunYuan's attention: the norm stands behind the rotary embedding, so that every coordinate has a scale."""
     gain = Space(head_width(config), Diagonal(signed=True, scaled=True), LAYER, part="attention")
     attention = projections(config.attention_bias, config.attention_bias, key="(kv pair freq)") | {

@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING
 from cobasin.architectures import Request, declares
 from cobasin.architectures.parts import (
     LAYER,
+    NEURONS,
     PADDING_READ,
+    PER_GROUP,
     base_prefix,
     decoder_stream,
+    groups,
     head_bases,
     labels,
     linear,
@@ -27,8 +30,8 @@ from cobasin.architectures.parts import (
     rotated_size,
     tie_keys,
 )
-from cobasin.symmetry.gauges import FreeGauge, Norm, ValueBias
-from cobasin.symmetry.groups import Orthogonal, Permutation, SignedPermutation
+from cobasin.symmetry.gauges import FreeGauge, KeyBias, Norm, ValueBias
+from cobasin.symmetry.groups import Orthogonal, SignedPermutation
 from cobasin.symmetry.spec import Space, Spec
 
 if TYPE_CHECKING:
@@ -37,9 +40,7 @@ if TYPE_CHECKING:
 HEADS = ("Model", "ForCausalLM", "ForSequenceClassification", "ForTokenClassification")
 ANSWERING = (*HEADS, "ForQuestionAnswering")
 OWN, MLP = "layers.{layer}.self_attn", "layers.{layer}.mlp"
-PER_GROUP = ("layer", "kv")
 QUERY, KEY = "(kv rep pair freq)", "(kv pair' freq)"
-NEURONS = Permutation(signed=True, scaled=True)
 VALUE_BIAS = ValueBias(f"{OWN}.v_proj.bias", f"{OWN}.o_proj.weight", f"{OWN}.o_proj.bias")
 GRANITE_KEYS = ("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling")
 GEMMA_KEYS = (
@@ -70,20 +71,25 @@ def partly_rotated(config: PreTrainedConfig) -> int:
     return rotated + rotated % 2
 
 
-def partly_rotary(config: PreTrainedConfig, order: str) -> tuple[dict[str, Space], str, str]:
-    """Spaces of a Q-K basis whose first coordinates may alone be rotated; types of query and key."""
-    spaces, query, key = head_bases(head_width(config), PER_GROUP, partly_rotated(config), order)
-    return spaces, f"(kv rep {query})", f"(kv {key})"
-
-
-def projections(bias: bool = False, out_bias: bool = False, key: str = KEY, query: str = QUERY) -> dict[str, str]:
+def projections(
+    bias: bool = False, out_bias: bool = False, key: str = KEY, query: str = QUERY, own: str = OWN
+) -> dict[str, str]:
     """Queries, keys, values and output of attention."""
     return (
-        linear(f"{OWN}.q_proj", query, "resid", bias)
-        | linear(f"{OWN}.k_proj", key, "resid", bias)
-        | linear(f"{OWN}.v_proj", "(kv vo)", "resid", bias)
-        | linear(f"{OWN}.o_proj", "resid", "(kv rep vo')", out_bias)
+        linear(f"{own}.q_proj", query, "resid", bias)
+        | linear(f"{own}.k_proj", key, "resid", bias)
+        | linear(f"{own}.v_proj", "(kv vo)", "resid", bias)
+        | linear(f"{own}.o_proj", "resid", "(kv rep vo')", out_bias)
     )
+
+
+def turned_attention(
+    width: int, turned: int, bias: bool = False, out_bias: bool = False, order: str = "pair freq", own: str = OWN
+) -> tuple[dict[str, Space], dict[str, str], tuple[FreeGauge, ...]]:
+    """Spaces, templates and free key biases of attention that rotates the first ``turned`` coordinates of its heads."""
+    spaces, query, key = head_bases(width, PER_GROUP, turned, order)
+    biases = (KeyBias(f"{own}.k_proj.bias", block=1 if turned else 0),) if bias and turned < width else ()
+    return spaces, projections(bias, out_bias, f"(kv {key})", f"(kv rep {query})", own), biases
 
 
 def gated(name: str = MLP, neurons: str = "ffn", bias: bool = False) -> dict[str, str]:
@@ -137,17 +143,16 @@ def rmsnorm_decoder(
     # a sink takes a share of the softmax that differs from token to token, a gate scales what comes of it: what all
     # values have in common stays
     differs = attention.keys() & {f"{OWN}.sinks", f"{OWN}.gate_proj.weight"}
-    if {VALUE_BIAS.bias, VALUE_BIAS.out_bias} <= attention.keys() and not differs:
+    if {f"{OWN}.v_proj.bias", f"{OWN}.o_proj.bias"} <= attention.keys() and not differs:
         biases += (VALUE_BIAS,)
     templates = {"embed_tokens.weight": "vocab resid", **attention, **mlp, **dict.fromkeys(gains, "resid~"), **head}
-    groups, turned = config.num_key_value_heads, None if post_norms else Orthogonal()
+    turned = None if post_norms else Orthogonal()
     return Spec(
         request.architecture,
         {
             "layer": Space(config.num_hidden_layers),
             "resid": decoder_stream(config.hidden_size, request.head, SignedPermutation, turned),
-            "kv": Space(groups, Permutation(), LAYER, part="heads"),
-            "rep": Space(config.num_attention_heads // groups, Permutation(), PER_GROUP, part="heads"),
+            **groups(config.num_attention_heads, config.num_key_value_heads),
             "vo": Space(head_width(config), Orthogonal(scaled=True), PER_GROUP, part="attention"),
             # mixtures say theirs otherwise
             "ffn": Space(getattr(config, "intermediate_size", 0), NEURONS, LAYER, part="ffn"),
@@ -236,9 +241,10 @@ def qwen2(request: Request) -> Spec:
 @declares("Phi3", "phi3", *HEADS)
 def phi3(request: Request) -> Spec:
     """Phi-3 and Phi-4: fused projections; of a head, only the first coordinates may be rotated."""
-    spaces, query, key = partly_rotary(request.config, "pair freq")
+    config = request.config
+    spaces, query, key = head_bases(head_width(config), PER_GROUP, partly_rotated(config))
     attention = {
-        f"{OWN}.qkv_proj.weight": f"({query[1:-1]} + {key[1:-1]} + kv vo) resid",
+        f"{OWN}.qkv_proj.weight": f"(kv rep {query} + kv {key} + kv vo) resid",
         f"{OWN}.o_proj.weight": "resid (kv rep vo')",
     }
     return rmsnorm_decoder(request, spaces, attention, fused_gated(), keys=("sliding_window",))

@@ -8,8 +8,9 @@ from typing import NamedTuple
 from cobasin.architectures import Request, declares
 from cobasin.architectures.encoder import HEADS as ANSWERING_HEADS
 from cobasin.architectures.encoder import bert_head, bert_spaces, masked_lm, roberta_head, unread
-from cobasin.architectures.parts import layer_norm, linear, output_head, rope_keys, rotary_basis, tie_keys
-from cobasin.architectures.rmsnorm_decoder import NEURONS, gated, head_width, projections, rmsnorm_decoder, rotary
+from cobasin.architectures.joining import without_keys
+from cobasin.architectures.parts import NEURONS, attention, layer_norm, linear, output_head, rope_keys, tie_keys
+from cobasin.architectures.rmsnorm_decoder import gated, head_width, projections, rmsnorm_decoder, rotary
 from cobasin.symmetry.gauges import ValueBias
 from cobasin.symmetry.groups import Permutation
 from cobasin.symmetry.spec import Space, Spec
@@ -34,7 +35,7 @@ def eurobert(request: Request) -> Spec:
         keys=("classifier_pooling",) if classifies else (),
         own_head=head,
     )
-    return replace(spec, function_keys=tuple(key for key in spec.function_keys if key != "is_causal"))  # it is not
+    return without_keys(spec, "is_causal")  # it is not
 
 
 class Names(NamedTuple):
@@ -70,13 +71,14 @@ def _post_norm(
     config, (templates, ties) = request.config, head
     fused, output, *norms = (f"{names.layer}.{name}" for name in (names.fused, names.output, *names.after))
     tables = {"word": "vocab", **({"token_type": "type"} if config.type_vocab_size else {})}
-    spaces = {name: space for name, space in bert_spaces(request).items() if name != "qk"}
+    width = head_width(config)
+    spaces = bert_spaces(request) | attention(config.num_attention_heads, width, rotated=width)
     if any("ffn~" in type_ for type_ in mlp.values()):
         spaces["ffn"] = replace(spaces["ffn"], group=NEURONS)
     kept = unread(request, "pooler.dense", templates)
     return Spec(
         request.architecture,
-        spaces | rotary_basis(head_width(config), ("layer", "head")),
+        spaces,
         {
             **{f"embeddings.{name}_embeddings.weight": f"{rows} resid" for name, rows in tables.items()},
             **layer_norm(names.embedded),

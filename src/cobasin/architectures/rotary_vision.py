@@ -8,30 +8,26 @@ registers are not turned, as if they stood in the middle.
 from __future__ import annotations
 
 from cobasin.architectures import Request, declares
-from cobasin.architectures.parts import LAYER, layer_norm, linear, neurons, rotary_basis, sides
+from cobasin.architectures.parts import LAYER, attention, layer_norm, linear, neurons, sides
 from cobasin.symmetry.gauges import ValueBias
-from cobasin.symmetry.groups import Orthogonal, Permutation
 from cobasin.symmetry.spec import Space, Spec
 
 OWN, MLP = "layer.{layer}.attention", "layer.{layer}.mlp"
-PER_HEAD = ("layer", "head")
 
 
 @declares("DINOv3ViT", "dinov3_vit", "Model")
 def dinov3(request: Request) -> Spec:
     """DINOv3. Keys see the rotary embedding, so that no softmax cancels their bias."""
-    config, gated = request.config, request.config.use_gated_mlp
+    config = request.config
     width, (down, right) = config.hidden_size // config.num_attention_heads, sides(config.patch_size)
-    group = Permutation(signed=True, scaled=True) if gated else neurons(config.hidden_act)
+    group = neurons(config.hidden_act, config.use_gated_mlp)
     value = ValueBias(f"{OWN}.v_proj.bias", f"{OWN}.o_proj.weight", f"{OWN}.o_proj.bias")
     return Spec(
         request.architecture,
         {
             "layer": Space(config.num_hidden_layers),
             "resid": Space(config.hidden_size, part="residual"),
-            "head": Space(config.num_attention_heads, Permutation(), LAYER, part="heads"),
-            **rotary_basis(width, PER_HEAD),
-            "vo": Space(width, Orthogonal(scaled=True), PER_HEAD, part="attention"),
+            **attention(config.num_attention_heads, width, rotated=width),
             "ffn": Space(config.intermediate_size, group, LAYER, part="ffn"),
             "channel": Space(config.num_channels),
             "down": Space(down),

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from cobasin.architectures import Request, declares
 from cobasin.architectures.layernorm_decoder import layer_norm_decoder, layers_of
-from cobasin.architectures.moe import experts, moe_spaces
-from cobasin.architectures.parallel_decoder import PROJECTIONS, groups
-from cobasin.architectures.parts import head_bases, output_head, rope_keys
-from cobasin.architectures.rmsnorm_decoder import PER_GROUP, VALUE_BIAS, head_width, projections
+from cobasin.architectures.moe import NUMBERED, SPARSE, experts, moe_spaces
+from cobasin.architectures.parallel_decoder import PROJECTIONS
+from cobasin.architectures.parts import PER_GROUP, groups, head_bases, output_head, rope_keys
+from cobasin.architectures.rmsnorm_decoder import VALUE_BIAS, head_width, projections
 from cobasin.symmetry.spec import Spec
 
 
@@ -22,7 +22,7 @@ def phimoe(request: Request) -> Spec:
     bases, _, _ = head_bases(width, PER_GROUP, width)
     head, ties = output_head(request, "embed_tokens.weight", biased=config.lm_head_bias)
     router = "router" if request.has("experts.gate_up_proj") else "gate"
-    mlp = experts(request, "layers.{layer}.block_sparse_moe", ("w1", "w3", "w2"), router)
+    mlp = experts(request, SPARSE, NUMBERED, router)
     reads = tuple(name.removesuffix(".weight") for name, type_ in mlp.items() if type_.endswith(" resid"))
     return layer_norm_decoder(
         request,

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from cobasin.architectures import Request, declares
 from cobasin.architectures.encoder_decoder import free_biases, multi_head
-from cobasin.architectures.parts import LAYER, attention, labels, layer_norm, linear, neurons, require
+from cobasin.architectures.parts import LAYER, Parts, attention, labels, layer_norm, linear, neurons, require
 from cobasin.symmetry.gauges import FreeGauge, SoftmaxShift
 from cobasin.symmetry.groups import Orthogonal, Permutation
 from cobasin.symmetry.spec import Space, Spec
@@ -37,7 +37,7 @@ FUNCTION_KEYS = (
 )
 
 
-def _waveform(config, bare: bool) -> tuple[dict[str, Space], dict[str, str]]:
+def _waveform(config, bare: bool) -> Parts:
     """Spaces and tensors of the convolutions over the waveform, and of what reads them.
 
     The last channels are an output of a bare model.

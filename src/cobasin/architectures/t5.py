@@ -6,9 +6,9 @@ import re
 
 from cobasin.architectures import Request, declares
 from cobasin.architectures.encoder_decoder import TOKENS_READ, heads, multi_head, sentence_head, stack
-from cobasin.architectures.parts import labels, linear, neurons
+from cobasin.architectures.parts import Parts, labels, linear, neurons
 from cobasin.symmetry.gauges import Norm, SoftmaxShift
-from cobasin.symmetry.groups import Orthogonal, Permutation, SignedPermutation
+from cobasin.symmetry.groups import Orthogonal, SignedPermutation
 from cobasin.symmetry.spec import Space, Spec
 
 ENCODERS = ("EncoderModel", "ForTokenClassification")
@@ -50,10 +50,10 @@ def _norms(gated: bool, decodes: bool, output: tuple[str, ...]) -> tuple[Norm, .
     return tuple(Norm(f"{name}.weight", readers, centred=False) for name, readers in read.items())
 
 
-def _stacks(config, decodes: bool) -> tuple[dict[str, Space], dict[str, str]]:
+def _stacks(config, decodes: bool) -> Parts:
     """Spaces and tensors of the layers, without their norms."""
     gated, shared = config.is_gated_act, config.model_type != "umt5"
-    ffn = config.d_ff, Permutation(signed=True, scaled=True) if gated else neurons(config.dense_act_fn)
+    ffn = config.d_ff, neurons(config.dense_act_fn, gated)
     spaces = stack("", config.num_layers, config.num_heads, config.d_kv, *ffn, shared)
     templates = {f"{ENCODER}.{POSITION}": "bucket head"}
     templates |= _attention(f"{ENCODER}.0.SelfAttention", "") | _mlp(f"{ENCODER}.1.DenseReluDense", "ffn", gated)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cobasin.architectures import Request, declares
-from cobasin.architectures.joining import joined, relabelled
+from cobasin.architectures.joining import joined, relabelled, without_keys
 from cobasin.architectures.parts import LAYER, labels, linear, require, tie_keys
 from cobasin.architectures.rmsnorm_decoder import (
     GEMMA_KEYS,
@@ -51,7 +51,7 @@ def _stack(request: Request, config: PreTrainedConfig, head: tuple[dict[str, str
         own_head=head,
     )
     unread = (*tie_keys(spec.tied), *(() if config.is_decoder else ("is_causal",)))
-    return replace(spec, buffers=(), function_keys=tuple(key for key in spec.function_keys if key not in unread))
+    return without_keys(replace(spec, buffers=()), *unread)
 
 
 def _crossed(spec: Spec, config: PreTrainedConfig) -> Spec:

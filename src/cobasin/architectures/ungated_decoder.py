@@ -10,34 +10,47 @@ from typing import TYPE_CHECKING
 
 from cobasin.architectures import Request, declares
 from cobasin.architectures.layernorm_decoder import layer_norm_decoder, layers_of
-from cobasin.architectures.parallel_decoder import PROJECTIONS, groups
-from cobasin.architectures.parts import LAYER, base_prefix, head_bases, linear, neurons, output_head, rope_keys
+from cobasin.architectures.parallel_decoder import PROJECTIONS
+from cobasin.architectures.parts import (
+    LAYER,
+    PER_GROUP,
+    Parts,
+    base_prefix,
+    groups,
+    head_bases,
+    linear,
+    neurons,
+    output_head,
+    rope_keys,
+)
 from cobasin.architectures.qk_norm_decoder import normed_basis, normed_projections
 from cobasin.architectures.rmsnorm_decoder import (
     ANSWERING,
-    KEY,
     MLP,
-    OWN,
-    PER_GROUP,
-    QUERY,
     VALUE_BIAS,
     head_width,
-    partly_rotary,
+    partly_rotated,
     projections,
     rmsnorm_decoder,
     rotary,
+    turned_attention,
 )
-from cobasin.symmetry.gauges import FreeGauge, KeyBias
+from cobasin.symmetry.gauges import FreeGauge
 from cobasin.symmetry.spec import Space, Spec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 
-def ungated(config: PreTrainedConfig, bias: bool) -> tuple[dict[str, Space], dict[str, str]]:
+def plain_ffn(name: str, space: str, bias: bool) -> dict[str, str]:
+    """An FFN without a gate."""
+    return linear(f"{name}.up_proj", space, "resid", bias) | linear(f"{name}.down_proj", "resid", f"{space}'", bias)
+
+
+def ungated(config: PreTrainedConfig, bias: bool) -> Parts:
     """Neurons of an FFN without a gate, and its templates."""
     spaces = {"ffn": Space(config.intermediate_size, neurons(config.hidden_act), LAYER, part="ffn")}
-    return spaces, linear(f"{MLP}.up_proj", "ffn", "resid", bias) | linear(f"{MLP}.down_proj", "resid", "ffn'", bias)
+    return spaces, plain_ffn(MLP, "ffn", bias)
 
 
 @declares("Arcee", "arcee", *ANSWERING)
@@ -65,37 +78,37 @@ def apertus(request: Request) -> Spec:
 @declares("Nemotron", "nemotron", *ANSWERING)
 def nemotron(request: Request) -> Spec:
     """Nemotron and Minitron: LayerNorms, whose gains are stored minus one; a part of every head is rotated."""
-    spec = _with_layer_norms(request, "norm_eps", *partly_rotary(request.config, "pair freq"))
+    config, biased = request.config, request.config.attention_bias
+    attention = turned_attention(head_width(config), partly_rotated(config), biased, biased)
+    spec = _with_layer_norms(request, "norm_eps", *attention)
     return replace(spec, plus_one=tuple(name for name in spec.templates if name.endswith("norm.weight")))
 
 
 @declares("Jais2", "jais2", "Model", "ForCausalLM")
 def jais2(request: Request) -> Spec:
     """Jais 2: LayerNorms."""
-    width = head_width(request.config)
+    width, biased = head_width(request.config), request.config.attention_bias
     bases, _, _ = head_bases(width, PER_GROUP, width)
-    return _with_layer_norms(request, "layer_norm_eps", bases, QUERY, KEY)
+    return _with_layer_norms(request, "layer_norm_eps", bases, projections(biased, biased))
 
 
-def _with_layer_norms(request: Request, eps: str, bases: dict[str, Space], query: str, key: str) -> Spec:
-    config = request.config
-    biased, heads = config.attention_bias, config.num_attention_heads
+def _with_layer_norms(
+    request: Request, eps: str, bases: dict[str, Space], attention: dict[str, str], biases: tuple[FreeGauge, ...] = ()
+) -> Spec:
+    config, heads = request.config, request.config.num_attention_heads
     spaces, mlp = ungated(config, config.mlp_bias)
     head, ties = output_head(request, "embed_tokens.weight")
-    biases: tuple[FreeGauge, ...] = (VALUE_BIAS,) if biased else ()
-    if biased and "nope" in bases:
-        biases += (KeyBias(f"{OWN}.k_proj.bias", block=1),)
     return layer_norm_decoder(
         request,
         (head, ties),
         {**bases, **groups(heads, config.num_key_value_heads or heads), **spaces},
-        {"embed_tokens.weight": "vocab resid", **projections(biased, biased, key, query), **mlp},
+        {"embed_tokens.weight": "vocab resid", **attention, **mlp},
         {
             "layers.{layer}.input_layernorm": PROJECTIONS,
             "layers.{layer}.post_attention_layernorm": (f"{MLP}.up_proj",),
             "norm": layers_of(head),
         },
-        biases,
+        (*biases, *((VALUE_BIAS,) if config.attention_bias else ())),
         ("num_attention_heads", "num_key_value_heads", "hidden_act", eps, *rope_keys(config)),
         base_prefix(request),
     )

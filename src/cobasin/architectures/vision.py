@@ -240,7 +240,7 @@ def dinov2(request: Request) -> Spec:
     hidden = int(config.hidden_size * config.mlp_ratio)
     if gated:  # two thirds of it, rounded up to a multiple of eight
         hidden = (int(hidden * 2 / 3) + 7) // 8 * 8
-    group = Permutation(signed=True, scaled=True) if gated else neurons(config.hidden_act)
+    group = neurons(config.hidden_act, gated)
     registers = getattr(config, "num_register_tokens", None)
     tokens = {"cls_token": "1 1 resid"}
     if registers is not None or config.use_mask_token:

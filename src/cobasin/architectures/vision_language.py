@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import copy
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cobasin.architectures import Declaration, Request, declares
-from cobasin.architectures.joining import joined, relabelled
+from cobasin.architectures.joining import joined, relabelled, without_keys
+from cobasin.architectures.latent_decoder import deepseek_v3
 from cobasin.architectures.multimodal import siglip_tower
-from cobasin.architectures.parts import LAYER, linear, neurons, require, rotary_basis, sides, tie_keys
+from cobasin.architectures.parts import LAYER, NEURONS, attention, linear, neurons, require, sides, tie_keys
 from cobasin.architectures.qk_norm_decoder import gemma3
-from cobasin.architectures.rmsnorm_decoder import NEURONS, gemma, gemma2, llama, mistral
+from cobasin.architectures.rmsnorm_decoder import gemma, gemma2, llama, mistral
 from cobasin.architectures.vision import free_stream, norm_before
 from cobasin.symmetry.gauges import Norm
 from cobasin.symmetry.groups import Orthogonal, Permutation, SignedPermutation
@@ -26,8 +28,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 TEXT, VISION, PROJECTOR = "language_model.", "vision_tower.", "multi_modal_projector."
-PER_HEAD = ("layer", "head")
+PLACED = ("image_token_id", "video_token_id", "audio_token_id")  # of what stands where something else is read
 PALIGEMMA = {"gemma": gemma, "gemma2": gemma2}
+MISTRAL3 = {"mistral": mistral, "ministral3": mistral, "mistral4": deepseek_v3}
 # files on the hub have other beginnings than Transformers 5 has, which are those of the templates
 TEXT_ALIASES = {"language_model.model.": TEXT, "language_model.lm_head.": "lm_head."}
 ALIASES = TEXT_ALIASES | {"vision_tower.vision_model.": VISION}
@@ -39,13 +42,20 @@ def decoder(request: Request, declaration: Declaration, root: str = TEXT) -> Spe
     config.tie_word_embeddings = getattr(request.config, "tie_word_embeddings", False)  # Llama 3.2 ties nothing
     spec = declaration(Request(config, request.architecture, "ForCausalLM", request.names))
     named = relabelled(spec, name=lambda name: name if name.startswith("lm_head.") else f"{root}{name}")
+    named = without_keys(named, *tie_keys(spec.tied))  # the whole has it
     return replace(
         named,
         absent=tuple(re.escape(root) + pattern for pattern in spec.absent),
         buffers=tuple(re.escape(root) + pattern for pattern in spec.buffers),
         further=(),  # a whole file has them elsewhere
-        function_keys=tuple(key for key in spec.function_keys if key not in tie_keys(spec.tied)),
     )
+
+
+def decoder_of(request: Request, declarations: Mapping[str, Declaration], root: str = TEXT) -> Spec:
+    """The decoder, whose type is one of these."""
+    kind = request.config.text_config.model_type
+    require(kind in declarations, f"text_config.model_type {kind!r}")
+    return decoder(request, declarations[kind], root)
 
 
 def vision_of(request: Request, kind: str) -> PreTrainedConfig:
@@ -75,7 +85,10 @@ def whole(
         prefix="model.",
         aliases=aliases,
         norms=(*spec.norms, *norms),
-        function_keys=(*spec.function_keys, *tie_keys(spec.tied), *keys, "image_token_id"),
+        function_keys=(
+            *(*spec.function_keys, *tie_keys(spec.tied), *keys),
+            *(key for key in PLACED if hasattr(request.config, key)),
+        ),
     )
 
 
@@ -98,9 +111,7 @@ def pixtral_tower(request: Request) -> Spec:
         {
             "layer": Space(config.num_hidden_layers),
             "resid": Space(config.hidden_size, SignedPermutation, part="residual"),
-            "head": Space(config.num_attention_heads, Permutation(), LAYER, part="heads"),
-            **rotary_basis(width, PER_HEAD),
-            "vo": Space(width, Orthogonal(scaled=True), PER_HEAD, part="attention"),
+            **attention(config.num_attention_heads, width, rotated=width),
             "ffn": Space(config.intermediate_size, NEURONS, LAYER, part="ffn"),
             "channel": Space(config.num_channels),
             "down": Space(down),
@@ -137,14 +148,14 @@ def gemma3_pictures(request: Request) -> Spec:
 
 @declares("Mistral3", "mistral3", "ForConditionalGeneration")
 def mistral3(request: Request) -> Spec:
-    """Mistral Small 3.1, Ministral 3 and others with Pixtral's tower, a square of whose patches becomes one token."""
+    """Mistral Small 3.1 and 4, Ministral 3 with Pixtral's tower, a square of whose patches becomes one token."""
     config = request.config
     require(config.vision_feature_layer == -1, "vision_feature_layer other than -1")
     biased = config.multimodal_projector_bias
     merger = linear(f"{PROJECTOR}patch_merger.merging_layer", "merged", "(vision_resid merge)", bias=False)
     return whole(
         request,
-        decoder(request, mistral),
+        decoder_of(request, MISTRAL3),
         pixtral_tower(request),
         {f"{PROJECTOR}norm.weight": "vision_resid~"}
         | merger
@@ -164,12 +175,11 @@ def mistral3(request: Request) -> Spec:
 @declares("PaliGemma", "paligemma", "ForConditionalGeneration")
 def paligemma(request: Request) -> Spec:
     """PaliGemma 1 and 2: SigLIP's tower, a linear map, and Gemma or Gemma 2."""
-    tower, kind = vision_of(request, "siglip_vision_model"), request.config.text_config.model_type
-    require(kind in PALIGEMMA, f"text_config.model_type {kind!r}")
+    tower = vision_of(request, "siglip_vision_model")
     projector = linear(f"{PROJECTOR}linear", "resid", "vision_resid")
     return whole(
         request,
-        decoder(request, PALIGEMMA[kind]),
+        decoder_of(request, PALIGEMMA),
         siglip_tower(request, tower, VISION, {"resid": free_stream(tower.hidden_size)}, {}),
         projector,
         norm_before(projector, f"{VISION}post_layernorm", "vision_resid"),
@@ -180,13 +190,11 @@ def paligemma(request: Request) -> Spec:
 @declares("Idefics3", "idefics3", "ForConditionalGeneration")
 def idefics3(request: Request) -> Spec:
     """Idefics 3 and SmolVLM: SigLIP's tower, a linear map of squares of its patches, and Llama."""
-    config, kind = request.config, request.config.text_config.model_type
-    require(kind == "llama", f"text_config.model_type {kind!r}")
-    tower, root = config.vision_config, "vision_model."
+    config, tower, root = request.config, request.config.vision_config, "vision_model."
     projector = linear("connector.modality_projection.proj", "resid", "(merge vision_resid)", bias=False)
     return whole(
         request,
-        decoder(request, llama, "text_model."),
+        decoder_of(request, {"llama": llama}, "text_model."),
         siglip_tower(request, tower, root, {"resid": free_stream(tower.hidden_size)}, {}),
         projector,
         norm_before(projector, f"{root}post_layernorm", "vision_resid"),

@@ -12,11 +12,11 @@ from dataclasses import replace
 from cobasin.architectures import Declaration, Request, declares
 from cobasin.architectures.gated_delta import FURTHER, qwen3_5_decoder, qwen3_5_moe_decoder
 from cobasin.architectures.moe import qwen3_moe_decoder
-from cobasin.architectures.parts import LAYER, layer_norm, linear, neurons, rotary_basis, sides
+from cobasin.architectures.parts import LAYER, NEURONS, attention, layer_norm, linear, neurons, sides
 from cobasin.architectures.qk_norm_decoder import qwen3_decoder
-from cobasin.architectures.rmsnorm_decoder import NEURONS, qwen2
+from cobasin.architectures.rmsnorm_decoder import qwen2
 from cobasin.architectures.vision import free_stream, norm_before
-from cobasin.architectures.vision_language import PER_HEAD, TEXT, decoder, whole
+from cobasin.architectures.vision_language import TEXT, decoder, whole
 from cobasin.symmetry.gauges import Norm, ValueBias
 from cobasin.symmetry.groups import Orthogonal, Permutation, SignedPermutation
 from cobasin.symmetry.spec import Space, Spec
@@ -47,9 +47,7 @@ def _tower(
         {
             "layer": Space(config.depth),
             "resid": stream,
-            "head": Space(config.num_heads, Permutation(), LAYER, part="heads"),
-            **rotary_basis(width, PER_HEAD),
-            "vo": Space(width, Orthogonal(scaled=True), PER_HEAD, part="attention"),
+            **attention(config.num_heads, width, rotated=width),
             "ffn": ffn,
             "channel": Space(config.in_channels),
             "frame": Space(config.temporal_patch_size),
