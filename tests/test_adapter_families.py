@@ -24,7 +24,8 @@ def everywhere(typed):
     for name, entry in spec.entries.items():
         shape = entry.layout.shape
         fused = entry.stack or (len(shape) == 3 and entry.layout.text.startswith("expert "))
-        if len(shape) < 2 or not name.endswith(".weight") or fused or name in {*spec.tied, *spec.tied.values()}:
+        linear = name.endswith(".weight") and not name.endswith("_norm.weight")  # gains of all heads are a matrix, too
+        if len(shape) < 2 or not linear or fused or name in {*spec.tied, *spec.tied.values()}:
             continue
         transposed = spec.architecture.startswith("GPT2") and name.startswith("h.")
         out, into = (shape[1], shape[:1]) if transposed else (shape[0], shape[1:])

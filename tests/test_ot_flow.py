@@ -24,8 +24,8 @@ NOT_FOLLOWED = {
     "gemma4-sounds-clipped": "audio_qk.0",
     "phi-qk-norm": "nope.0",
     "stablelm-12b": "nope.0",
-    **dict.fromkeys(("nomic-bert", "nomic-bert-untied", "jina-v3", "jina-v3-untied-relu"), "head.0"),
-    **dict.fromkeys(("gte", "gte-without-types-untied"), "head.0"),
+    **dict.fromkeys(("nomic-bert", "nomic-bert-untied", "nomic-bert-wide"), "head.0"),
+    **dict.fromkeys(("jina-v3", "jina-v3-untied-relu", "gte", "gte-without-types-untied"), "head.0"),
 }
 EXPERTS = r"(expert|(expert_)?ffn)\.[01]"  # of any mixture
 FAMILIES = {case.split("/")[0]: case for case in reversed(tiny_models.CASES)}
