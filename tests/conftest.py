@@ -1,5 +1,6 @@
 """Fixtures shared by the tests."""
 
+import gc
 import os
 import signal
 
@@ -13,6 +14,11 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 # Ctrl-C reaches the tests and what they start, also of a suite behind a shell's &, which would ignore it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish():
+    """What is imported stays: no search for unreachable cycles needs to go through it again."""
+    gc.freeze()
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,7 +13,8 @@ from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.probes import probe, row_weights
 from cobasin.checkpoints.running import instantiate, outputs
 from cobasin.errors import InputError, NotProbed
-from cobasin.verification import judge, verify
+from cobasin.verification import Rerun, computed, judge, verify
+from tiny_models import checkpoint
 
 SMALL = {"hidden_size": 24, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 20}
 TEXT = {**SMALL, "vocab_size": 40, "max_position_embeddings": 32}
@@ -514,3 +516,26 @@ def test_eight_bits_are_compared_in_float64_only():
     verdict = verify(small, small)
     assert verdict.same is True
     assert verdict.relative_native is None
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "bert/BertForMaskedLM",
+        "clip/CLIPModel",
+        "gemma4-pictures/Gemma4ForConditionalGeneration",
+        "mixtral/MixtralForCausalLM",
+    ],
+)
+def test_a_model_that_is_built_once_runs_as_if_built_anew(case):
+    """Whether a tensor is the model's own or, as an expert of a file, a part of one; and nothing is left of a run."""
+    own, other = checkpoint(case, 1), checkpoint(case, 2)
+    inputs = probe(own.config, own.architecture)
+    reference, rerun, others = computed(own, inputs), Rerun(own, inputs), 0
+    for name in own:
+        one = replace(own, read=lambda asked, name=name: (other if asked == name else own)[asked])
+        found = rerun(one, [name])
+        assert torch.equal(found, computed(one, inputs)), name
+        others += not torch.equal(found, reference)
+    assert others > 0.8 * len(own)
+    assert torch.equal(rerun(own, ()), reference)

@@ -2,16 +2,16 @@
 
 A finite set of probes can show that two functions differ; that they are the same it shows as far as the probes reach:
 positions beyond the 32nd are not seen. Of the vocabulary all rows are, those that no token of a probe names as a part
-of others (`cobasin.checkpoints.probes.mix_vocabulary`), by which a row counts the less the more there are; and of a
-mixture all experts, those that no token of a probe is sent to by sending it to all (`use_all_experts`).
+of others (`cobasin.checkpoints.probes.mixed_vocabulary`), by which a row counts the less the more there are; and of a
+mixture all experts, those that no token of a probe is sent to by sending it to all (`all_experts`).
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint, load
-from cobasin.checkpoints.probes import mix_vocabulary, probe, segments, use_all_experts
+from cobasin.checkpoints.probes import all_experts, changed, mixed_vocabulary, probe, segments
 from cobasin.checkpoints.running import build, cast_floats, input_sizes, instantiate, outputs, positions
 from cobasin.checkpoints.typed import check_finite
 from cobasin.errors import InputError, NotProbed, one_line
@@ -141,8 +141,38 @@ def computed(checkpoint: Checkpoint, inputs: Mapping[str, Tensor]) -> Tensor:
 
 def _outputs(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Tensor:
     found = outputs(model, inputs)
-    more = [mix_vocabulary(model), use_all_experts(model)]
-    return torch.cat([found, outputs(model, inputs)]) if any(more) else found
+    if not (more := [*mixed_vocabulary(model), *all_experts(model)]):
+        return found
+    with changed(more):
+        return torch.cat([found, outputs(model, inputs)])
+
+
+class Rerun:
+    """The outputs of a model, as `computed` has them, with other values of some of its tensors; it is built once.
+
+    Where Transformers joins or converts a tensor as it loads it, the model is built anew.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, inputs: Mapping[str, Tensor]):
+        self._checkpoint, self._inputs = checkpoint, inputs
+        self._state = {name: cast_floats(checkpoint[name], torch.float64) for name in checkpoint}
+        self._model = build(checkpoint, dict(self._state), torch.float64)
+        held = {(x.data_ptr(), x.numel()) for x in (*self._model.parameters(), *self._model.buffers())}
+        self._held = {name for name, x in self._state.items() if (x.data_ptr(), x.numel()) in held}
+
+    def __call__(self, other: Checkpoint, names: Collection[str]) -> Tensor:
+        """The outputs of ``other``, which is the same model but for the tensors of these names in its file."""
+        if not self._held.issuperset(names):
+            return computed(other, self._inputs)
+        self._fill(other, names)
+        try:
+            return _outputs(self._model, self._inputs)
+        finally:
+            self._fill(self._checkpoint, names)
+
+    def _fill(self, given: Checkpoint, names: Collection[str]) -> None:
+        for name in names:
+            self._state[name].copy_(given[name])
 
 
 def judge(relative: float, noise: float | None) -> tuple[bool | None, float, str]:
@@ -183,14 +213,18 @@ def rounding_noise(
 
     ``steps`` are the relative steps of the tensors that are rounded. None where the change is not finite.
     """
-    changes = []
+    rerun, changes = Rerun(model, inputs), []
     for draw in range(NOISE_DRAWS):
         generator = torch.Generator().manual_seed(1 + draw)
-        state = {name: cast_floats(model[name], torch.float64) for name in model}
-        for name, step in steps.items():
-            u = torch.rand(state[name].shape, generator=generator, dtype=torch.float64) - 0.5
-            state[name] *= 1 + step * u
-        changes.append(relative_change(reference, _outputs(build(model, state, torch.float64), inputs)))
+
+        def rounded(name: str, generator: torch.Generator = generator) -> Tensor:
+            tensor = cast_floats(model[name], torch.float64)
+            if name not in steps:
+                return tensor
+            u = torch.rand(tensor.shape, generator=generator, dtype=torch.float64) - 0.5
+            return tensor * (1 + steps[name] * u)
+
+        changes.append(relative_change(reference, rerun(replace(model, read=rounded), steps)))
     return max(changes) if all(map(math.isfinite, changes)) else None
 
 

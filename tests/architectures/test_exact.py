@@ -57,7 +57,8 @@ def test_every_tensor_matters(case):
         there, here = Typed.of(checkpoint(one)).spec.entries, typed.spec.entries
         names = [name for name in names if name not in there or there[name].layout.text != here[name].layout.text]
         expected = {(name, block) for name, block in expected if name in names}
-    assert idle(typed, run(typed.checkpoint), 1e-4, names) == expected
+    if names:
+        assert idle(typed, run(typed.checkpoint), 1e-4, names) == expected
 
 
 @pytest.mark.parametrize("case", ONE_A_FAMILY)

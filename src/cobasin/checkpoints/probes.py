@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Sequence
-from contextlib import suppress
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from cobasin.architectures.parts import sides
 from cobasin.checkpoints.pictures_in_text import READ, with_pictures
@@ -136,58 +137,69 @@ def _tokens(
     return inputs
 
 
-def mix_vocabulary(model: PreTrainedModel) -> bool:
-    """Add a part of all rows of the vocabulary to every row that is looked up, in place; False where there are none.
+Change = tuple[Any, str, Any]
+"""An object, the name of one of its attributes, and what that shall be."""
+
+
+@contextmanager
+def changed(changes: Iterable[Change]) -> Iterator[None]:
+    """Attributes as ``changes`` say, within the block."""
+    changes = list(changes)
+    own = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]
+    try:
+        for owner, name, value in changes:
+            setattr(owner, name, value)
+        yield
+    finally:
+        for owner, name, value in own:
+            setattr(owner, name, value)
+
+
+def mixed_vocabulary(model: PreTrainedModel) -> list[Change]:
+    """What adds a part of all rows of the vocabulary to every row that is looked up.
 
     ``E + 1 (c E)`` with weights c whose sum is 0. What a few tokens read then depends on every row, that of the padding
     among them, and two tables that differ by a map of their columns, or by one vector in all rows, go on to.
     """
     from transformers import PreTrainedModel
 
-    tables: dict[torch.nn.Module | None, None] = {}
+    tables: dict[Any, None] = {}
     for part in model.modules():
         with suppress(NotImplementedError):  # of CLIP as a whole; its text tower has one
             if isinstance(part, PreTrainedModel):
                 tables[part.get_input_embeddings()] = None
                 tables[getattr(part, "embed_tokens_per_layer", None)] = None
+    places: list[tuple[Any, str, int]] = []
     if model.config.model_type in READ:  # small pictures meet a few rows of a table of positions that is resampled
         tables |= dict.fromkeys(part for part in model.modules() if isinstance(part, torch.nn.Embedding))
-        _mix_positions(model)
-    mixed: dict[Tensor, torch.nn.Parameter] = {}  # of several tables that are one
-    for table in tables:
-        if isinstance(table, torch.nn.Embedding):
-            if (rows := table.weight) not in mixed:
-                added = row_weights(len(rows)).to(rows.dtype) @ rows.detach()
-                mixed[rows] = torch.nn.Parameter(rows.detach() + added, requires_grad=False)
-            table.weight = mixed[rows]
-    return bool(mixed)
+        places = [(part, *place) for part in model.modules() for place in POSITIONS.items()]
+    places += [(table, "weight", 0) for table in tables if isinstance(table, torch.nn.Embedding)]
+    mixed: dict[Tensor, Parameter] = {}  # of several tables that are one
+    changes: list[Change] = []
+    for part, name, axis in places:
+        if isinstance(rows := getattr(part, name, None), Parameter):
+            if rows not in mixed:
+                added = rows.detach().movedim(axis, -1) @ row_weights(rows.shape[axis]).to(rows.dtype)
+                mixed[rows] = Parameter(rows.detach() + added.unsqueeze(axis), requires_grad=False)
+            changes.append((part, name, mixed[rows]))
+    return changes
 
 
-def _mix_positions(model: PreTrainedModel) -> None:
-    """The same for rows of tables of positions that are no embeddings."""
-    for part in model.modules():
-        for name, axis in POSITIONS.items():
-            found = getattr(part, name, None)
-            if isinstance(found, torch.nn.Parameter):
-                rows = found.detach()
-                added = (rows.movedim(axis, -1) @ row_weights(rows.shape[axis]).to(rows.dtype)).unsqueeze(axis)
-                setattr(part, name, torch.nn.Parameter(rows + added, requires_grad=False))
-
-
-def use_all_experts(model: PreTrainedModel) -> bool:
-    """Let every token go to all experts of a mixture, by the same router; False where the model has no mixture.
+def all_experts(model: PreTrainedModel) -> list[Change]:
+    """What lets every token go to all experts of a mixture, by the same router.
 
     Of many experts the few tokens of a probe meet some only.
     """
-    routers = [part for part in model.modules() if hasattr(part, "top_k") and hasattr(part, "num_experts")]
-    for router in routers:
-        router.top_k = router.num_experts
-        if hasattr(router, "topk_group"):  # a token may choose among the experts of so many groups
-            router.topk_group = router.num_group
+    changes: list[Change] = []
+    for router in model.modules():
+        if hasattr(router, "top_k") and hasattr(router, "num_experts"):
+            changes.append((router, "top_k", router.num_experts))
+            if hasattr(router, "topk_group"):  # a token may choose among the experts of so many groups
+                changes.append((router, "topk_group", router.num_group))
     config = model.config.get_text_config()
-    if in_config := bool(getattr(config, "top_k_experts", None)):  # Gemma 4's routers read it there
-        config.top_k_experts = config.num_experts
-    return bool(routers) or in_config
+    if getattr(config, "top_k_experts", None):  # Gemma 4's routers read it there
+        changes.append((config, "top_k_experts", config.num_experts))
+    return changes
 
 
 def row_weights(count: int) -> Tensor:

@@ -81,7 +81,7 @@ def build(checkpoint: Checkpoint, state: dict[str, Tensor], dtype: torch.dtype) 
             model, info = cls.from_pretrained(
                 None,
                 # as it is read back from a file: T5 ties its embeddings, whatever the file says
-                config=type(checkpoint.config).from_dict(checkpoint.config.to_dict()),
+                config=type(checkpoint.config)(**checkpoint.config.to_dict()),
                 state_dict=state,
                 dtype=dtype,
                 # the fused kernel of the experts knows no float64

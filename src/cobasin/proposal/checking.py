@@ -28,7 +28,7 @@ from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import Form, form_of
 from cobasin.symmetry.gauges import KeyBias
 from cobasin.symmetry.spec import Spec
-from cobasin.verification import FLOAT32_PARTS, NEAR, computed, relative_change, rounding_noise
+from cobasin.verification import FLOAT32_PARTS, NEAR, Rerun, computed, relative_change, rounding_noise
 
 EXACT = 1e-9  # what is below was computed in float64 throughout
 IDLE = 20  # a tensor makes no difference where leaving it out changes less than this many times what moving it does
@@ -219,6 +219,8 @@ def idle(typed: Typed, reference: Tensor, limit: float, names: Iterable[str]) ->
     The function, with these ``reference`` outputs, then changes by less than ``limit``.
     """
     state = dict(sample(Form(typed.spec), 1).apply(typed))
+    whole = typed.derived(state, torch.float64)
+    rerun = Rerun(whole, probe(whole.config, whole.architecture))
     found = set()
     for name in names:
         for number, block in enumerate(typed.spec.entries[name].layout.blocks):
@@ -228,7 +230,10 @@ def idle(typed: Typed, reference: Tensor, limit: float, names: Iterable[str]) ->
             if name in typed.spec.tied or still:
                 continue
             tied = {twin: left for twin, owner in typed.spec.tied.items() if owner == name}  # a file may have them, too
-            if change(typed.derived({**state, name: left, **tied}, torch.float64), reference) < limit:
+            one = typed.derived({**state, name: left, **tied}, torch.float64)
+            parts = {part for whole in (name, *tied) for part in typed.spec.entries[whole].stack or (whole,)}
+            disk = {typed.disk_names[part] for part in parts & typed.disk_names.keys()}
+            if relative_change(reference, rerun(one, disk)) < limit:
                 found.add((name, number))
     return found
 
