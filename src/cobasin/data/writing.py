@@ -173,7 +173,8 @@ def _continued(
     """
     ids, ends, barred = ids.to(model.device), ends.to(model.device), barred.to(model.device)
     takes, cache = signature(model.forward).parameters, None
-    kept = "cache_params" if "cache_params" in takes else "past_key_values"
+    # Transformers 5.24 calls what is kept of a text the same in every class; before, state spaces had a name of theirs
+    kept = next(name for name in ("cache", "cache_params", "past_key_values") if name in takes)
     # of decoders with a rotary embedding Bamba takes what follows on its memory for a beginning, unless it is told
     told = "position_ids" in takes and getattr(model.config, "rope_parameters", None) is not None
     while ids.shape[1] < length and not torch.isin(ids[:, 1:], ends).any(1).all():
