@@ -1,8 +1,8 @@
-"""Decoders with mixers of Mamba-2."""
+"""Decoders with mixers of Mamba and Mamba-2."""
 
 import transformers as T
 
-from families import CAUSAL_KEYS, CHANGES, KEEPS, SHAPES, UNCOVERED
+from families import CAUSAL_KEYS, CHANGES, KEEPS, PADDING_KEYS, SHAPES, UNCOVERED
 from families.rmsnorm_decoders import GRANITE_FACTORS, GRANITE_KEYS, GROUPED, RMS_KEYS
 
 _MIXER = {
@@ -40,6 +40,32 @@ _MAMBA = {
     "layer_norm_epsilon": 0.1,
     "pad_token_id": 0,
 }
+_SELECTIVE = {
+    "vocab_size": 40,
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "expand": 1,
+    "state_size": 4,
+    "time_step_rank": 6,
+    "conv_kernel": 3,
+    "layer_norm_epsilon": 0.1,
+    "pad_token_id": 0,
+    "tie_word_embeddings": False,
+}
+_JAMBA = {
+    **GROUPED,
+    "num_hidden_layers": 3,
+    "attn_layer_period": 3,
+    "attn_layer_offset": 1,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "intermediate_size": 12,
+    "mamba_expand": 1,
+    "mamba_d_state": 4,
+    "mamba_dt_rank": 6,
+    "mamba_d_conv": 3,
+    "rms_norm_eps": 0.1,
+}
 _NEMOTRON = {
     **GROUPED,
     "head_dim": 8,
@@ -75,6 +101,19 @@ _FALCON_FACTORS = {
 _FALCON = {**GROUPED, **_MIXER, **_FALCON_FACTORS, "head_dim": 6, "mamba_d_ssm": 24, "mamba_rms_norm": True}
 
 FAMILIES = {
+    "mamba": ("Mamba", ("ForCausalLM", "Model"), T.MambaConfig, _SELECTIVE),
+    "mamba-biased-tied": (
+        "Mamba",
+        ("ForCausalLM",),
+        T.MambaConfig,
+        {**_SELECTIVE, "use_bias": True, "use_conv_bias": False, "tie_word_embeddings": True},
+    ),
+    "falcon-mamba": (
+        "FalconMamba",
+        ("ForCausalLM", "Model"),
+        T.FalconMambaConfig,
+        {**_SELECTIVE, "mixer_rms_eps": 0.1},
+    ),
     "mamba2": ("Mamba2", ("ForCausalLM", "Model"), T.Mamba2Config, _MAMBA),
     "mamba2-biased-tied": (
         "Mamba2",
@@ -110,6 +149,14 @@ FAMILIES = {
         T.BambaConfig,
         {**_BAMBA, **_BIASES, "mlp_bias": True, "mamba_n_groups": 1, "tie_word_embeddings": True},
     ),
+    "jamba": ("Jamba", ("ForCausalLM", "Model", "ForSequenceClassification"), T.JambaConfig, _JAMBA),
+    "jamba-dense-biased-tied": (
+        "Jamba",
+        ("ForCausalLM",),
+        T.JambaConfig,
+        {**_JAMBA, "num_experts": 1, "mamba_proj_bias": True, "mamba_conv_bias": False, "tie_word_embeddings": True},
+    ),
+    "jamba-fused": ("Jamba", ("ForCausalLM",), T.JambaConfig, _JAMBA),
     "falcon-h1": ("FalconH1", ("ForCausalLM", "Model"), T.FalconH1Config, _FALCON),
     "falcon-h1-biased-tied": (
         "FalconH1",
@@ -126,11 +173,13 @@ FAMILIES = {
     ),
 }
 FLOAT32_PARTS: tuple[str, ...] = (
-    "mamba2",
+    "mamba",
+    "falcon-mamba",
     "nemotron-h",
     "granite-hybrid",
     "bamba",
     "falcon-h1",
+    "jamba",
 )  # RMSNorm, routers, rotary angles, states
 
 _MIXED_KEYS = {key: row for key, row in RMS_KEYS.items() if key != "rope_parameters"} | {
@@ -138,13 +187,18 @@ _MIXED_KEYS = {key: row for key, row in RMS_KEYS.items() if key != "rope_paramet
     "mamba_n_groups + mamba_d_state": ((1, 8), CHANGES),
     "time_step_limit": ((0.0, 0.5), CHANGES),
 }
+_MAMBA_KEYS = {
+    "layer_norm_epsilon": (1e-6, CHANGES),
+    "hidden_act": ("gelu", CHANGES),
+    "rescale_prenorm_residual": (True, CHANGES),  # of loaded weights, too
+}
 KEYS = {
+    "mamba/MambaForCausalLM": _MAMBA_KEYS,
+    "falcon-mamba/FalconMambaForCausalLM": {**_MAMBA_KEYS, "mixer_rms_eps": (1e-6, CHANGES)},
     "mamba2/Mamba2ForCausalLM": {
+        **_MAMBA_KEYS,
         "n_groups + state_size": ((1, 8), CHANGES),
-        "layer_norm_epsilon": (1e-6, CHANGES),
-        "hidden_act": ("gelu", CHANGES),
         "time_step_limit": ((0.0, 0.5), CHANGES),
-        "rescale_prenorm_residual": (True, CHANGES),  # of loaded weights, too
     },
     "nemotron-h/NemotronHForCausalLM": {
         **CAUSAL_KEYS,
@@ -179,6 +233,14 @@ KEYS = {
         "rope_parameters": ({**RMS_KEYS["rope_parameters"][0], "partial_rotary_factor": 0.5}, CHANGES),
         "attn_layer_indices": ([0], SHAPES),
     },
+    "jamba/JambaForCausalLM": {
+        **CAUSAL_KEYS,
+        "rms_norm_eps": (1e-6, CHANGES),
+        "hidden_act": ("gelu", CHANGES),
+        "num_attention_heads + num_key_value_heads": ((2, 1), CHANGES),
+        "num_experts_per_tok": (1, CHANGES),
+    },
+    "jamba/JambaForSequenceClassification": PADDING_KEYS,
     "falcon-h1/FalconH1ForCausalLM": {
         **_MIXED_KEYS,
         "attention_in_multiplier + key_multiplier + attention_out_multiplier": ((1.0, 1.0, 1.0), CHANGES),
@@ -189,6 +251,8 @@ KEYS = {
     },
 }
 TIED = (
+    "jamba-dense-biased-tied/JambaForCausalLM",
+    "mamba-biased-tied/MambaForCausalLM",
     "falcon-h1-biased-tied/FalconH1ForCausalLM",
     "mamba2-biased-tied/Mamba2ForCausalLM",
     "granite-hybrid-attention-tied/GraniteMoeHybridForCausalLM",

@@ -1,4 +1,7 @@
-"""Decoders with attention and mixers of Mamba-2: Granite 4.0, Bamba, in some layers either; Falcon-H1, in all both."""
+"""Decoders with attention and mixers of Mamba-2: Granite 4.0, Bamba, in some layers either; Falcon-H1, in all both.
+
+Jamba has mixers of Mamba-1, in most layers, and in some layers experts.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,8 @@ from dataclasses import replace
 
 from cobasin.architectures import Request, declares
 from cobasin.architectures.joining import without_keys
-from cobasin.architectures.moe import granite_ffn
-from cobasin.architectures.parts import Parts, layers_of_kinds
+from cobasin.architectures.moe import experts, granite_ffn, moe_spaces
+from cobasin.architectures.parts import LAYER, NEURONS, Parts, layers_of_kinds
 from cobasin.architectures.rmsnorm_decoder import (
     GRANITE_KEYS,
     PRE_NORMS,
@@ -19,9 +22,10 @@ from cobasin.architectures.rmsnorm_decoder import (
     rotary,
     turned_attention,
 )
+from cobasin.architectures.selective_state import SelectiveState
 from cobasin.architectures.state_space import mamba
 from cobasin.symmetry.gauges import SoftmaxShift, ValueBias
-from cobasin.symmetry.spec import Spec
+from cobasin.symmetry.spec import Space, Spec
 
 # equal shapes say how large the states of all groups are together
 MIXER_KEYS = ("mamba_n_groups", "mamba_d_state", "time_step_limit")
@@ -102,6 +106,40 @@ def falcon_h1(request: Request) -> Spec:
         projections(biased, biased) | mixer.templates,
         gated(FFN, bias=config.mlp_bias),
         keys=(*MIXER_KEYS, *FALCON_FACTORS, *(("mamba_norm_before_gate",) if config.mamba_rms_norm else ())),
+        **NORMS,
+    )
+    return replace(spec, norms=(*spec.norms, *mixer.norms))
+
+
+@declares("Jamba", "jamba", "Model", "ForCausalLM", "ForSequenceClassification")
+def jamba(request: Request) -> Spec:
+    """Jamba: nothing turns its queries and keys."""
+    config = request.config
+    mixer = SelectiveState(
+        "layers.{mamba_layer}.mamba",
+        config.mamba_expand * config.hidden_size,
+        config.mamba_d_state,
+        int(config.mamba_dt_rank),
+        config.mamba_d_conv,
+        conv_bias=config.mamba_conv_bias,
+        bias=config.mamba_proj_bias,
+        normed=True,
+        gains=True,
+    )
+    spaces, attention, _ = turned_attention(head_width(config), 0, own="layers.{attention_layer}.self_attn")
+    spaces |= layers_of_kinds(config.layer_types, mamba_layer="linear_attention", attention_layer="full_attention")
+    spaces["dense"] = Space(config.intermediate_size, NEURONS, LAYER, part="ffn")
+    mixed, mixture, block = [count > 1 for count in config.layers_num_experts], {}, "layers.{moe_layer}.feed_forward"
+    if any(mixed):
+        spaces |= moe_spaces(config.num_experts, config.intermediate_size)
+        mixture = experts(request, block, router="router", fused=block)
+    spec = rmsnorm_decoder(
+        request,
+        spaces | mixer.spaces | layers_of_kinds(mixed, moe_layer=True, dense_layer=False),
+        attention | mixer.templates,
+        mixture | gated("layers.{dense_layer}.feed_forward", "dense"),
+        biases=(SoftmaxShift(f"{block}.router.weight"),) if mixture else (),
+        keys=("num_experts_per_tok",) if mixture else (),
         **NORMS,
     )
     return replace(spec, norms=(*spec.norms, *mixer.norms))

@@ -129,6 +129,8 @@ def tie_keys(ties: Mapping[str, str]) -> tuple[str, ...]:
 
 def rope_keys(config: PreTrainedConfig) -> tuple[str, ...]:
     """The config keys that a rotary embedding reads; some scalings read the length it was made for."""
+    if not hasattr(config, "rope_parameters"):  # of Jamba nothing is turned
+        return ()
     rope = config.rope_parameters or {}
     settings = (rope, *rope.values())  # some models have one for every kind of layer
     reads_length = any(_reads_length(setting) for setting in settings if isinstance(setting, dict))
