@@ -13,11 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cobasin.architectures.parts import LAYER, linear
+from cobasin.architectures.state_space import CHANNELS
 from cobasin.symmetry.gauges import Norm
-from cobasin.symmetry.groups import Orthogonal, Permutation, SignedPermutation
+from cobasin.symmetry.groups import Orthogonal, SignedPermutation
 from cobasin.symmetry.spec import Space
-
-CHANNELS = Permutation(signed=True, scaled=True)
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ class SelectiveState:
     def templates(self) -> dict[str, str]:
         """Its tensors."""
         found = linear(f"{self.name}.in_proj", "(channel + channel~)", "resid", self.bias)
-        found |= linear(f"{self.name}.conv1d", "channel~", "1 tap", self.conv_bias)
+        found |= {f"{self.name}.conv1d.bias": "channel~"} if self.conv_bias else {}
         found |= {
             f"{self.name}.conv1d.weight": "channel' 1 tap",
             f"{self.name}.x_proj.weight": "(step + state + state') channel~",
