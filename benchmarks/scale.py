@@ -285,7 +285,7 @@ def draw(rows: Sequence[Mapping[str, Any]], what: str, path: Path) -> None:
         axes.set_xticks(sorted({row[what] for row in rows}))
         axes.set_xlabel(what, fontsize=12)
         axes.set_title(label, fontsize=13, loc="left")
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.06 * max(row[key] for row in rows))
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
     figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=12)
