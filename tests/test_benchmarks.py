@@ -20,6 +20,7 @@ from torch.nn.functional import cross_entropy
 from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.typed import Typed
 from cobasin.checkpoints.writer import save
+from cobasin.comparing.distance import distance
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import form_of
 
@@ -219,6 +220,17 @@ def test_longer_is_twice_the_steps_and_is_asked_for():
         assert usual in one_basin.USUAL
         assert longer not in one_basin.USUAL
     assert options_of(one_basin.WAYS[one_basin.FEW], 2500)["steps"] == 500
+
+
+def test_a_distance_counts_a_head_whether_it_is_tied_or_not():
+    ends = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        ends.append(Typed.of(load(gpt2())))
+    tied, untied = ([one.checkpoint for one in models] for models in (ends, [end.untied() for end in ends]))
+    found, same = (measuring.distances(SimpleNamespace(ends=models)) for models in (tied, untied))
+    assert found == pytest.approx(same)
+    assert found["distance_files"] > 1.01 * distance(*tied).files
 
 
 def test_one_basin(shared, tmp_path, capsys, monkeypatch):
