@@ -12,6 +12,8 @@ from cobasin.architectures import declare
 from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.running import model_class
 from cobasin.errors import InputError
+from cobasin.finding.applying import transform
+from cobasin.finding.match import match
 from cobasin.verification import CERTAINLY_DIFFERENT, FLOAT32_PARTS, verify
 from command_line import duplicate, edit_json, near, refused, refused_by_both, run
 from families import FAILS, KEEPS, LINEAR_ROPE, LINEAR_ROPES, SHAPES, UNCOVERED
@@ -106,15 +108,15 @@ def test_tied_against_untied_heads(tmp_path, case):
     tied = model(case, 0)
     tied.save_pretrained(tmp_path / "tied")
     near(tied, tie_word_embeddings=False).save_pretrained(tmp_path / "untied")
-    for source, anchor in (("tied", "untied"), ("untied", "tied")):
-        ends = (tmp_path / source, tmp_path / anchor)
-        assert run("match", *ends, "--out", tmp_path / f"{source}-matched").code == 0
-        assert same(ends[0], tmp_path / f"{source}-matched")
-        out = tmp_path / f"{source}-merged"
-        assert run("merge", *ends, "--match", "none", "--out", out).code == 0
-        merged, made, expected = (running(folder) for folder in (out, *ends))
+    ends = [load(tmp_path / name) for name in ("tied", "untied")]
+    middle = sum(0.5 * running(end.folder).get_output_embeddings().weight for end in ends)
+    for source, anchor in (ends, ends[::-1]):
+        moved = transform(match(source, anchor), source)
+        assert same(source, moved)
+        out = tmp_path / "merged"
+        assert run("merge", source.folder, anchor.folder, "--match", "none", "--out", out, "--overwrite").code == 0
+        merged = running(out)
         assert not merged.config.tie_word_embeddings
-        middle = 0.5 * made.get_output_embeddings().weight + 0.5 * expected.get_output_embeddings().weight
         assert torch.allclose(merged.get_output_embeddings().weight, middle, atol=1e-6)
 
 

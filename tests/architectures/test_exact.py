@@ -20,7 +20,7 @@ from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import Form
 from cobasin.symmetry.groups import Permutation
 from cobasin.symmetry.wellformed import mistakes
-from tiny_models import CASES, FLOAT32_PARTS, ONE_A_FAMILY, checkpoint, model, tolerance
+from tiny_models import CASES, FLOAT32_PARTS, ONE_A_CLASS, ONE_A_FAMILY, checkpoint, model, tolerance
 
 
 def test_every_declared_class_has_a_case():
@@ -72,7 +72,7 @@ def test_matched_pair_keeps_the_function(case, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("case", "dtype"), [*((case, torch.float32) for case in CASES), *((case, torch.bfloat16) for case in ONE_A_FAMILY)]
+    ("case", "dtype"), [*((case, torch.float32) for case in CASES), *((case, torch.bfloat16) for case in ONE_A_CLASS)]
 )
 def test_files_in_every_dtype(case, dtype, tmp_path):
     """A random element written in the file's dtype, as one file and sharded, loaded by stock Transformers."""

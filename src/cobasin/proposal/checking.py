@@ -231,7 +231,7 @@ def idle(typed: Typed, reference: Tensor, limit: float, names: Iterable[str]) ->
                 continue
             tied = {twin: left for twin, owner in typed.spec.tied.items() if owner == name}  # a file may have them, too
             one = typed.derived({**state, name: left, **tied}, torch.float64)
-            parts = {part for whole in (name, *tied) for part in typed.spec.entries[whole].stack or (whole,)}
+            parts = {part for entry in (name, *tied) for part in typed.spec.entries[entry].stack or (entry,)}
             disk = {typed.disk_names[part] for part in parts & typed.disk_names.keys()}
             if relative_change(reference, rerun(one, disk)) < limit:
                 found.add((name, number))
