@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -142,9 +142,8 @@ Change = tuple[Any, str, Any]
 
 
 @contextmanager
-def changed(changes: Iterable[Change]) -> Iterator[None]:
+def changed(changes: Sequence[Change]) -> Iterator[None]:
     """Attributes as ``changes`` say, within the block."""
-    changes = list(changes)
     own = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]
     try:
         for owner, name, value in changes:
