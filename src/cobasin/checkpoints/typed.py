@@ -18,6 +18,7 @@ from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.fit import problems
 from cobasin.checkpoints.wrapped import saved_with
 from cobasin.errors import InputError, listed
+from cobasin.execution.jobs import torch_threads
 from cobasin.symmetry.spec import Spec
 
 if TYPE_CHECKING:
@@ -270,5 +271,8 @@ def check_finite(label: str, name: str, tensor: Tensor) -> float:
 
 def _size(tensor: Tensor) -> float:
     """The size of the largest entry, NaN where there is one."""
-    # one pass, and NaN shows in both ends
-    return max(abs(float(end)) for end in torch.aminmax(tensor)) if tensor.numel() else 0.0
+    if not tensor.numel():
+        return 0.0
+    # one pass, and NaN shows in both ends; the memory is the limit, and idle threads of OpenMP spin for a while
+    with torch_threads(1):
+        return max(abs(float(end)) for end in torch.aminmax(tensor))
