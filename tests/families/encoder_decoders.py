@@ -1,4 +1,4 @@
-"""T5, mT5, UMT5, BART, mBART, Whisper, Marian, Pegasus and M2M-100."""
+"""T5, mT5, UMT5, BART, mBART, PLBART, Whisper, Marian, Pegasus, M2M-100 and Blenderbot."""
 
 import transformers as T
 
@@ -61,6 +61,10 @@ FAMILIES = {
     "umt5": ("UMT5", _T5_HEADS, T.UMT5Config, _T5),
     "bart": ("Bart", _BART_HEADS, T.BartConfig, _STACKS),
     "mbart": ("MBart", _BART_HEADS, T.MBartConfig, {**_STACKS, "scale_embedding": True}),
+    "plbart": ("PLBart", _BART_HEADS, T.PLBartConfig, _STACKS),
+    "blenderbot-small": ("BlenderbotSmall", _GENERATION, T.BlenderbotSmallConfig, _STACKS),
+    "blenderbot": ("Blenderbot", _GENERATION, T.BlenderbotConfig, _STACKS),
+    "blenderbot-untied": ("Blenderbot", _GENERATION, T.BlenderbotConfig, {**_STACKS, **_UNTIED}),
     "whisper": (
         "Whisper",
         ("ForConditionalGeneration", "Model", "ForAudioClassification"),
@@ -92,6 +96,8 @@ _TOKEN_KEYS = {
     "pad_token_id": (7, KEEPS),
     "decoder_start_token_id": (7, CHANGES),
 }
+# the decoder reads what the encoder reads, its last token in front
+_SHIFTED_KEYS = {**_TOKEN_KEYS, "pad_token_id": (7, CHANGES), "decoder_start_token_id": (7, KEEPS)}
 _WHISPER_KEYS = {
     **CAUSAL_KEYS,
     "encoder_attention_heads": (2, CHANGES),
@@ -109,12 +115,11 @@ KEYS = {
     "bart/BartForConditionalGeneration": {**_BART_KEYS, "scale_embedding": (True, CHANGES)},
     "bart/BartForSequenceClassification": _TOKEN_KEYS,
     "mbart/MBartForConditionalGeneration": {**_BART_KEYS, "scale_embedding": (False, CHANGES)},
-    # the decoder reads what the encoder reads, its last token in front
-    "mbart/MBartForSequenceClassification": {
-        **_TOKEN_KEYS,
-        "pad_token_id": (7, CHANGES),
-        "decoder_start_token_id": (7, KEEPS),
-    },
+    "mbart/MBartForSequenceClassification": _SHIFTED_KEYS,
+    "plbart/PLBartForConditionalGeneration": {**_BART_KEYS, "scale_embedding": (False, CHANGES)},
+    "plbart/PLBartForSequenceClassification": _SHIFTED_KEYS,
+    "blenderbot-small/BlenderbotSmallForConditionalGeneration": {**_BART_KEYS, "scale_embedding": (True, CHANGES)},
+    "blenderbot/BlenderbotForConditionalGeneration": {**_WHISPER_KEYS, "scale_embedding": (True, CHANGES)},
     "whisper/WhisperForConditionalGeneration": _WHISPER_KEYS,
     "marian/MarianMTModel": {**_WHISPER_KEYS, "scale_embedding": (True, CHANGES)},
     "pegasus/PegasusForConditionalGeneration": {**_WHISPER_KEYS, "scale_embedding": (False, CHANGES)},
@@ -127,6 +132,7 @@ KEYS = {
     "whisper/WhisperForAudioClassification": {"use_weighted_layer_sum": (True, UNCOVERED)},
 }
 TIED = (
+    "blenderbot/BlenderbotForConditionalGeneration",
     "whisper/WhisperForConditionalGeneration",
     "marian/MarianMTModel",
     "pegasus/PegasusForConditionalGeneration",

@@ -72,6 +72,12 @@ FAMILIES = {
         T.OPTConfig,
         {**_OPT, "enable_bias": False, "layer_norm_elementwise_affine": False, "activation_function": "gelu"},
     ),
+    "biogpt": (
+        "BioGpt",
+        ("ForCausalLM", *DECODER_HEADS),
+        T.BioGptConfig,
+        {**_PAD, "max_position_embeddings": 32},
+    ),
     "bloom": (
         "Bloom",
         _ANSWERING,
@@ -142,6 +148,13 @@ KEYS = {
     "gptneox/GPTNeoXForTokenClassification": {
         "rope_parameters": ({**_PARTIAL["rope_parameters"], "rope_type": "proportional"}, UNCOVERED),
     },
+    "biogpt/BioGptForCausalLM": {
+        **CAUSAL_KEYS,
+        "num_attention_heads": (2, CHANGES),
+        "hidden_act": ("relu", CHANGES),
+        "scale_embedding": (False, CHANGES),
+    },
+    "biogpt/BioGptForSequenceClassification": PADDING_KEYS,
     "gptj/GPTJForCausalLM": {
         **CAUSAL_KEYS,
         "n_head": (2, CHANGES),
@@ -208,6 +221,7 @@ TIED = (
     "gptneox-sequential-tied/GPTNeoXForCausalLM",
     "opt/OPTForCausalLM",
     "opt-350m/OPTForCausalLM",
+    "biogpt/BioGptForCausalLM",
     "bloom/BloomForCausalLM",
     "gptneo/GPTNeoForCausalLM",
     "falcon-rw/FalconForCausalLM",

@@ -1,4 +1,4 @@
-"""ModernBERT."""
+"""ModernBERT and its decoder."""
 
 import transformers as T
 
@@ -13,6 +13,14 @@ _MODERNBERT = {
     "eos_token_id": 2,
     "sep_token_id": 2,
 }
+_BIASED = {
+    "attention_bias": True,
+    "mlp_bias": True,
+    "norm_bias": True,
+    "classifier_bias": True,
+    "tie_word_embeddings": False,
+}
+_CAUSAL_HEADS = ("ForCausalLM", "Model", "ForSequenceClassification")
 
 FAMILIES = {
     "modernbert": ("ModernBert", ANSWERING_HEADS, T.ModernBertConfig, _MODERNBERT),
@@ -21,15 +29,14 @@ FAMILIES = {
         "ModernBert",
         ("ForMaskedLM", "ForSequenceClassification"),
         T.ModernBertConfig,
-        {
-            **_MODERNBERT,
-            "attention_bias": True,
-            "mlp_bias": True,
-            "norm_bias": True,
-            "classifier_bias": True,
-            "classifier_pooling": "mean",
-            "tie_word_embeddings": False,
-        },
+        {**_MODERNBERT, **_BIASED, "classifier_pooling": "mean"},
+    ),
+    "modernbert-decoder": ("ModernBertDecoder", _CAUSAL_HEADS, T.ModernBertDecoderConfig, _MODERNBERT),
+    "modernbert-decoder-biased": (
+        "ModernBertDecoder",
+        ("ForCausalLM", "ForSequenceClassification"),
+        T.ModernBertDecoderConfig,
+        {**_MODERNBERT, **_BIASED},
     ),
 }
 FLOAT32_PARTS: tuple[str, ...] = ("modernbert",)  # rotary angles
@@ -44,5 +51,14 @@ KEYS = {
         "classifier_activation": ("relu", CHANGES),
     },
     "modernbert/ModernBertForSequenceClassification": {"classifier_pooling": ("mean", CHANGES)},
+    "modernbert-decoder/ModernBertDecoderForCausalLM": {
+        "num_attention_heads": (2, CHANGES),
+        "hidden_activation": ("relu", CHANGES),
+        "norm_eps": (0.1, CHANGES),
+        "layer_types": (["full_attention"] * 2, CHANGES),
+        "sliding_window": (2, CHANGES),
+        "rope_parameters": (LINEAR_ROPES, CHANGES),
+        "classifier_activation": ("relu", CHANGES),
+    },
 }
-TIED = ("modernbert/ModernBertForMaskedLM",)
+TIED = ("modernbert/ModernBertForMaskedLM", "modernbert-decoder/ModernBertDecoderForCausalLM")

@@ -36,6 +36,8 @@ FAMILIES = {
     "wav2vec2-weighted": ("Wav2Vec2", _FRAMES[2:], T.Wav2Vec2Config, {**_SPEECH, "use_weighted_layer_sum": True}),
     "wav2vec2-stable": ("Wav2Vec2", ("ForCTC",), T.Wav2Vec2Config, {**_STABLE, "hidden_act": "relu"}),
     "hubert": ("Hubert", _HEADS, T.HubertConfig, {**_SPEECH, "feat_proj_layer_norm": False}),
+    "unispeech": ("UniSpeech", _HEADS, T.UniSpeechConfig, _SPEECH),
+    "unispeech-sat": ("UniSpeechSat", _FRAMES, T.UniSpeechSatConfig, _STABLE),
     "hubert-stable": ("Hubert", ("ForCTC",), T.HubertConfig, {**_STABLE, "mask_time_prob": 0.0}),
     "wavlm": ("WavLM", _FRAMES, T.WavLMConfig, {**_SPEECH, **_WAVLM}),
     "hubert-weighted": ("Hubert", _HEADS[2:], T.HubertConfig, {**_STABLE, "use_weighted_layer_sum": True}),
@@ -55,6 +57,8 @@ _KEYS = {
 KEYS = {
     "wav2vec2/Wav2Vec2ForCTC": {**_KEYS, "add_adapter": (True, UNCOVERED), "adapter_attn_dim": (4, UNCOVERED)},
     "hubert/HubertForCTC": {**_KEYS, "conv_pos_batch_norm": (True, UNCOVERED)},
+    "unispeech/UniSpeechForCTC": _KEYS,
+    "unispeech-sat/UniSpeechSatForCTC": {**_KEYS, "do_stable_layer_norm": (False, CHANGES)},
     "wavlm/WavLMForCTC": {**_KEYS, "num_attention_heads": (2, SHAPES), "max_bucket_distance": (8, CHANGES)},
     "wav2vec2/Wav2Vec2ForSequenceClassification": {"use_weighted_layer_sum": (True, SHAPES)},
 }

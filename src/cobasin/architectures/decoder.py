@@ -1,4 +1,4 @@
-"""GPT-2, GPT-BigCode and GPT-Neo: pre-LayerNorm decoders with learned positions."""
+"""GPT-2, GPT-BigCode, GPT-Neo and BioGPT: pre-LayerNorm decoders with learned positions."""
 
 from __future__ import annotations
 
@@ -130,4 +130,38 @@ def gpt_neo(request: Request) -> Spec:
         (),
         ("num_heads", "activation_function", "layer_norm_epsilon", "attention_layers", "window_size"),
         "transformer.",
+    )
+
+
+@declares("BioGpt", "biogpt", "Model", "ForCausalLM", "ForSequenceClassification", "ForTokenClassification")
+def biogpt(request: Request) -> Spec:
+    """BioGPT. The first two rows of its positions are not read."""
+    config, layer, own = request.config, "layers.{layer}", "layers.{layer}.self_attn"
+    head, ties = output_head(request, "embed_tokens.weight", "output_projection", classifier="classifier")
+    return layer_norm_decoder(
+        request,
+        (head, ties),
+        attention(config.num_attention_heads, config.hidden_size // config.num_attention_heads)
+        | {
+            "ffn": Space(config.intermediate_size, neurons(config.hidden_act), LAYER, part="ffn"),
+            "pos": Space(config.max_position_embeddings + 2),
+        },
+        {
+            "embed_tokens.weight": "vocab resid",
+            "embed_positions.weight": "pos resid",
+            **separate_attention(own, "qk", "qk'", biased=True),
+            **linear(f"{layer}.fc1", "ffn", "resid"),
+            **linear(f"{layer}.fc2", "resid", "ffn'"),
+        },
+        {
+            f"{layer}.self_attn_layer_norm": tuple(f"{own}.{name}_proj" for name in "qkv"),
+            f"{layer}.final_layer_norm": (f"{layer}.fc1",),
+            "layer_norm": layers_of(head),
+        },
+        (
+            KeyBias(f"{own}.k_proj.bias"),
+            ValueBias(f"{own}.v_proj.bias", f"{own}.out_proj.weight", f"{own}.out_proj.bias"),
+        ),
+        ("num_attention_heads", "hidden_act", "scale_embedding"),
+        "biogpt.",
     )

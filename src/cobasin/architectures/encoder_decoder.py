@@ -1,4 +1,4 @@
-"""Encoder-decoders with biases: BART (post-LayerNorm), mBART and Whisper (pre-LayerNorm)."""
+"""Encoder-decoders with biases: BART and its like (post-LayerNorm), mBART and Whisper (pre-LayerNorm)."""
 
 from __future__ import annotations
 
@@ -121,13 +121,16 @@ def norms_in_front(read: dict[str, tuple[str, ...]], keys: tuple[str, ...] = ())
 
 @declares("Bart", "bart", *HEADS)
 @declares("MBart", "mbart", *HEADS)
+@declares("PLBart", "plbart", *HEADS)
+@declares("BlenderbotSmall", "blenderbot-small", "ForConditionalGeneration", "Model")
 def bart(request: Request) -> Spec:
-    """BART and mBART. Both stacks read one embedding, so that they share one stream.
+    """BART, PLBART, Blenderbot of 90M, and mBART. Both stacks read one embedding, so that they share one stream.
 
     The gain of the norm behind the embeddings sits in that stream, also in mBART, whose other norms are pre-norms.
     """
     config = request.config
     require(config.tie_word_embeddings, "tie_word_embeddings = false")
+    unread = 0 if config.model_type == "blenderbot-small" else 2  # the first rows of positions
     names = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
     embedding, *others = names
     ties: dict[str, str] = dict.fromkeys(others, embedding)
@@ -146,7 +149,7 @@ def bart(request: Request) -> Spec:
         both_stacks(config)
         | {
             "resid": Space(config.d_model, None if request.head == "Model" else Permutation(), part="residual"),
-            "pos": Space(config.max_position_embeddings + 2),  # the first two rows are not read
+            "pos": Space(config.max_position_embeddings + unread),
             "pool": Space(config.d_model, SignedPermutation, part="ffn"),
         },
         templates,

@@ -1,4 +1,4 @@
-"""ModernBERT: pre-LayerNorm, RoPE, GeGLU.
+"""ModernBERT, and the decoders made like it: pre-LayerNorm, RoPE, GeGLU.
 
 A LayerNorm right after the embeddings puts its gain in the stream, and the first attention reads the stream without
 a norm: the stream is permuted only, and its mean counts. Gains and offsets of the other norms fold into their readers.
@@ -9,21 +9,27 @@ from __future__ import annotations
 
 from cobasin.architectures import Request, declares
 from cobasin.architectures.encoder import HEADS, stream
-from cobasin.architectures.parts import LAYER, NEURONS, attention, labels, linear, rope_keys, tie_keys
+from cobasin.architectures.parts import LAYER, NEURONS, PADDING_READ, attention, labels, linear, rope_keys, tie_keys
 from cobasin.symmetry.gauges import Norm, ValueBias
 from cobasin.symmetry.groups import Permutation
 from cobasin.symmetry.spec import Space, Spec
 
 OWN, MLP = "layers.{layer}.attn", "layers.{layer}.mlp"
+WORDS = ("ForMaskedLM", "ForCausalLM")
 
 
 @declares("ModernBert", "modernbert", *HEADS)
+@declares("ModernBertDecoder", "modernbert-decoder", "Model", "ForCausalLM", "ForSequenceClassification")
 def modernbert(request: Request) -> Spec:
-    """ModernBERT. Queries, keys and values are fused, and so are the gate of an FFN and what it multiplies."""
-    config = request.config
+    """ModernBERT, and decoders such as Ettin's. The gate of an FFN and what it multiplies are fused.
+
+    So are queries, keys and values of the encoder.
+    """
+    config, causal = request.config, _causal(request)
     width = config.hidden_size // config.num_attention_heads
     templates, ties = _templates(request)
-    value = ValueBias(f"{OWN}.Wqkv.bias", f"{OWN}.Wo.weight", f"{OWN}.Wo.bias", block=2)
+    fused, block = ("v_proj", 0) if causal else ("Wqkv", 2)
+    value = ValueBias(f"{OWN}.{fused}.bias", f"{OWN}.Wo.weight", f"{OWN}.Wo.bias", block=block)
     return Spec(
         request.architecture,
         {
@@ -46,18 +52,33 @@ def modernbert(request: Request) -> Spec:
             "hidden_activation",
             "norm_eps",
             "layer_types",
-            "local_attention",
+            "sliding_window" if causal else "local_attention",
             *tie_keys(ties),
             *rope_keys(config),
             *(() if request.head == "Model" else ("classifier_activation",)),
-            *(("classifier_pooling",) if request.head == "ForSequenceClassification" else ()),
+            *(("classifier_pooling",) if request.head == "ForSequenceClassification" and not causal else ()),
+            *(PADDING_READ.get(request.head, ()) if causal else ()),
         ),
     )
 
 
+def _causal(request: Request) -> bool:
+    return request.config.model_type == "modernbert-decoder"
+
+
+def _attention(biased: bool, causal: bool) -> dict[str, str]:
+    query, key, value = "head pair freq", "head pair' freq", "head vo"
+    output = linear(f"{OWN}.Wo", "resid", "(head vo')", biased)
+    if not causal:
+        return linear(f"{OWN}.Wqkv", f"({query} + {key} + {value})", "resid", biased) | output
+    for name, heads in (("q", query), ("k", key), ("v", value)):
+        output |= linear(f"{OWN}.{name}_proj", f"({heads})", "resid", biased)
+    return output
+
+
 def _templates(request: Request) -> tuple[dict[str, str], dict[str, str]]:
     """All tensors, and the ties."""
-    config = request.config
+    config, causal = request.config, _causal(request)
 
     def norm(name: str, space: str = "resid") -> dict[str, str]:
         return {f"{name}.weight": space} | ({f"{name}.bias": space} if config.norm_bias else {})
@@ -66,8 +87,7 @@ def _templates(request: Request) -> tuple[dict[str, str], dict[str, str]]:
         "embeddings.tok_embeddings.weight": "vocab resid",
         **norm("embeddings.norm"),
         **norm(f"{OWN}_norm"),
-        **linear(f"{OWN}.Wqkv", "(head pair freq + head pair' freq + head vo)", "resid", config.attention_bias),
-        **linear(f"{OWN}.Wo", "resid", "(head vo')", config.attention_bias),
+        **_attention(config.attention_bias, causal),
         **norm(f"{MLP}_norm"),
         **linear(f"{MLP}.Wi", "(ffn~ + ffn)", "resid", config.mlp_bias),
         **linear(f"{MLP}.Wo", "resid", "ffn'", config.mlp_bias),
@@ -75,27 +95,39 @@ def _templates(request: Request) -> tuple[dict[str, str], dict[str, str]]:
     }
     if request.head == "Model":
         return body, {}
-    masked = request.head == "ForMaskedLM"
-    ties = {"decoder.weight": "embeddings.tok_embeddings.weight"} if masked and config.tie_word_embeddings else {}
+    head, words = _head(request), request.head in WORDS
+    ties = {"decoder.weight": "embeddings.tok_embeddings.weight"} if words and config.tie_word_embeddings else {}
     hidden = "resid" if ties else "trans"
-    out = linear("decoder", "vocab", hidden, config.decoder_bias) if masked else linear("classifier", "label", hidden)
-    return body | linear("head.dense", hidden, "resid", config.classifier_bias) | norm("head.norm", hidden) | out, ties
+    if words:
+        out = linear("decoder", "vocab", hidden, config.decoder_bias)
+    else:
+        out = linear("classifier", "label", hidden, not causal or config.classifier_bias)
+    return body | linear(f"{head}.dense", hidden, "resid", config.classifier_bias) | norm(
+        f"{head}.norm", hidden
+    ) | out, ties
+
+
+def _head(request: Request) -> str:
+    """The name of the layer in front of the decoder, or of a classifier."""
+    return "lm_head" if request.head == "ForCausalLM" else "head"
 
 
 def _norms(request: Request, templates: dict[str, str], tied: bool) -> tuple[Norm, ...]:
-    """The norms that fold, each into the one linear layer that reads it; none of a model whose output is the stream."""
+    """The norms that fold, each into the linear layers that read it; none of a model whose output is the stream."""
     if request.head == "Model":
         return ()
-    readers = {f"{OWN}_norm": f"{OWN}.Wqkv", f"{MLP}_norm": f"{MLP}.Wi", "final_norm": "head.dense"}
+    head = _head(request)
+    own = [f"{OWN}.{name}_proj" for name in "qkv"] if _causal(request) else [f"{OWN}.Wqkv"]
+    readers = {f"{OWN}_norm": own, f"{MLP}_norm": [f"{MLP}.Wi"], "final_norm": [f"{head}.dense"]}
     if not tied:
-        readers["head.norm"] = "decoder" if request.head == "ForMaskedLM" else "classifier"
+        readers[f"{head}.norm"] = ["decoder" if request.head in WORDS else "classifier"]
     return tuple(
         Norm(
             f"{norm}.weight",
-            (f"{reader}.weight",),
+            tuple(f"{reader}.weight" for reader in read),
             f"{norm}.bias" if request.config.norm_bias else None,
             stream=templates[f"{norm}.weight"],
             keeps_mean=True,
         )
-        for norm, reader in readers.items()
+        for norm, read in readers.items()
     )

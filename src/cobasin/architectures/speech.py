@@ -1,4 +1,4 @@
-"""wav2vec 2.0, HuBERT and WavLM: convolutions over the waveform, then a pre- or post-LayerNorm encoder.
+"""wav2vec 2.0, HuBERT, UniSpeech and WavLM: convolutions over the waveform, then a pre- or post-LayerNorm encoder.
 
 A convolution in groups tells positions: it reads groups of channels of the stream, and writes to the same ones behind a
 GELU. An order would have to keep the groups together; the stream stays as it is. WavLM also cuts the stream into as
@@ -86,8 +86,10 @@ def _head(request: Request) -> dict[str, str]:
 
 @declares("Wav2Vec2", "wav2vec2", *HEADS, "ForAudioFrameClassification", "ForPreTraining")
 @declares("Hubert", "hubert", *HEADS)
+@declares("UniSpeech", "unispeech", *HEADS)
+@declares("UniSpeechSat", "unispeech-sat", *HEADS, "ForAudioFrameClassification")
 def wav2vec2(request: Request) -> Spec:
-    """wav2vec 2.0, XLS-R, HuBERT. Only training reads the vector that hides frames.
+    """wav2vec 2.0, XLS-R, HuBERT, UniSpeech and UniSpeech-SAT. Only training reads the vector that hides frames.
 
     An instance norm behind the first convolution cancels a bias there. A classifier's projection is linear: any basis
     will do.
@@ -130,7 +132,7 @@ def wav2vec2(request: Request) -> Spec:
             **(_books(config) if request.head == "ForPreTraining" else {}),
         },
         templates,
-        prefix=f"{config.model_type}.",
+        prefix=f"{config.model_type.replace('-', '_')}.",
         biases=free_biases(templates),
         buffers=PRE_TRAINING if request.head == "Model" else (),
         unread=tuple(masked),

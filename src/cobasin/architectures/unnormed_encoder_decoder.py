@@ -1,7 +1,8 @@
-"""Encoder-decoders whose positions are sines and cosines: Marian (post-LayerNorm), Pegasus and M2M-100 (pre-LayerNorm).
+"""Encoder-decoders without a norm behind the embeddings: Marian (post-LayerNorm); Pegasus, M2M-100, Blenderbot (pre-).
 
-The positions are added to the stream, so that it can move only where the file has them: in Pegasus. Marian computes
-them when it is loaded, M2M-100 when it runs: no file says otherwise, and their streams are fixed.
+Positions are added to the stream, so that it can move only where the file has them: in Pegasus, whose are sines and
+cosines, and in Blenderbot, which has learned them. Marian computes sines and cosines when it is loaded, M2M-100 when it
+runs: no file says otherwise, and their streams are fixed.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def _embeddings(request: Request) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _norms() -> tuple[Norm, ...]:
-    """Of Pegasus; the encoder's last norm is read by all cross-attentions."""
+    """Of pre-LayerNorm models; the encoder's last norm is read by all cross-attentions."""
     last = {
         "encoder.layer_norm": (f"{CROSS}.k_proj.weight", f"{CROSS}.v_proj.weight"),
         "decoder.layer_norm": ("lm_head.weight",),
@@ -57,17 +58,19 @@ def _norms() -> tuple[Norm, ...]:
 @declares("Marian", "marian", "MTModel", "Model")
 @declares("Pegasus", "pegasus", "ForConditionalGeneration", "Model")
 @declares("M2M100", "m2m_100", "ForConditionalGeneration", "Model")
-def sinusoidal(request: Request) -> Spec:
-    """Marian (OPUS-MT), Pegasus, M2M-100 and NLLB. Both stacks have one stream, as they do in BART."""
+@declares("Blenderbot", "blenderbot", "ForConditionalGeneration", "Model")
+def unnormed(request: Request) -> Spec:
+    """Marian (OPUS-MT), Pegasus, M2M-100 and NLLB, Blenderbot. Both stacks have one stream, as they do in BART."""
     config, kind = request.config, request.config.model_type
+    stored = kind in ("pegasus", "blenderbot") and request.has(f"encoder.{POSITIONS}")
     templates, ties = _embeddings(request)
     for name, layer, prefix, memory in (("encoder", ENCODER, "", ""), ("decoder", DECODER, "decoder_", "resid")):
         templates |= block(layer, prefix, "resid", memory)
         templates |= {} if kind == "marian" else layer_norm(f"{name}.layer_norm")
-        templates |= {f"{name}.{POSITIONS}": "pos resid"} if kind == "pegasus" and request.has(POSITIONS) else {}
+        templates |= {f"{name}.{POSITIONS}": "pos resid"} if stored else {}
     if request.has("final_logits_bias"):
         templates["final_logits_bias"] = "1 " + templates["decoder.embed_tokens.weight"].split()[0]
-    turns = f"decoder.{POSITIONS}" in templates and request.head != "Model"
+    turns = stored and request.head != "Model"
     stream = (Permutation(), Orthogonal(fix_ones=True)) if turns else (None, None)
     return Spec(
         request.architecture,
