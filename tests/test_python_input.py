@@ -94,6 +94,10 @@ def sparse():
             lambda a, b: cobasin.transform(cobasin.match(a, b, "ffn"), a, torch.int8),
             "dtype torch.int8: expected",
         ),
+        (
+            lambda a, b: cobasin.transform(cobasin.match(a, b, "ffn"), a, torch.float8_e4m3fn),
+            "dtype torch.float8_e4m3fn: expected float64, float32, float16 or bfloat16",
+        ),
         (lambda a, b: cobasin.match(a, b, "ffn").compose(5), "5: expected an Element"),
         (
             lambda a, b: cobasin.match(a, b, "ffn").apply(model(CASE)),
