@@ -61,6 +61,8 @@ def sparse():
         (lambda *models: cobasin.merge(models, "fisher", statistics="a.jsonl"), "statistics 'a.jsonl': expected keys"),
         (lambda a, b: cobasin.loss_path(a, b, None, points="5"), "'5' points on the path: expected an odd number"),
         (lambda a, b: cobasin.match(a, b, device=1.5), "device 1.5 cannot be used here"),
+        (lambda a, b: cobasin.match(a, b, device="privateuseone"), "device 'privateuseone' cannot be used here"),
+        (lambda a, b: cobasin.match(a, b, device=10**30), "device 10{30} cannot be used here"),
         (lambda a, b: cobasin.loss_path(a, b, None, 3, device=[]), r"device \[\] cannot be used here"),
         (lambda a, b: cobasin.loss_path(a, b, None, 3), "evaluate None: expected a function that returns loss and"),
         (lambda a, b: cobasin.loss_path(a, b, lambda _: 1.5, 3), "evaluate returned 1.5; expected two numbers, loss"),
