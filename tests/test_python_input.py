@@ -46,6 +46,7 @@ def sparse():
         (lambda a, b: cobasin.match(a, b, method="activations", samples=True), "samples True: expected a whole number"),
         (lambda a, b: cobasin.match(a, b, method="activations", samples=10**12), "at most 1,000,000 inputs are made"),
         (lambda a, b: cobasin.match(a, b, method="learned", seed=-1), "seed -1: expected a whole number from 0 to"),
+        (lambda a, b: cobasin.match(a, b, seed=np.zeros(2)), r"seed array\(\[0., 0.\]\): expected a whole number from"),
         (lambda a, b: cobasin.match(a, b, method="activations", data=5), "data: 5: expected a path, keys"),
         (
             lambda a, b: cobasin.match(a, b, method="activations", data=pd.DataFrame({"text": ["x"]})),
