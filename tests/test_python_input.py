@@ -112,6 +112,7 @@ def sparse():
             "seed '3': expected a whole number from 0",
         ),
         (lambda a, _: cobasin.Element.sample(form_of(Typed.of(a).spec), 0, "fnn"), "part 'fnn' .*; did you mean 'ffn'"),
+        (lambda a, _: cobasin.Element.sample(form_of(Typed.of(a).spec), 0, ["ffn"]), r"part \['ffn'\] is none of the"),
         (lambda a, b: cobasin.transport(a, a, b, element=5), "5: expected an Element"),
         (lambda a, b: cobasin.transport(a, a, b, scale="x"), "scale x: expected a finite number"),
         (lambda a, b: cobasin.verify(a, b, "x"), "tolerance x: expected a finite number"),
