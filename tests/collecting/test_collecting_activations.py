@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+import transformers
 from plain_batches import PlainBatches, batch, text_rows
 
+import cobasin
 import tiny_models
 from cobasin.checkpoints.running import instantiate
 from cobasin.checkpoints.typed import Typed
@@ -118,3 +120,14 @@ def test_tables_that_are_not_about_tokens():
     assert name in Typed.of(checkpoint)
     assert name not in collect_activations(checkpoint, PlainBatches(square, 4), 100)
     assert Tokens(batch(square).inputs).split(torch.ones(4, 4, 2)) is not None
+
+
+def test_a_head_without_labels_puts_out_nothing_for_every_row():
+    """`torch` cannot tell how many positions there are where there is nothing in any of them."""
+    tokens = Tokens({"input_ids": torch.ones(2, 3, dtype=torch.int64)})
+    assert tokens.counted(torch.empty(2, 0)).shape == (2, 0)
+    assert tokens.counted(torch.empty(2, 3, 0)).shape == (6, 0)
+    sizes = {"hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = transformers.BertConfig(**sizes, vocab_size=9, num_labels=0)
+    models = [transformers.BertForSequenceClassification(config) for _ in range(2)]
+    assert cobasin.match(*models, method="activations", samples=2).report["inputs"]["count"] == 2

@@ -75,10 +75,10 @@ def check_dtype(dtype: Any) -> None:
     """Refuse what no weights can have.
 
     Raises:
-        InputError: it is no dtype of real numbers.
+        InputError: it is no dtype of real numbers, or one of a byte, as only quantized weights have.
     """
-    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
-        raise InputError(f"dtype {dtype!r}: expected one of real numbers, like torch.float32")
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point and dtype.itemsize > 1):
+        raise InputError(f"dtype {dtype!r}: expected float64, float32, float16 or bfloat16, like torch.float32")
 
 
 def check_made(element: Element, source: Typed, made: Checkpoint) -> None:

@@ -78,6 +78,12 @@ class Search:
                 raise InputError(f"{name} {given!r} is unknown; expected one of {', '.join(get_args(words))}")
         if not isinstance(self.orders, bool):
             raise InputError(f"orders {shown(self.orders)}: expected True or False")
+        # before anything is asked of them: what is no number may not even be comparable
+        for name, least in (("samples", 1), ("steps", 1), ("seed", 0)):
+            given = getattr(self, name)
+            if given is None and name == "samples":
+                continue
+            object.__setattr__(self, name, whole_number(name, given, least))
         if self.method == "weights" and self.data is not None:
             raise InputError("method weights reads no data; leave it out, or take method activations or learned")
         if self.method == "weights" and (self.samples, self.seed) != (None, 0):
@@ -93,11 +99,6 @@ class Search:
             )
         if self.loss == "labels" and self.data is None:
             raise InputError("loss labels: inputs that are made up have no labels; give data that has, or take parents")
-        for name, least in (("samples", 1), ("steps", 1), ("seed", 0)):
-            given = getattr(self, name)
-            if given is None and name == "samples":
-                continue
-            object.__setattr__(self, name, whole_number(name, given, least))
 
     def place(self) -> torch.device:
         """Where weights are matched, in float64 as well, which Apple's GPUs do not have.

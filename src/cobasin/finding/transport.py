@@ -7,7 +7,7 @@ keeps of what was learned has to be measured.
 
 from __future__ import annotations
 
-import math
+import sys
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
@@ -24,7 +24,7 @@ from cobasin.checkpoints.alike import alike, equally_stored, omissions
 from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.pairs import check_layers, check_pair
 from cobasin.checkpoints.typed import Typed
-from cobasin.errors import InputError
+from cobasin.errors import InputError, shown
 from cobasin.finding.acting import acting_on, typed_for
 from cobasin.finding.applying import found_between
 from cobasin.finding.beside import moved_beside
@@ -92,8 +92,8 @@ def transport(
     Raises:
         InputError: for models that do not fit each other or the element; for a scale that is not finite.
     """
-    if not isinstance(scale, Real) or not math.isfinite(scale):
-        raise InputError(f"scale {scale}: expected a finite number")
+    if not isinstance(scale, Real) or not abs(scale) <= sys.float_info.max:
+        raise InputError(f"scale {shown(scale)}: expected a finite number")
     source, learned, target = (Typed.of(load(model)) for model in (base, tuned, new))
     other = learned.spec.architecture != source.spec.architecture
     if other and learned.checkpoint.config.model_type == source.checkpoint.config.model_type:

@@ -112,7 +112,7 @@ def device_of(name: torch.device | str) -> torch.device:
         device = torch.empty(0, device=name).device
         torch.ones(1, device=device).item()  # there are devices of nothing but shapes
         return device
-    except (RuntimeError, AssertionError, TypeError) as error:
+    except (RuntimeError, AssertionError, TypeError, ValueError, ImportError) as error:
         raise InputError(f"device {shown(name)} cannot be used here ({one_line(error)}); take cpu, or auto") from error
 
 

@@ -45,10 +45,11 @@ class Tokens:
         """
         for mask in self._masks:
             if x.shape[:-1] in (mask.shape, (mask.numel(),)):
-                return x.reshape(*mask.shape, -1), mask
+                return x.reshape(*mask.shape, x.shape[-1]), mask
         one_each = x.dim() == 2 and len(x) in (self.count, *map(len, self._masks))
         if one_each or (x.dim() > 2 and len(x) % self.count == 0 and (self._dense or not self._masks)):
-            x = x.reshape(len(x) if one_each else self.count, -1, x.shape[-1])
+            rows = len(x) if one_each else self.count
+            x = x.reshape(rows, x.shape[:-1].numel() // rows, x.shape[-1])  # of n = 0, too: a head without labels
             return x, torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
         return None
 

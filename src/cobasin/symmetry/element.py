@@ -217,7 +217,7 @@ class Element:
         if not isinstance(form, Form):
             raise InputError(f"{shown(form)}: expected the form of a model, from cobasin.symmetry.form.form_of")
         parts = {space.part for space in form.spec.spaces.values() if space.part}
-        if part is not None and part not in parts:
+        if not (part is None or (isinstance(part, str) and part in parts)):
             raise InputError(f"part {shown(part)} is none of the model's{nearest(str(part), parts)}")
         generator = torch.Generator().manual_seed(whole_number("seed", seed, 0))
         values = {}
