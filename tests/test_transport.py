@@ -62,6 +62,16 @@ def test_nothing_learned_is_the_new_base():
         torch.testing.assert_close(2 * (tensor - new[name]), whole[name] - new[name])
 
 
+def test_rounding_is_no_sign_of_another_pair():
+    base = checkpoint(LLAMA, 1)
+    element = transport(base, base, base).element
+    element.report["distance_after"] += 1e-7
+    transport(base, base, base, element)
+    element.report["distance_after"] += 1e-3
+    with pytest.raises(InputError, match="the element was not found between"):
+        transport(base, base, base, element)
+
+
 def test_what_does_not_fit_is_refused(tmp_path):
     base, new = checkpoint(LLAMA, 1), checkpoint(LLAMA, 2)
     with pytest.raises(InputError, match="scale nan: expected a finite number"):

@@ -21,6 +21,7 @@ from cobasin.symmetry.element import Element, check_element
 from cobasin.symmetry.state import Lazy, apart, squared_size
 
 SAME = 1e-3  # of the distance of two models: how far an element may miss the one that it leads to
+ROUNDING = 1e-6  # of their size: distances of models that are the same are rounding, which is not the same everywhere
 
 
 def transform(element: Element, source: Any, dtype: torch.dtype | None = None) -> Checkpoint:
@@ -115,7 +116,8 @@ def found_between(element: Element, source: Typed, target: Typed, symmetry: str)
     there, names = element.apply(source), [name for name in target if name not in target.spec.tied]
     left = apart(there, target, names)
     before, after = (element.report[f"distance_{when}"] for when in ("before", "after"))
-    if abs(left - after) > SAME * max(before, after):
+    size = math.sqrt(math.fsum(squared_size(target[name]) for name in names))
+    if abs(left - after) > SAME * max(before, after) + ROUNDING * size:
         moved = element.report.get("anchor_moved")
         hint = "; the other model had moved, too: name its folder (--anchor-out)" if moved else ""
         raise InputError(
