@@ -19,7 +19,7 @@ def expanded(path: str | Path) -> Path:
     Raises:
         InputError: there is no such user; it is empty, or no path.
     """
-    if not isinstance(path, (str, os.PathLike)) or not str(path):
+    if not isinstance(path, (str, os.PathLike)) or not str(path) or "\0" in str(path):
         raise InputError(f"{shown(path)}: expected a path")
     try:
         return Path(path).expanduser()
