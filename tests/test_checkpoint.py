@@ -8,7 +8,7 @@ from fnmatch import fnmatch
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import BertConfig, BertForMaskedLM, MixtralConfig, MixtralForCausalLM
 
 from cobasin.checkpoints.checkpoint import Checkpoint, load
@@ -280,6 +280,19 @@ def test_the_home_of_nobody():
     assert load_refusal("~no-such-user/model") == (
         "~no-such-user/model: no such user, or one without a home folder; write the whole path"
     )
+
+
+def test_a_path_that_no_system_has(tiny_bert, tmp_path):
+    """YAML and JSON can write it."""
+    assert load_refusal("a\0b") == r"'a\x00b': expected a path"
+    with pytest.raises(InputError, match="expected a path"):
+        save(tiny_bert, f"{tmp_path}/a\0b")
+
+
+def test_a_file_without_tensors(folder):
+    save_file({}, folder / "model.safetensors")
+    with pytest.raises(InputError, match=r"does not fit BertForMaskedLM: it holds no tensors$"):
+        Typed.of(load(folder))
 
 
 def test_a_config_of_another_kind(tiny_bert):

@@ -289,6 +289,15 @@ def test_different_vocabulary_files(folders, name):
     refused_by_both(*folders, f"the vocabularies differ ({folders[0] / name} and {folders[1] / name})")
 
 
+def test_different_vocabularies_of_a_decoder(tmp_path):
+    source, anchor = pair(tmp_path, "marian-two-vocabularies/MarianMTModel")
+    for folder, text in ((source, '{"a": 0, "b": 1}'), (anchor, '{"a": 1, "b": 0}')):
+        (folder / "vocab.json").write_text('{"x": 0}')
+        (folder / "target_vocab.json").write_text(text)
+    file = "target_vocab.json"
+    refused_by_both(source, anchor, f"the vocabularies differ ({source / file} and {anchor / file})", "0: 'a' and 'b'")
+
+
 def test_the_same_vocabularies_and_all_that_differs(folders):
     source = duplicate(folders[0], "changed", hidden_act="relu", num_attention_heads=2)
     for folder, text in ((source, "a"), (folders[1], "b")):

@@ -11,7 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.fingerprint import fingerprint
 from cobasin.fusion.registry import find, methods
-from command_line import duplicate, edit_tensors, refused, run, stock, tensors_of
+from command_line import duplicate, edit_tensors, pair, refused, run, stock, tensors_of
 from merge_cases import CLASSIFIER, recipe, saved
 from model_folders import as_bins, assert_bitwise, names
 from tiny_models import model
@@ -248,6 +248,17 @@ def test_nothing_is_left_of_the_tokenizer_that_is_not_named(tmp_path, berts):
     there = {file.name for file in (tmp_path / "out").iterdir()}
     assert "added_tokens.json" not in there
     assert there >= {"vocab.txt", "notes.md"}
+
+
+def test_the_tokenizer_of_a_translator_is_of_one_model(tmp_path):
+    """It has a vocabulary and a segmentation for either language."""
+    other, own = pair(tmp_path, "marian/MarianMTModel")
+    files = ("vocab.json", "target_vocab.json", "source.spm", "target.spm")
+    for name in files:
+        (own / name).write_text("{}")
+        (other / name).write_text("{} ")
+    merged(tmp_path, recipe(tmp_path / "recipe.yaml", "linear", [own, other], tokenizer_source=str(other)))
+    assert {name: (tmp_path / "out" / name).read_text() for name in files} == dict.fromkeys(files, "{} ")
 
 
 def test_a_tokenizer_that_is_not_there(tmp_path, berts):

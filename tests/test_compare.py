@@ -288,6 +288,7 @@ def test_what_cannot_be_compared(folders, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine.txt").write_text("x")
     assert "is not empty" in refused(tmp_path, "compare", a, b, "--out", tmp_path / "out")
+    assert "none is named" in refused(tmp_path, "compare", a, b, "--overwrite")
     assert "lies in the input folder" in refused(tmp_path, "compare", a, b, "--out", a / "out")
     assert run("compare", a, b, "--out", tmp_path / "out", "--overwrite").code == 0
 

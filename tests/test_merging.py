@@ -268,6 +268,15 @@ def test_a_base_in_memory_may_be_one_of_the_models():
         merge([a, b], "model_stock", base=a)
 
 
+@pytest.mark.parametrize("base", ["./a", "a/", Path("a")])
+def test_a_base_may_be_one_of_the_models_written_otherwise(tmp_path, monkeypatch, base):
+    monkeypatch.chdir(tmp_path)
+    for seed, name in enumerate("ab"):
+        save(checkpoint(CLASSIFIER, seed, torch.float32), Path(name))
+    found = merge(["a", "b"], "task_arithmetic", base=base, symmetry="none")
+    assert (found.recipe.base, found.recipe.inputs) == ("a", ["b"])
+
+
 @pytest.mark.parametrize(("anchor", "independent"), [("consensus", True), ("medoid", True), (0, False)])
 def test_three_models_in_all_orders(anchor, independent):
     """The mean of matched models is relative to one of them, which must not depend on the order either."""

@@ -542,6 +542,17 @@ def test_statistics_for_a_method_that_needs_none_are_noted():
     assert Recipe.of(FISHER).notes == []
 
 
+def test_settings_that_a_method_does_not_read_are_noted():
+    given = {"statistics": FISHER["statistics"] | {"fisher": "empirical"}, "seed": 1}
+    draws_none = "seed has no effect: {} draws no random numbers"
+    assert Recipe.of(FISHER | given).notes == [draws_none.format("fisher")]
+    assert Recipe.of(FISHER | {"merge_method": "regmean"} | given).notes == [
+        draws_none.format("regmean"),
+        "statistics.fisher has no effect: regmean reads no Fisher information",
+    ]
+    assert Recipe.of(TIES | {"base_model": "a", "merge_method": "dare_ties", "seed": 1}).notes == []
+
+
 # the text of a recipe
 
 

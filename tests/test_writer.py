@@ -176,6 +176,22 @@ def test_weights_of_further_modules_are_carried_along(folder, tmp_path):
     assert (tmp_path / "out/2_Dense/model.safetensors").read_bytes() == b"2_Dense/model.safetensors"
 
 
+def test_a_module_whose_folder_is_a_link(folder, tmp_path):
+    """Without it Sentence Transformers would not load the model; other links may lead anywhere."""
+    (folder / "modules.json").write_text(json.dumps([{"path": ""}, {"path": "2_Dense"}]))
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (elsewhere / name).write_text(name)
+    for name in ("2_Dense", "data"):
+        (folder / name).symlink_to(elsewhere)
+    save(load(folder), tmp_path / "out")
+    found = {str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    module = {"2_Dense/config.json", "2_Dense/model.safetensors"}
+    assert found == {*module, "modules.json", "config.json", "model.safetensors"}
+    assert not (tmp_path / "out" / "2_Dense").is_symlink()
+
+
 def test_how_an_old_model_generates_is_kept(folder, tmp_path):
     """Its config.json says so, and Transformers takes that out of the config."""
     config = json.loads((folder / "config.json").read_text())

@@ -42,6 +42,18 @@ def test_floats_are_taken_as_they_are(tmp_path):
     assert np.array_equal(made.inputs["pixel_values"], images.transpose(0, 3, 1, 2))
 
 
+@pytest.mark.parametrize("dtype", [">f4", np.longdouble, np.float32, np.uint8])
+def test_arrays_that_torch_does_not_take_as_they_are(tmp_path, dtype):
+    """Of another byte order, wider than float64, or views that are turned round, as from BGR to RGB."""
+    model = vit()
+    if dtype == np.uint8:
+        T.ViTImageProcessorPil(size={"height": 8, "width": 8}, do_normalize=False).save_pretrained(tmp_path)
+        model = vit(tmp_path)
+    images = PIXELS[:, :8, :8] if dtype == np.uint8 else (PIXELS[:, :8, :8] / 255).astype(dtype)
+    made = first(model, [{"image": one[::-1, :, ::-1]} for one in images]).inputs["pixel_values"]
+    assert np.allclose(made, PIXELS[:, 7::-1, :8, ::-1].transpose(0, 3, 1, 2) / 255, atol=1e-6)
+
+
 @pytest.mark.parametrize("images", [PIXELS.astype(np.float32), PIXELS / 127.5 - 1])
 def test_floats_that_are_not_from_0_to_1_are_not_normalised(tmp_path, images):
     path = npz(tmp_path, images[:, :8, :8])

@@ -42,6 +42,7 @@ _VOCABULARY_FILES = (
     "spm.model",
     "sentencepiece.bpe.model",
 )
+_WRITTEN = "target_vocab.json"  # of a translator whose decoder has a vocabulary of its own
 PREPROCESSOR = "preprocessor_config.json"
 # what it says of how a picture becomes pixel values
 _PIXEL_KEYS = (
@@ -190,8 +191,13 @@ def _vocabulary_problems(a: Path, b: Path) -> list[str]:
     common = next((name for name in _VOCABULARY_FILES if (a / name).is_file() and (b / name).is_file()), None)
     names = [common] if common else _WITH_IDS
     first, second = (next((path for name in names if (path := folder / name).is_file()), None) for folder in (a, b))
-    if first is None or second is None:
-        return []
+    found = [] if first is None or second is None else _differences(first, second, bool(common))
+    written = [folder / _WRITTEN for folder in (a, b)]
+    return found + (_differences(*written, common=True) if all(path.is_file() for path in written) else [])
+
+
+def _differences(first: Path, second: Path, common: bool) -> list[str]:
+    """What is wrong with two files of vocabularies, which are of one kind where they are ``common`` to two models."""
     one, other = _vocabulary(first), _vocabulary(second)
     if not common and isinstance(one, dict) and isinstance(other, dict):
         # what a tokenizer adds to its vocabulary is not in all kinds of files
@@ -220,7 +226,7 @@ def _vocabulary(path: Path) -> object:
             lines = text.removesuffix("\n").split("\n")
             return dict(enumerate(lines)) if path.name == "vocab.txt" else lines[lines[0].startswith("#version") :]
         content = json.loads(text)
-        if path.name == "vocab.json":
+        if path.name in ("vocab.json", _WRITTEN):
             return {place: token for token, place in content.items()}
         vocabulary = content["model"].get("vocab") or {}
         if isinstance(vocabulary, list):  # with scores, which decide how a text is cut

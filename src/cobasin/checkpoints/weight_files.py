@@ -130,15 +130,19 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def module_weights(folder: Path) -> list[Path]:
-    """The weights of what follows the model in a folder of Sentence Transformers, such as dense layers behind it."""
+def module_folders(folder: Path) -> list[Path]:
+    """The folders of what follows the model in a folder of Sentence Transformers, such as dense layers behind it."""
     try:
         modules = json.loads((folder / "modules.json").read_text("utf-8"))
         paths = [one["path"] for one in modules]
     except (OSError, ValueError, KeyError, TypeError):  # another tool's file, or none
         return []
-    inside = [folder / path for path in paths if isinstance(path, str) and re.fullmatch(r"[\w-][\w.-]*", path)]
-    files = (one / name for one in inside for name in (SINGLE_FILE, BIN_FILE))
+    return [folder / path for path in paths if isinstance(path, str) and re.fullmatch(r"[\w-][\w.-]*", path)]
+
+
+def module_weights(folder: Path) -> list[Path]:
+    """The weights in `module_folders`."""
+    files = (one / name for one in module_folders(folder) for name in (SINGLE_FILE, BIN_FILE))
     return [file for file in files if file.is_file()]
 
 

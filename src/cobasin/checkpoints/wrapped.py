@@ -20,6 +20,8 @@ def within(model: object) -> str:
 
 def saved_with(names: Collection[str]) -> str | None:
     """What was saved with a model, by the names of its tensors, all of which would be misfits; None where nothing."""
+    if not names:
+        return "it holds no tensors"
     if any(".base_layer." in name for name in names):
         return "it has the layers of an adapter within; save what merge_and_unload() of PEFT returns"
     if packed := next((name for name in names if name.endswith(_PACKED)), None):

@@ -8,6 +8,7 @@ import re
 import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor, wait
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from cobasin.checkpoints.weight_files import (
     SAFETENSORS_DTYPES,
     SINGLE_FILE,
     bytes_of,
+    module_folders,
     module_weights,
     read_json,
 )
@@ -201,7 +203,9 @@ def _bytes_of(checkpoint: Checkpoint, name: str) -> memoryview:
 
 def _carry(source: Path, folder: Path) -> None:
     beside = module_weights(source)
-    for path in source.rglob("*"):
+    # of folders that are links only those that the model needs: others may lead to data of any size
+    linked = (one.rglob("*") for one in module_folders(source) if one.is_symlink())
+    for path in chain(source.rglob("*"), *linked):
         name = path.relative_to(source)
         hidden = any(part.startswith(".") for part in name.parts)
         weights = (path.suffix in _WEIGHT_SUFFIXES or path.name.endswith(".index.json")) and path not in beside

@@ -135,7 +135,9 @@ class Examples:
             raise InputError(
                 f"{where}: image has shape {list(image.shape)}; the model reads [height, width, {self.channels}]"
             )
-        return image
+        # torch takes no other byte order, no wider floats, and no view that is turned round, such as BGR to RGB
+        native = np.dtype(np.uint8 if image.dtype == np.uint8 else f"f{min(image.dtype.itemsize, 8)}")
+        return np.ascontiguousarray(image, native)
 
     def _target(self, value: Any, where: str, words: int) -> Any:
         if self.decodes:

@@ -28,6 +28,14 @@ _FILES = (
     "spiece.model",
     "sentencepiece.bpe.model",
     "spm.model",
+    "sentencepiece.model",
+    "source.spm",
+    "target.spm",
+    "target_vocab.json",
+    "bpe.codes",
+    "dict.txt",
+    "normalizer.json",
+    "tekken.json",
     "chat_template.jinja",
 )
 UNLIMITED = 512  # tokens of a text, for models and tokenizers that take any number

@@ -31,6 +31,7 @@ from cobasin.merging.statistics import Statistics, batches_of, in_turn, statisti
 from cobasin.progress import Progress, check_progress
 from cobasin.recipe import Recipe
 from cobasin.recipe.given import of_models, shares
+from cobasin.recipe.layout import same_model
 from cobasin.statistics.grams import InputGram
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.state import State
@@ -156,9 +157,9 @@ def merge(
         "head": None if head is None else _named(names, head, "head"),
     }
     if base is not None:
-        same = next((name for name, model in loaded.items() if model is base), _unlike("base", taken))
-        blocks["base_model"] = str(base) if isinstance(base, (str, Path)) else same
-        loaded[blocks["base_model"]] = base
+        said = str(base) if isinstance(base, (str, Path)) else _unlike("base", taken)
+        blocks["base_model"] = next((name for name, model in loaded.items() if _same(model, base)), said)
+        loaded.setdefault(blocks["base_model"], base)
     if statistics is not None:
         if not isinstance(statistics, Mapping):
             raise InputError(f"statistics {shown(statistics)}: expected keys and values, like {{'data': 'FILE.jsonl'}}")
@@ -279,6 +280,12 @@ def _several(value: Any) -> bool:
 def _as_path(model: str | Path) -> str:
     """A folder's name, told apart from the words that a recipe has in a model's place."""
     return f"./{model}" if str(model) in WORDS else str(model)
+
+
+def _same(model: Any, other: Any) -> bool:
+    """Whether two models are one: a folder may be written in several ways."""
+    paths = [str(one) for one in (model, other) if isinstance(one, (str, Path))]
+    return model is other or (len(paths) == 2 and same_model(*paths))
 
 
 def _unlike(name: str, taken: Collection[str]) -> str:

@@ -223,6 +223,8 @@ class Recipe(Block):
             self.head = self._listed("head", self.head, "keep")
         if self.match.anchor != "medoid":
             self.match.anchor = self._listed("match.anchor", self.match.anchor, "medoid", "consensus")
+        if "seed" in self.model_fields_set and "generator" not in self.method.inputs:
+            self._notes.append(f"seed has no effect: {self.merge_method} draws no random numbers")
         self._check_statistics()
         self._check_after()
         return self
@@ -273,6 +275,8 @@ class Recipe(Block):
                 f"merge_method {self.merge_method} needs {NEEDS[needs]}: "
                 "add statistics: {data: {path: FILE}} to the recipe"
             )
+        if needs != "fisher" and "fisher" in given.model_fields_set:
+            self._notes.append(f"statistics.fisher has no effect: {self.merge_method} reads no Fisher information")
         if needs == "grams_in_turn" and given.cache is not None:
             self._notes.append(f"statistics.cache has no effect: those of {self.merge_method} depend on all models")
         if isinstance(given.data, list) and len(given.data) != len(self.inputs):

@@ -11,6 +11,7 @@ from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.output import publishing
 from cobasin.checkpoints.refusals import check_output
 from cobasin.comparing.compare import compare
+from cobasin.errors import InputError
 from cobasin.evaluation.plots import plot_comparison
 from cobasin.paths import short
 from cobasin.presenting import progress as bars
@@ -20,8 +21,10 @@ def compare_models(a: str, b: str, symmetry: str, out: Path | None, overwrite: b
     """Compare two models, and write compare.json and compare.png if there is an ``out``; returns the report.
 
     Raises:
-        InputError: for models that cannot be matched; for an ``out`` that cannot be used.
+        InputError: for models that cannot be matched; for an ``out`` that cannot be used, and ``overwrite`` without it.
     """
+    if overwrite and out is None:
+        raise InputError("--overwrite: replaces the folder of --out, and none is named")
     models = load(a), load(b)
     if out is not None:
         check_output(out, overwrite, [model.folder for model in models])
