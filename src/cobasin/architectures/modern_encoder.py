@@ -102,9 +102,8 @@ def _templates(request: Request) -> tuple[dict[str, str], dict[str, str]]:
         out = linear("decoder", "vocab", hidden, config.decoder_bias)
     else:
         out = linear("classifier", "label", hidden, not causal or config.classifier_bias)
-    return body | linear(f"{head}.dense", hidden, "resid", config.classifier_bias) | norm(
-        f"{head}.norm", hidden
-    ) | out, ties
+    read = linear(f"{head}.dense", hidden, "resid", config.classifier_bias) | norm(f"{head}.norm", hidden)
+    return body | read | out, ties
 
 
 def _head(request: Request) -> str:
