@@ -284,8 +284,9 @@ def test_bare_encoder_decoders_and_the_language_in_front():
     bare = first(tiny_models.checkpoint("t5/T5Model"), SEQ2SEQ)
     assert "decoder_input_ids" in bare.inputs
     assert bare.labels is None
-    mbart = first(tiny_models.checkpoint("mbart/MBartForConditionalGeneration"), SEQ2SEQ)
-    assert mbart.inputs["decoder_input_ids"][0, :4].tolist() == [1, 8, 9, 10]
+    for case in ("mbart/MBartForConditionalGeneration", "plbart/PLBartForConditionalGeneration"):
+        multilingual = first(tiny_models.checkpoint(case), SEQ2SEQ)
+        assert multilingual.inputs["decoder_input_ids"][0, :4].tolist() == [1, 8, 9, 10]
     headless = tiny_models.checkpoint("t5/T5ForConditionalGeneration")
     headless.config.decoder_start_token_id = None
     assert "no decoder_start_token_id" in refusal(first, headless, SEQ2SEQ)

@@ -2,7 +2,7 @@
 
 import transformers as T
 
-from families import ANSWERING_HEADS, CHANGES, LINEAR_ROPES, SMALL
+from families import ANSWERING_HEADS, CHANGES, LINEAR_ROPES, PADDING_KEYS, SMALL
 
 _MODERNBERT = {
     **SMALL,
@@ -60,5 +60,6 @@ KEYS = {
         "rope_parameters": (LINEAR_ROPES, CHANGES),
         "classifier_activation": ("relu", CHANGES),
     },
+    "modernbert-decoder/ModernBertDecoderForSequenceClassification": PADDING_KEYS,
 }
 TIED = ("modernbert/ModernBertForMaskedLM", "modernbert-decoder/ModernBertDecoderForCausalLM")

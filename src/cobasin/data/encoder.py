@@ -199,7 +199,7 @@ def _positions(config: Any, reads: Mapping[str, Mapping[str, Any]]) -> set[int]:
 def _start(checkpoint: Checkpoint) -> int | None:
     """The id that a decoder begins with; None where it is the last one of the target."""
     start = first_written(checkpoint.config)
-    if start is None and checkpoint.config.model_type != "mbart":  # there it is the language
+    if start is None and checkpoint.config.model_type not in ("mbart", "plbart"):  # there it is the language
         raise InputError(f"{checkpoint.label}: the config has no decoder_start_token_id, which a decoder begins with")
     return start
 

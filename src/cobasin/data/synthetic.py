@@ -43,7 +43,7 @@ def check_synthetic(checkpoint: Checkpoint) -> None:
             "match by weights, without repair and heal"
         )
     answers = reads == ["input_ids", "decoder_input_ids"] and task_of(checkpoint) == "seq2seq_lm"
-    # without it mBART's begins with a language, which no config says
+    # without it the one of mBART and PLBART begins with a language, which no config says
     begins = first_written(config) is not None
     if reads not in (["pixel_values"], ["input_ids"]) and not (answers and begins):
         raise InputError(f"{checkpoint.label}: no inputs can be made up for {architecture}; give it data")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,26 +18,23 @@ from cobasin.checkpoints.typed import Typed
 from cobasin.checkpoints.writer import Content
 from cobasin.coupling.flow import flow_of
 from cobasin.data.tokens import tokenizer_files
-from cobasin.errors import InputError, shown, whole
+from cobasin.errors import InputError, shown
 from cobasin.finding.beside import moved_beside
 from cobasin.finding.kept import Kept, check_kept
 from cobasin.finding.match import Matched, match_all
 from cobasin.fusion.registry import find
 from cobasin.merging.after import Afterwards, cautions
 from cobasin.merging.fused import Fusion
+from cobasin.merging.naming import as_path, named, same_given, unlike
 from cobasin.merging.parents import coarsened, matches, prepare, repeated, unmerged
 from cobasin.merging.results import merged_state, owners, result
 from cobasin.merging.statistics import Statistics, batches_of, in_turn, statistics_of
 from cobasin.progress import Progress, check_progress
 from cobasin.recipe import Recipe
 from cobasin.recipe.given import of_models, shares
-from cobasin.recipe.layout import same_model
 from cobasin.statistics.grams import InputGram
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.state import State
-
-WORDS = ("keep", "medoid", "consensus", "base", "union")
-"""What may stand in a recipe where the name of a model could."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +135,7 @@ def merge(
         raise InputError(f"a merge needs two models or more, got {count}")
     taken = {str(model) for model in (*models, base) if isinstance(model, (str, Path))}
     names = [
-        _as_path(model) if isinstance(model, (str, Path)) else _unlike(f"model {i}", taken)
+        as_path(model) if isinstance(model, (str, Path)) else unlike(f"model {i}", taken)
         for i, model in enumerate(models)
     ]
     loaded = dict(zip(names, models, strict=True))
@@ -153,12 +150,12 @@ def merge(
         if len(parameters[name]) != len(models):
             raise InputError(f"{name}: {len(parameters[name])} values for {len(models)} models; give one a model")
     blocks: dict[str, Any] = {
-        "match": {"symmetry": symmetry, "anchor": _named(names, anchor, "anchor")},
-        "head": None if head is None else _named(names, head, "head"),
+        "match": {"symmetry": symmetry, "anchor": named(names, anchor, "anchor")},
+        "head": None if head is None else named(names, head, "head"),
     }
     if base is not None:
-        said = str(base) if isinstance(base, (str, Path)) else _unlike("base", taken)
-        blocks["base_model"] = next((name for name, model in loaded.items() if _same(model, base)), said)
+        said = str(base) if isinstance(base, (str, Path)) else unlike("base", taken)
+        blocks["base_model"] = next((name for name, model in loaded.items() if same_given(model, base)), said)
         loaded.setdefault(blocks["base_model"], base)
     if statistics is not None:
         if not isinstance(statistics, Mapping):
@@ -275,32 +272,3 @@ def _coupled(recipe: Recipe, matched: Matched, statistics: Statistics, report: P
 
 def _several(value: Any) -> bool:
     return isinstance(value, (list, tuple))
-
-
-def _as_path(model: str | Path) -> str:
-    """A folder's name, told apart from the words that a recipe has in a model's place."""
-    return f"./{model}" if str(model) in WORDS else str(model)
-
-
-def _same(model: Any, other: Any) -> bool:
-    """Whether two models are one: a folder may be written in several ways."""
-    paths = [str(one) for one in (model, other) if isinstance(one, (str, Path))]
-    return model is other or (len(paths) == 2 and same_model(*paths))
-
-
-def _unlike(name: str, taken: Collection[str]) -> str:
-    """A name for a model in memory, which no other one has."""
-    while name in taken:
-        name += "'"
-    return name
-
-
-def _named(names: Sequence[str], model: str | int, what: str) -> str:
-    """A model by its name, which may be given by its position; words stay as they are."""
-    if isinstance(model, str):
-        return model
-    if not whole(model):
-        raise InputError(f"{what} {shown(model)}: expected a word, or the position of a model, from 0 on")
-    if not 0 <= model < len(names):
-        raise InputError(f"{what} {model} does not exist: there are models 0 to {len(names) - 1}")
-    return names[model]
