@@ -40,26 +40,18 @@ FAMILIES = {
     ),
 }
 FLOAT32_PARTS: tuple[str, ...] = ("modernbert",)  # rotary angles
+_KEYS = {
+    "num_attention_heads": (2, CHANGES),
+    "hidden_activation": ("relu", CHANGES),
+    "norm_eps": (0.1, CHANGES),
+    "layer_types": (["full_attention"] * 2, CHANGES),
+    "rope_parameters": (LINEAR_ROPES, CHANGES),
+    "classifier_activation": ("relu", CHANGES),
+}
 KEYS = {
-    "modernbert/ModernBertForMaskedLM": {
-        "num_attention_heads": (2, CHANGES),
-        "hidden_activation": ("relu", CHANGES),
-        "norm_eps": (0.1, CHANGES),
-        "layer_types": (["full_attention"] * 2, CHANGES),
-        "local_attention": (12, CHANGES),
-        "rope_parameters": (LINEAR_ROPES, CHANGES),
-        "classifier_activation": ("relu", CHANGES),
-    },
+    "modernbert/ModernBertForMaskedLM": {**_KEYS, "local_attention": (12, CHANGES)},
     "modernbert/ModernBertForSequenceClassification": {"classifier_pooling": ("mean", CHANGES)},
-    "modernbert-decoder/ModernBertDecoderForCausalLM": {
-        "num_attention_heads": (2, CHANGES),
-        "hidden_activation": ("relu", CHANGES),
-        "norm_eps": (0.1, CHANGES),
-        "layer_types": (["full_attention"] * 2, CHANGES),
-        "sliding_window": (2, CHANGES),
-        "rope_parameters": (LINEAR_ROPES, CHANGES),
-        "classifier_activation": ("relu", CHANGES),
-    },
+    "modernbert-decoder/ModernBertDecoderForCausalLM": {**_KEYS, "sliding_window": (2, CHANGES)},
     "modernbert-decoder/ModernBertDecoderForSequenceClassification": PADDING_KEYS,
 }
 TIED = ("modernbert/ModernBertForMaskedLM", "modernbert-decoder/ModernBertDecoderForCausalLM")

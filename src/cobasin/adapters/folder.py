@@ -21,7 +21,9 @@ from cobasin.checkpoints.weight_files import (
     BIN_INDEX_FILE,
     INDEX_FILE,
     SINGLE_FILE,
+    WEIGHT_DTYPES,
     Header,
+    of_weights,
     open_safetensors,
     read_json,
 )
@@ -124,10 +126,8 @@ def load_adapter(model: str | Path | Adapter) -> Adapter:
     for name, header in headers.items():
         if not all(header.shape):
             raise InputError(f"{model}: {name} has shape {list(header.shape)}: it is empty")
-        if not header.dtype.is_floating_point or header.dtype.itemsize < 2:
-            raise InputError(
-                f"{model}: {name} has dtype {header.dtype}, expected float64, float32, float16 or bfloat16"
-            )
+        if not of_weights(header.dtype):
+            raise InputError(f"{model}: {name} has dtype {header.dtype}, expected {WEIGHT_DTYPES}")
 
     def checked(name: str) -> Tensor:
         tensor = read(name)

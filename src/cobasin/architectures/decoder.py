@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cobasin.architectures import Request, declares
-from cobasin.architectures.layernorm_decoder import layer_norm_decoder, layers_of, separate_attention
+from cobasin.architectures.layernorm_decoder import layer_norm_decoder, layers_of, opt_layer, separate_attention
 from cobasin.architectures.parts import (
     LAYER,
     PER_GROUP,
@@ -135,8 +135,9 @@ def gpt_neo(request: Request) -> Spec:
 
 @declares("BioGpt", "biogpt", "Model", "ForCausalLM", "ForSequenceClassification", "ForTokenClassification")
 def biogpt(request: Request) -> Spec:
-    """BioGPT. The first two rows of its positions are not read."""
-    config, layer, own = request.config, "layers.{layer}", "layers.{layer}.self_attn"
+    """BioGPT: OPT's layers. The first two rows of its positions are not read."""
+    config = request.config
+    layer, reads, biases = opt_layer("layers.{layer}", biased=True)
     head, ties = output_head(request, "embed_tokens.weight", "output_projection", classifier="classifier")
     return layer_norm_decoder(
         request,
@@ -149,19 +150,10 @@ def biogpt(request: Request) -> Spec:
         {
             "embed_tokens.weight": "vocab resid",
             "embed_positions.weight": "pos resid",
-            **separate_attention(own, "qk", "qk'", biased=True),
-            **linear(f"{layer}.fc1", "ffn", "resid"),
-            **linear(f"{layer}.fc2", "resid", "ffn'"),
+            **layer,
         },
-        {
-            f"{layer}.self_attn_layer_norm": tuple(f"{own}.{name}_proj" for name in "qkv"),
-            f"{layer}.final_layer_norm": (f"{layer}.fc1",),
-            "layer_norm": layers_of(head),
-        },
-        (
-            KeyBias(f"{own}.k_proj.bias"),
-            ValueBias(f"{own}.v_proj.bias", f"{own}.out_proj.weight", f"{own}.out_proj.bias"),
-        ),
+        reads | {"layer_norm": layers_of(head)},
+        biases,
         ("num_attention_heads", "hidden_act", "scale_embedding"),
         "biogpt.",
     )

@@ -209,6 +209,22 @@ def opt_words(request: Request) -> tuple[dict[str, Space], Templates, tuple[Temp
     return spaces, templates, output_head(request, embedding, stream=output)
 
 
+def opt_layer(layer: str, biased: bool) -> tuple[Templates, dict[str, tuple[str, ...]], tuple[FreeGauge, ...]]:
+    """Templates of OPT's layer, its norms with the linear layers that read them, its free biases."""
+    own = f"{layer}.self_attn"
+    templates = {
+        **separate_attention(own, "qk", "qk'", biased),
+        **linear(f"{layer}.fc1", "ffn", "resid", biased),
+        **linear(f"{layer}.fc2", "resid", "ffn'", biased),
+    }
+    reads = {
+        f"{layer}.self_attn_layer_norm": tuple(f"{own}.{name}_proj" for name in "qkv"),
+        f"{layer}.final_layer_norm": (f"{layer}.fc1",),
+    }
+    value = ValueBias(f"{own}.v_proj.bias", f"{own}.out_proj.weight", f"{own}.out_proj.bias")
+    return templates, reads, (KeyBias(f"{own}.k_proj.bias"), value) if biased else ()
+
+
 @declares("OPT", "opt", "Model", "ForCausalLM", "ForSequenceClassification", "ForQuestionAnswering")
 def opt(request: Request) -> Spec:
     """OPT and Galactica, with LayerNorms in front of the branches or, as in OPT-350m, behind them.
@@ -216,18 +232,13 @@ def opt(request: Request) -> Spec:
     Behind, or without the last of them, the stream has permutations; where they have no gain, as in Galactica,
     rotations.
     """
-    config, layer, own = request.config, "decoder.layers.{layer}", "decoder.layers.{layer}.self_attn"
-    width, biased, affine = config.hidden_size, config.enable_bias, config.layer_norm_elementwise_affine
+    config, width, affine = request.config, request.config.hidden_size, request.config.layer_norm_elementwise_affine
+    layer, reads, biases = opt_layer("decoder.layers.{layer}", config.enable_bias)
     spaces, words, (head, ties) = opt_words(request)
     rotations, readers = Orthogonal(fix_ones=True), ("decoder.project_out",) if spaces else layers_of(head)
     last = config.do_layer_norm_before and not config._remove_final_layer_norm
     groups = (Permutation(), rotations if last else None) if affine else (rotations, None)
-    reads = {
-        f"{layer}.self_attn_layer_norm": [f"{own}.{name}_proj" for name in "qkv"],
-        f"{layer}.final_layer_norm": [f"{layer}.fc1"],
-        **({"decoder.final_layer_norm": readers} if last else {}),
-    }
-    value = ValueBias(f"{own}.v_proj.bias", f"{own}.out_proj.weight", f"{own}.out_proj.bias")
+    reads |= {"decoder.final_layer_norm": readers} if last else {}
     return layer_norm_decoder(
         request,
         (head, ties),
@@ -241,12 +252,10 @@ def opt(request: Request) -> Spec:
         {
             **words,
             "decoder.embed_positions.weight": "pos resid",
-            **separate_attention(own, "qk", "qk'", biased),
-            **linear(f"{layer}.fc1", "ffn", "resid", biased),
-            **linear(f"{layer}.fc2", "resid", "ffn'", biased),
+            **layer,
         },
         reads if affine else {},
-        (KeyBias(f"{own}.k_proj.bias"), value) if biased else (),
+        biases,
         ("num_attention_heads", "activation_function", "do_layer_norm_before", "_remove_final_layer_norm"),
         "model.",
     )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
+from cobasin.checkpoints.weight_files import WEIGHT_DTYPES, of_weights
 from cobasin.symmetry.spec import Spec
 from cobasin.symmetry.types import unparse
 
@@ -29,8 +30,8 @@ def problems(spec: Spec, headers: Mapping[str, tuple[tuple[int, ...], torch.dtyp
         text, wanted = _file_layout(spec, name)
         if tuple(shape) != wanted:
             found.append(f"{disk} has shape {tuple(shape)}, its type {text!r} needs {wanted}")
-        elif not dtype.is_floating_point or dtype.itemsize < 2:
-            found.append(f"{disk} has dtype {dtype}, expected float64, float32, float16 or bfloat16")
+        elif not of_weights(dtype):
+            found.append(f"{disk} has dtype {dtype}, expected {WEIGHT_DTYPES}")
     empty = {key[0] for key in spec.sites if not spec.sizes[key[0]]}
     return found + [f"space {name} has size 0 by the config, expected at least 1" for name in sorted(empty)]
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from cobasin.architectures import declare, registered
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.fit import problems
+from cobasin.checkpoints.weight_files import WEIGHT_DTYPES, of_weights
 from cobasin.checkpoints.wrapped import saved_with
 from cobasin.errors import InputError, listed
 from cobasin.execution.jobs import torch_threads
@@ -245,10 +246,10 @@ def _check_unpacked(checkpoint: Checkpoint) -> None:
     method = getattr(method, "value", method)
     for name, header in checkpoint.headers.items():
         dtype = header.dtype
-        if dtype.itemsize < 8 and not (dtype.is_floating_point and dtype.itemsize > 1):
+        if dtype.itemsize < 8 and not of_weights(dtype):
             raise InputError(
-                f"{checkpoint.label}: is quantized ({method}): {name} has dtype {dtype}, expected float64, float32, "
-                "float16 or bfloat16; save it dequantized, which Transformers can for most methods (dequantize=True in "
+                f"{checkpoint.label}: is quantized ({method}): {name} has dtype {dtype}, expected {WEIGHT_DTYPES}; "
+                "save it dequantized, which Transformers can for most methods (dequantize=True in "
                 "the quantization config that from_pretrained takes, or model.dequantize())"
             )
     raise InputError(

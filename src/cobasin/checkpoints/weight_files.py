@@ -48,6 +48,9 @@ SAFETENSORS_DTYPES = {
     "C64": torch.complex64,
 }
 
+WEIGHT_DTYPES = "float64, float32, float16 or bfloat16"
+"""Those that are computed with, for messages; see `of_weights`."""
+
 _AHEAD = 1 << 26  # bytes that the system is asked to fetch before they are read
 _WORTH = 1 << 20  # bytes: a smaller tensor is not worth asking
 
@@ -85,6 +88,11 @@ def open_weights(folder: Path) -> tuple[dict[str, Header], Reader]:
     headers = {name: header for shard in shards for name, header in opened[shard][0].items()}
     readers = {shard: read for shard, (_, read) in opened.items()}
     return headers, lambda name: readers[headers[name].shard](name)
+
+
+def of_weights(dtype: torch.dtype) -> bool:
+    """Whether it is one of `WEIGHT_DTYPES`: real numbers, in more than the byte that quantized ones have."""
+    return dtype.is_floating_point and dtype.itemsize > 1
 
 
 def describe(tensors: Any, shard: str, label: str) -> dict[str, Header]:

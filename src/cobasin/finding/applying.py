@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,12 @@ from cobasin.adapters.match import LORA, apply_to_adapter
 from cobasin.adapters.move import move_adapter
 from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.typed import Typed
+from cobasin.checkpoints.weight_files import WEIGHT_DTYPES, of_weights
 from cobasin.errors import InputError
 from cobasin.finding.acting import acting_on, typed_for
 from cobasin.finding.beside import moved_beside
 from cobasin.symmetry.element import Element, check_element
-from cobasin.symmetry.state import Lazy, apart, squared_size
+from cobasin.symmetry.state import Lazy, apart, size_of
 
 SAME = 1e-3  # of the distance of two models: how far an element may miss the one that it leads to
 ROUNDING = 1e-6  # of their size: distances of models that are the same are rounding, which is not the same everywhere
@@ -78,8 +78,8 @@ def check_dtype(dtype: Any) -> None:
     Raises:
         InputError: it is no dtype of real numbers, or one of a byte, as only quantized weights have.
     """
-    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point and dtype.itemsize > 1):
-        raise InputError(f"dtype {dtype!r}: expected float64, float32, float16 or bfloat16, like torch.float32")
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and of_weights(dtype)):
+        raise InputError(f"dtype {dtype!r}: expected {WEIGHT_DTYPES}, like torch.float32")
 
 
 def check_made(element: Element, source: Typed, made: Checkpoint) -> None:
@@ -91,8 +91,7 @@ def check_made(element: Element, source: Typed, made: Checkpoint) -> None:
     there, (_, new) = element.apply(source), acting_on(element, made)
     heads = source.task_heads if source.spec.architecture != new.spec.architecture else ()
     names = [name for name in new if name in there and name not in new.spec.tied and name not in heads]
-    size = math.sqrt(math.fsum(squared_size(new[name]) for name in names))
-    if apart(there, new, names) > max(SAME, 2 * made.rounding) * size:
+    if apart(there, new, names) > max(SAME, 2 * made.rounding) * size_of(new, names):
         label = source.checkpoint.label
         raise InputError(f"{label} is not the model that the element starts from: moved, it is not {made.label}")
 
@@ -116,8 +115,8 @@ def found_between(element: Element, source: Typed, target: Typed, symmetry: str)
     there, names = element.apply(source), [name for name in target if name not in target.spec.tied]
     left = apart(there, target, names)
     before, after = (element.report[f"distance_{when}"] for when in ("before", "after"))
-    size = math.sqrt(math.fsum(squared_size(target[name]) for name in names))
-    if abs(left - after) > SAME * max(before, after) + ROUNDING * size:
+    missed = abs(left - after) - SAME * max(before, after)
+    if missed > 0 and missed > ROUNDING * size_of(target, names):
         moved = element.report.get("anchor_moved")
         hint = "; the other model had moved, too: name its folder (--anchor-out)" if moved else ""
         raise InputError(

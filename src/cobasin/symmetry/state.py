@@ -34,6 +34,11 @@ def apart(x: State, y: State, names: Iterable[str]) -> float:
     return math.sqrt(math.fsum(squared_distance(x[name], y[name]) for name in names))
 
 
+def size_of(x: State, names: Iterable[str]) -> float:
+    """The size of some tensors of a model, all taken together."""
+    return math.sqrt(math.fsum(squared_size(x[name]) for name in names))
+
+
 def common_dtype(*tensors: Tensor) -> torch.dtype:
     """What the tensors are computed with in: their common dtype, float32 or better."""
     return reduce(torch.promote_types, (tensor.dtype for tensor in tensors), torch.float32)
