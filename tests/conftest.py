@@ -8,6 +8,8 @@ import pytest
 import torch
 from transformers import BertConfig, BertForMaskedLM
 
+from cobasin.matching import weights
+
 # Tests run side by side on tiny tensors: more threads only spin against each other; nor in what the tests start.
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -48,6 +50,12 @@ def sharded(tiny_bert, tmp_path):
     """The tiny BERT as a Hugging Face folder with two shards and their index."""
     tiny_bert.save_pretrained(tmp_path / "sharded", max_shard_size="20KB")
     return tmp_path / "sharded"
+
+
+@pytest.fixture
+def few_rounds(monkeypatch):
+    """Matching by weights that stops long before it is done: what is found keeps the function as well."""
+    monkeypatch.setattr(weights, "MAX_ROUNDS", 2)
 
 
 @pytest.fixture

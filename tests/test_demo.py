@@ -7,12 +7,11 @@ import pytest
 from cobasin import demo
 from cobasin.checkpoints.checkpoint import load
 from cobasin.errors import InputError
-from cobasin.matching import weights
 from cobasin.verification import verify
 
 
+@pytest.mark.usefixtures("few_rounds")
 def test_all_ways_are_written_and_shown(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(weights, "MAX_ROUNDS", 2)
     monkeypatch.setitem(demo.OPTIONS, "learned", demo.OPTIONS["learned"] | {"steps": 2})
     result = demo.run(tmp_path / "out", epochs=1, points=3)
     assert json.loads((tmp_path / "out" / "demo.json").read_text()) == result

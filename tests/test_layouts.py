@@ -36,6 +36,7 @@ def folders(folder, case):
     return [folder / f"{name}-{layout}" for name in "ab" for layout in ("saved", "other")]
 
 
+@pytest.mark.usefixtures("few_rounds")
 @pytest.mark.parametrize("case", CASES)
 def test_models_in_two_layouts(tmp_path, case):
     """They match and merge as in one, and what is written is laid out as the model that it is made from."""

@@ -56,6 +56,7 @@ def renamed(folder, case, beginnings, seed=0):
     return folder / "own", folder / "other"
 
 
+@pytest.mark.usefixtures("few_rounds")
 @pytest.mark.parametrize(("case", "beginnings"), OTHERS)
 def test_either_name_is_read(tmp_path, case, beginnings):
     """As stock Transformers reads it; and what is written has the names that were read."""

@@ -9,7 +9,7 @@ from cobasin.finding import match as api
 from cobasin.symmetry.canonical import gauge_of
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import form_of
-from tiny_models import ONE_A_FAMILY, checkpoint
+from tiny_models import ONE_A_CLASS, ONE_A_FAMILY, checkpoint
 
 
 def scramble(typed: Typed, seed: int):
@@ -26,7 +26,7 @@ def test_planted_element_is_recovered(case):
     assert report["distance_after"] < 1e-6 * report["distance_before"]
 
 
-@pytest.mark.parametrize("case", ONE_A_FAMILY)
+@pytest.mark.parametrize("case", ONE_A_CLASS)
 def test_invertible_maps_are_recovered(case):
     """The bases of another model's heads, which no isometry reaches."""
     original = checkpoint(case)

@@ -127,15 +127,20 @@ def _reordered(x: Tensor, axis: int, perm: Tensor, within: list[int]) -> Tensor:
 def along(x: Tensor, batch: list[int], axis: int, act: Callable[[Tensor], Tensor]) -> Tensor:
     """Apply ``act`` to ``x`` brought into the form ``[*batch, rest, n]``, and bring the result back."""
     order = _order(x, batch, axis)
+    moved = x.permute(order)
     back = [order.index(i) for i in range(x.ndim)]
-    return act(rows(x, batch, axis)).reshape(x.permute(order).shape).permute(back)
+    return act(_flat(moved, batch)).reshape(moved.shape).permute(back)
 
 
 def rows(x: Tensor, batch: list[int], axis: int) -> Tensor:
     """``x`` in the form ``[*batch, rest, n]``: every row runs along ``axis``."""
-    moved = x.permute(_order(x, batch, axis))
-    return moved.reshape(*moved.shape[: len(batch)], -1, moved.shape[-1])
+    return _flat(x.permute(_order(x, batch, axis)), batch)
 
 
 def _order(x: Tensor, batch: list[int], axis: int) -> list[int]:
     return [*batch, *(i for i in range(x.ndim) if i != axis and i not in batch), axis]
+
+
+def _flat(x: Tensor, batch: list[int]) -> Tensor:
+    """``[*batch, rest, n]`` of axes in this order."""
+    return x.reshape(*x.shape[: len(batch)], -1, x.shape[-1])
