@@ -10,6 +10,8 @@ from cobasin.checkpoints.typed import Typed
 from command_line import edit_tensors, refused_by_both, run, stock, tensors_of
 from tiny_models import model
 
+pytestmark = pytest.mark.usefixtures("few_rounds")
+
 # of other names of the router, with a correction of it, with further names for what is fused, turned in place
 CASES = [
     "mixtral/MixtralForCausalLM",
@@ -36,7 +38,6 @@ def folders(folder, case):
     return [folder / f"{name}-{layout}" for name in "ab" for layout in ("saved", "other")]
 
 
-@pytest.mark.usefixtures("few_rounds")
 @pytest.mark.parametrize("case", CASES)
 def test_models_in_two_layouts(tmp_path, case):
     """They match and merge as in one, and what is written is laid out as the model that it is made from."""

@@ -13,6 +13,8 @@ from cobasin.verification import verify
 from command_line import duplicate, edit_tensors, refused, run, stock, tensors_of
 from tiny_models import CASES, model
 
+pytestmark = pytest.mark.usefixtures("few_rounds")
+
 GEMMA = "gemma3-pictures/Gemma3ForConditionalGeneration"
 QWEN = "qwen2.5-vl/Qwen2_5_VLForConditionalGeneration"
 LLAVA = "llava-next/LlavaNextForConditionalGeneration"
@@ -56,7 +58,6 @@ def renamed(folder, case, beginnings, seed=0):
     return folder / "own", folder / "other"
 
 
-@pytest.mark.usefixtures("few_rounds")
 @pytest.mark.parametrize(("case", "beginnings"), OTHERS)
 def test_either_name_is_read(tmp_path, case, beginnings):
     """As stock Transformers reads it; and what is written has the names that were read."""

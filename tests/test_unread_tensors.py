@@ -14,6 +14,8 @@ from cobasin.proposal.checking import check_declaration
 from command_line import duplicate, edit_json, edit_tensors, run, tensors_of
 from tiny_models import model
 
+pytestmark = pytest.mark.usefixtures("few_rounds")
+
 POOLER = {"pooler.dense.weight": (24, 24), "pooler.dense.bias": (24,)}
 # the tensors, and what other classes compute from them
 FILES = {
