@@ -93,7 +93,7 @@ def same(a, b):
     ids=[f"{row[0]}-{row[1]}" for row in ROWS],
 )
 def test_a_key_that_differs_is_refused(tmp_path, case, keys, value, effect, verb):
-    """By one verb or the other in turn: they ask in one place."""
+    """By one verb or the other in turn: both ask `check_pair`."""
     source, anchor = models(tmp_path, case, keys, value)
     line = refused(tmp_path, verb, source, anchor, "--out", tmp_path / "out")
     if effect == SHAPES:

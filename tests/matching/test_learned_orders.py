@@ -166,8 +166,8 @@ def test_descent_finds_the_order(down):
     assert (match.total < 1e-18) is down
 
 
+@pytest.mark.usefixtures("few_rounds")
 def test_learning_from_the_top(monkeypatch):
-    monkeypatch.setattr("cobasin.matching.weights.MAX_ROUNDS", 2)
     monkeypatch.setattr("cobasin.matching.learned.RATE", 0.3)
     models = [checkpoint("vit/ViTForImageClassification", seed) for seed in (1, 0)]
     asked = {"method": "learned", "samples": 32, "steps": 3}

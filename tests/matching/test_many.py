@@ -34,9 +34,8 @@ ORDERS = list(itertools.permutations(range(3)))
 
 
 @pytest.fixture
-def briefly(monkeypatch):
-    """Matching that stops long before it is done."""
-    monkeypatch.setattr(weights, "MAX_ROUNDS", 2)
+def briefly(few_rounds, monkeypatch):
+    """Matching that stops long before it is done, of several models, too."""
     monkeypatch.setattr(many, "MAX_SWEEPS", 1)
 
 

@@ -81,8 +81,8 @@ def test_stopped_and_gone_on(start, monkeypatch):
         assert keep.count <= count + 1  # a unit of another thread
 
 
+@pytest.mark.usefixtures("few_rounds")
 def test_what_takes_no_time_is_not_kept(start, monkeypatch):
-    monkeypatch.setattr("cobasin.matching.weights.MAX_ROUNDS", 2)
     monkeypatch.setattr(outcomes, "WORTH", 3600.0)
     keep = Memory()
     ascend(start(), keep=keep)
