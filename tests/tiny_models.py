@@ -23,8 +23,17 @@ CASES = [f"{family}/{prefix}{head}" for family, (prefix, heads, *_) in _FAMILIES
 ONE_A_FAMILY = list(
     {case.split("/")[0]: case for case in sorted(CASES[::-1], key=lambda case: not case.endswith("Model"))}.values()
 )
-# Of these one a class, and a layout of its own: for what settings such as biases or ties make no difference to.
-ONE_A_CLASS = list({(case.split("/")[1], "-fused" in case): case for case in ONE_A_FAMILY[::-1]}.values())[::-1]
+
+
+def _one_a_class(cases: list[str]) -> list[str]:
+    """The first of every class, and of every layout that is its own."""
+    return list({(case.split("/")[1], "-fused" in case): case for case in cases[::-1]}.values())[::-1]
+
+
+# Of these one a class: for what settings such as biases or ties make no difference to.
+ONE_A_CLASS = _one_a_class(ONE_A_FAMILY)
+# Every class once, heads and all: for what only names and shapes make a difference to.
+EVERY_CLASS = _one_a_class(CASES)
 
 
 def tolerance(case: str) -> float:
