@@ -15,7 +15,7 @@ from cobasin.checkpoints.weight_files import Header
 from cobasin.symmetry.canonical import gauge_of
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import form_of
-from tiny_models import ONE_A_CLASS, checkpoint, tolerance
+from tiny_models import ONE_A_DECLARATION, checkpoint, tolerance
 
 
 def everywhere(typed):
@@ -37,7 +37,7 @@ def everywhere(typed):
     return Adapter("random", {"lora_alpha": 2}, headers, tensors.__getitem__)
 
 
-@pytest.mark.parametrize("case", ONE_A_CLASS)
+@pytest.mark.parametrize("case", ONE_A_DECLARATION)
 def test_adapters_of_all_matrices_move_with_their_base(case):
     typed, other = (Typed.of(checkpoint(case, seed)) for seed in (0, 7))
     if typed.spec.unties:

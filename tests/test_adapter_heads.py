@@ -15,6 +15,8 @@ from cobasin.checkpoints.running import outputs
 from command_line import edit_json, edit_tensors, refused, run
 from tiny_models import model, tolerance
 
+pytestmark = pytest.mark.usefixtures("few_rounds")
+
 LLAMA = ("llama-gqa/LlamaForCausalLM", transformers.LlamaForSequenceClassification, ["q_proj", "down_proj"])
 ROBERTA = ("roberta/RobertaForMaskedLM", transformers.RobertaForSequenceClassification, ["query", "value"])
 TAGGER = ("bert/BertForMaskedLM", transformers.BertForTokenClassification, ["key", "query"])

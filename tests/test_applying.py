@@ -20,6 +20,8 @@ from cobasin.symmetry.element import Element
 from command_line import edit_json, run
 from tiny_models import checkpoint, model
 
+pytestmark = pytest.mark.usefixtures("few_rounds")
+
 
 def changed(case, seed, **settings):
     """The model of a case with another configuration of the same shapes."""

@@ -77,6 +77,7 @@ def texts(folder):
     return path
 
 
+@pytest.mark.usefixtures("few_rounds")
 def test_the_command(tmp_path):
     source, anchor = pair(tmp_path, GPT2)
     out, data, config = tmp_path / "out", texts(tmp_path), tmp_path / "rows.yaml"
@@ -158,6 +159,7 @@ def test_a_killed_merge_goes_on_to_the_same_file(tmp_path):
     assert (out / WEIGHTS).read_bytes() == (whole / WEIGHTS).read_bytes()
 
 
+@pytest.mark.usefixtures("few_rounds")
 @pytest.mark.parametrize("options", [(), ("--resume",)])
 def test_what_fails_after_learning_keeps_it_to_resume_only(tmp_path, monkeypatch, options):
     source, anchor = pair(tmp_path, VIT)
@@ -168,6 +170,7 @@ def test_what_fails_after_learning_keeps_it_to_resume_only(tmp_path, monkeypatch
     assert bool(states(tmp_path)) is bool(options)
 
 
+@pytest.mark.usefixtures("few_rounds")
 def test_without_resume_an_old_state_is_overwritten(tmp_path, monkeypatch):
     source, anchor = pair(tmp_path, VIT)
     arguments = (
@@ -197,6 +200,7 @@ def test_without_resume_an_old_state_is_overwritten(tmp_path, monkeypatch):
     assert run(*arguments, "--overwrite", "--resume").code == 0  # nothing to go on from
 
 
+@pytest.mark.usefixtures("few_rounds")
 def test_an_anchor_that_moves_is_written(tmp_path):
     source, anchor = unrelated(tmp_path, VIT)
     out, other = tmp_path / "out", tmp_path / "deep" / "other"
@@ -229,6 +233,7 @@ def test_an_anchor_that_moves_is_written(tmp_path):
     assert load_file(out / WEIGHTS).keys() == load_file(source / WEIGHTS).keys()
 
 
+@pytest.mark.usefixtures("few_rounds")
 def test_a_line_to_an_anchor_that_has_moved(tmp_path):
     source, anchor = unrelated(tmp_path, VIT)
     out, other = tmp_path / "out", tmp_path / "other"
@@ -242,6 +247,7 @@ def test_a_line_to_an_anchor_that_has_moved(tmp_path):
     assert "matched (gl, learned)" in run("path", other, source, *line).out
 
 
+@pytest.mark.usefixtures("few_rounds")
 @pytest.mark.parametrize("failing", ["out", "other"])
 def test_of_two_folders_both_are_written_or_none(tmp_path, monkeypatch, failing):
     """A disk that is full as either is written."""

@@ -54,6 +54,7 @@ def test_the_worked_example(tmp_path, monkeypatch):
     assert codes == [0, 0, 1, 0, 0, 0, 0]
 
 
+@pytest.mark.usefixtures("few_rounds")
 def test_the_page_on_python(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for name, seed in (("model-a", 0), ("model-b", 1), ("model-c", 2)):

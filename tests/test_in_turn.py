@@ -16,7 +16,7 @@ from cobasin.statistics.grams import InputGram
 from cobasin.statistics.in_turn import collect_in_turn
 from cobasin.symmetry.state import Lazy
 from direct_grams import inputs_of, read
-from tiny_models import ONE_A_CLASS, checkpoint
+from tiny_models import ONE_A_DECLARATION, checkpoint
 
 
 class Data:
@@ -123,9 +123,9 @@ def test_grams_and_merged_tensors_are_those_of_the_definition(case):
     assert gap(plain, expected) > 1e-3
 
 
-@pytest.mark.parametrize("case", ONE_A_CLASS)
+@pytest.mark.parametrize("case", ONE_A_DECLARATION)
 def test_of_one_model_they_are_its_grams(case):
-    """In every family a run reaches all that a layer needs before it ends."""
+    """In families of all kinds a run reaches all that a layer needs before it ends."""
     typed = Typed.of(checkpoint(case))
     (batch,), order = Data(typed, (0,)).batches, []
     grams = collect_in_turn([typed], [typed], [Data(typed, (0,))], lambda name, _: order.append(name) or typed[name])

@@ -17,6 +17,8 @@ from cobasin.symmetry.form import form_of
 from merge_cases import PARAMETERS, matching_once
 from tiny_models import model, tolerance
 
+pytestmark = pytest.mark.usefixtures("few_rounds")
+
 GPT2, LLAMA, VIT = "gpt2/GPT2LMHeadModel", "llama-gqa/LlamaForCausalLM", "vit/ViTForImageClassification"
 DATA_FREE = [name for name, method in methods().items() if method.statistics is None and method.couple is None]
 BENT = [name for name in DATA_FREE if find(name).in_canonical_form]

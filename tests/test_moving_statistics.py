@@ -20,7 +20,7 @@ from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import form_of
 from cobasin.symmetry.gauges import ValueBias
 from direct_grams import direct_grams, names_by_value, read, value_of
-from tiny_models import ONE_A_CLASS, checkpoint, tolerance
+from tiny_models import ONE_A_DECLARATION, checkpoint, tolerance
 
 
 def pair(case, folded=False):
@@ -42,7 +42,8 @@ def gap(a, b):
 
 
 @pytest.mark.parametrize(
-    ("case", "folded"), [*((case, True) for case in ONE_A_CLASS), *((case, False) for case in ONE_A_CLASS[::6])]
+    ("case", "folded"),
+    [*((case, True) for case in ONE_A_DECLARATION), *((case, False) for case in ONE_A_DECLARATION[::6])],
 )
 def test_grams_move_with_every_kind_of_element(case, folded):
     typed, other = pair(case, folded)
@@ -174,7 +175,7 @@ def fisher_form(typed):
 
 
 @pytest.mark.usefixtures("float64_throughout")
-@pytest.mark.parametrize("case", ONE_A_CLASS[::3])
+@pytest.mark.parametrize("case", ONE_A_DECLARATION[::3])
 def test_fishers_move_under_permutations_signs_and_scales(case):
     typed, other = pair(case)
     form = fisher_form(typed)

@@ -16,6 +16,8 @@ from cobasin.errors import InputError
 from cobasin.symmetry.form import form_of
 from tiny_models import checkpoint, model
 
+pytestmark = pytest.mark.usefixtures("few_rounds")
+
 CASE = "llama-gqa/LlamaForCausalLM"
 RECIPE = {"merge_method": "linear", "models": [{"model": "model-a"}]}
 ROWS = [{"input_ids": [1, 2, 3]}]

@@ -21,6 +21,8 @@ from command_line import near
 from model_folders import assert_bitwise
 from tiny_models import checkpoint, model
 
+pytestmark = pytest.mark.usefixtures("few_rounds")
+
 BERT = "bert/BertForMaskedLM"
 SHARES = [0.3, 0.7]
 CASES = [

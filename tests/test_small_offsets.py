@@ -1,5 +1,6 @@
 """Readers without a bias carry what they take from a norm's offset: in an anchor whose offset all but sums to zero."""
 
+import pytest
 import torch
 
 import cobasin
@@ -13,6 +14,8 @@ from cobasin.symmetry.form import form_of
 from cobasin.verification import verify
 from command_line import WEIGHTS, run
 from tiny_models import model
+
+pytestmark = pytest.mark.usefixtures("few_rounds")
 
 CASE = "gpt2-untied/GPT2LMHeadModel"
 

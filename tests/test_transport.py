@@ -18,7 +18,7 @@ from cobasin.symmetry.form import form_of
 from cobasin.symmetry.state import Lazy
 from cobasin.verification import verify
 from command_line import refused, run
-from tiny_models import ONE_A_CLASS, checkpoint, model, tolerance
+from tiny_models import ONE_A_DECLARATION, checkpoint, model, tolerance
 
 GPT2, LLAMA = "gpt2/GPT2LMHeadModel", "llama-gqa/LlamaForCausalLM"
 
@@ -41,7 +41,7 @@ def scrambled(base, seed=5):
     return typed.derived(Element.sample(form_of(typed.spec, folded=not typed.spec.unties), seed).apply(typed))
 
 
-@pytest.mark.parametrize("case", ONE_A_CLASS[::2])
+@pytest.mark.parametrize("case", ONE_A_DECLARATION[::2])
 def test_on_a_base_with_the_same_function_a_fine_tune_is_what_it_was(case):
     """Of families of all kinds: what is carried is all that was learned; added as it is, it is something else."""
     base = checkpoint(case)
@@ -53,6 +53,7 @@ def test_on_a_base_with_the_same_function_a_fine_tune_is_what_it_was(case):
     assert verify(fine, as_it_is, 1e-3).same is False
 
 
+@pytest.mark.usefixtures("few_rounds")
 def test_nothing_learned_is_the_new_base():
     base, new = checkpoint(LLAMA, 1), checkpoint(LLAMA, 2)
     for carried in (transport(base, base, new), transport(base, tuned(base), new, scale=0.0)):
@@ -72,6 +73,7 @@ def test_rounding_is_no_sign_of_another_pair():
         transport(base, base, base, element)
 
 
+@pytest.mark.usefixtures("few_rounds")
 def test_what_does_not_fit_is_refused(tmp_path):
     base, new = checkpoint(LLAMA, 1), checkpoint(LLAMA, 2)
     with pytest.raises(InputError, match="scale nan: expected a finite number"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from importlib import import_module
 from pkgutil import iter_modules
 
@@ -10,6 +11,7 @@ import torch
 import transformers as T
 
 import families
+from cobasin.architectures import registered
 from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.running import in_float32_always
 
@@ -25,15 +27,15 @@ ONE_A_FAMILY = list(
 )
 
 
-def _one_a_class(cases: list[str]) -> list[str]:
-    """The first of every class, and of every layout that is its own."""
-    return list({(case.split("/")[1], "-fused" in case): case for case in cases[::-1]}.values())[::-1]
+def _first(cases: list[str], kind: Callable[[str], object]) -> list[str]:
+    """The first case of every kind, and of every kind whose layout is its own."""
+    return list({(kind(case.split("/")[1]), "-fused" in case): case for case in cases[::-1]}.values())[::-1]
 
 
-# Of these one a class: for what settings such as biases or ties make no difference to.
-ONE_A_CLASS = _one_a_class(ONE_A_FAMILY)
+# Of these one a declaration: for what its other classes, and settings such as biases or ties, make no difference to.
+ONE_A_DECLARATION = _first(ONE_A_FAMILY, lambda architecture: registered()[architecture].declaration)
 # Every class once, heads and all: for what only names and shapes make a difference to.
-EVERY_CLASS = _one_a_class(CASES)
+EVERY_CLASS = _first(CASES, str)
 
 
 def tolerance(case: str) -> float:

@@ -19,7 +19,7 @@ from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import Form
 from cobasin.symmetry.groups import Permutation
 from cobasin.symmetry.wellformed import mistakes
-from tiny_models import CASES, EVERY_CLASS, FLOAT32_PARTS, ONE_A_CLASS, ONE_A_FAMILY, checkpoint, model, tolerance
+from tiny_models import CASES, EVERY_CLASS, FLOAT32_PARTS, ONE_A_DECLARATION, ONE_A_FAMILY, checkpoint, model, tolerance
 
 
 def test_every_declared_class_has_a_case():
@@ -61,7 +61,7 @@ def test_every_tensor_matters(case):
 
 
 @pytest.mark.usefixtures("few_rounds")
-@pytest.mark.parametrize("case", ONE_A_CLASS)
+@pytest.mark.parametrize("case", ONE_A_DECLARATION)
 def test_matched_pair_keeps_the_function(case):
     source, anchor = checkpoint(case, 1), checkpoint(case, 2)
     element = api.match(source, anchor)

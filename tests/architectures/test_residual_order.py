@@ -10,7 +10,7 @@ from cobasin.symmetry.form import form_of
 from cobasin.symmetry.groups import Permutation
 from cobasin.verification import verify
 from command_line import run
-from tiny_models import ONE_A_CLASS, checkpoint, model, tolerance
+from tiny_models import ONE_A_DECLARATION, checkpoint, model, tolerance
 
 ORDERS = "ffn,experts,heads,attention,scale,residual-order"
 GPT2 = "gpt2/GPT2LMHeadModel"  # tied: folding would untie it
@@ -21,7 +21,7 @@ def scrambled(case: str, folded: bool = False):
     return typed.derived(Element.sample(form_of(typed.spec, folded=folded), 5).apply(typed))
 
 
-@pytest.mark.parametrize("case", ONE_A_CLASS[::2])
+@pytest.mark.parametrize("case", ONE_A_DECLARATION[::2])
 def test_a_planted_order_is_recovered(case):
     element = api.match(scrambled(case), checkpoint(case), ORDERS)
     assert not element.form.folded

@@ -87,13 +87,13 @@ def test_a_tokenizer_that_does_not_fit_is_left_alone():
 def test_what_is_made_up_is_masked_as_data_are():
     checkpoint = bert("ForMaskedLM")
     models = [instantiate(checkpoint, torch.float32) for _ in range(2)]
-    one, two = (list(Inputs.of(checkpoint, None, 16, 0).batches(models)) for _ in range(2))
+    one, two = (list(Inputs.of(checkpoint, None, 4, 0).batches(models)) for _ in range(2))
     ids, labels = one[0].inputs["input_ids"], one[0].labels
     assert (ids == MASK).any()
     assert (labels[ids == MASK] != -100).all()
-    assert sum(len(batch.inputs["input_ids"]) for batch in one) == 16
+    assert sum(len(batch.inputs["input_ids"]) for batch in one) == 4
     checkpoint.folder = None
-    kinds = [Inputs.of(one, None, 16, 0).kind for one in (bert("ForMaskedLM"), checkpoint, bert())]
+    kinds = [Inputs.of(one, None, 4, 0).kind for one in (bert("ForMaskedLM"), checkpoint, bert())]
     assert kinds == ["inputs that were made up", "rows of random tokens", "inputs that were made up"]
     assert all(a.labels.equal(b.labels) for a, b in zip(one, two, strict=True))
 
@@ -105,7 +105,7 @@ def test_a_model_without_numbers_writes_nothing():
         texts([model], 2, 0, blank_of(bert("ForMaskedLM")))
 
 
-@pytest.mark.parametrize("case", [case for case in tiny_models.ONE_A_CLASS if case.endswith("ForCausalLM")])
+@pytest.mark.parametrize("case", [case for case in tiny_models.ONE_A_DECLARATION if case.endswith("ForCausalLM")])
 def test_every_token_is_drawn_from_what_the_model_says_of_all_before_it(case):
     """What a decoder keeps of a text in memory, it need not read again."""
     model = tiny_models.model(case, dtype=torch.float32)
@@ -121,7 +121,7 @@ def test_every_token_is_drawn_from_what_the_model_says_of_all_before_it(case):
 
 ANSWERING = [
     case
-    for case in tiny_models.ONE_A_CLASS
+    for case in tiny_models.ONE_A_DECLARATION
     if case.endswith(("ForConditionalGeneration", "MTModel")) and not case.startswith(("mbart", "plbart", "whisper"))
     if tiny_models.config(case).is_encoder_decoder
 ]

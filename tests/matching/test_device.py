@@ -36,11 +36,11 @@ def match_of(case, symmetry):
     return Match.of(form, choice, *ends)
 
 
+@pytest.mark.usefixtures("few_rounds")
 @pytest.mark.parametrize("symmetry", ["full", "gl", "paper"])
 @pytest.mark.parametrize("case", CASES)
 def test_nothing_is_mixed(case, symmetry, monkeypatch):
     """Tensors on a GPU never meet what is kept on the CPU, and the result is that of the CPU."""
-    monkeypatch.setattr(weights, "MAX_ROUNDS", 3)
     monkeypatch.setattr(neurons, "TABLE", 200)  # so that tables are made in several parts
     here = match_of(case, symmetry)
     weights.ascend(here)
@@ -85,6 +85,7 @@ def test_what_is_mixed_is_seen():
                 mixed()
 
 
+@pytest.mark.usefixtures("few_rounds")
 def test_a_device_for_weights():
     pair = checkpoint(LLAMA, 1), checkpoint(LLAMA, 2)
     element, named = api.match(*pair), api.match(*pair, device="cpu")

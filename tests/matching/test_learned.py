@@ -23,7 +23,7 @@ from cobasin.symmetry.canonical import canonical, gauge_of
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import form_of
 from cobasin.symmetry.state import Lazy
-from tiny_models import ONE_A_CLASS, checkpoint
+from tiny_models import ONE_A_DECLARATION, checkpoint
 
 VIT = "vit/ViTForImageClassification"
 
@@ -68,7 +68,7 @@ def probes(typed, count):
     return [Batch({key: x for key, x in one.items() if key != "logits_to_keep"}, None) for one in found]
 
 
-@pytest.mark.parametrize("case", ONE_A_CLASS)
+@pytest.mark.parametrize("case", ONE_A_DECLARATION)
 def test_two_steps_in_every_architecture(case):
     """With all weight on one model the mixture computes what that does; the loss has a gradient, in the group."""
     typed, mixed = mixture(case)

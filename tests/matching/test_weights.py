@@ -161,6 +161,7 @@ def test_the_outcome_is_a_fixed_point(family, mode):
     assert match.total > least * (1 - 10 * weights.SETTLED)
 
 
+@pytest.mark.usefixtures("few_rounds")
 @pytest.mark.parametrize("family", ["vit", "gpt2", "llama"])
 def test_while_a_stream_stays_it_moves_every_tensor_once(family, monkeypatch):
     """What a family is compared by, and what its steps leave behind, is what it is without."""
