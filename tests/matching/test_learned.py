@@ -69,7 +69,7 @@ def probes(typed, count):
 
 
 @pytest.mark.parametrize("case", ONE_A_DECLARATION)
-def test_two_steps_in_every_architecture(case):
+def test_two_steps_of_every_declaration(case):
     """With all weight on one model the mixture computes what that does; the loss has a gradient, in the group."""
     typed, mixed = mixture(case)
     values, batches = elements(mixed), probes(typed[0], 2)
