@@ -112,7 +112,7 @@ class Measuring:
             return {"scores": found, "seconds": time.perf_counter() - started}
 
         of = {"merge": self._known(recipe, group), "split": split, "tests": self._digests(group, split)}
-        return self.results.get(of, measure)["scores"]
+        return self.results.get(of, measure, _said(group, method, match, split))["scores"]
 
     def paths(self, group: list[End], seed: int) -> Iterator[Row]:
         """The loss on the line between two models, with the head of either task."""
@@ -131,7 +131,8 @@ class Measuring:
                     return loss_path(ends[0], ends[1], evaluated, self.experiment.points, self.device).to_dict()
 
                 of = {"path": self._known(recipe, group), "points": self.experiment.points, "head": place}
-                found = self.results.get(of | {"tests": self._digests(group, "test")}, measure)
+                of["tests"] = self._digests(group, "test")
+                found = self.results.get(of, measure, _said(group, "the line", match, f"loss of {test}"))
                 path = {key: found[key] for key in ("alphas", "loss", "metric", "barrier", "midpoint")}
                 yield {"matching": matching, "test": test, **path}
 
@@ -160,7 +161,7 @@ class Measuring:
                 return distances(pair) | kept | self._evaluated(model, group[1], test, "test")
 
             of = {"distance": self._known(recipe, group), "tests": self._digests(group[1:], "test")}
-            found = self.results.get(of, measure)
+            found = self.results.get(of, measure, _said(group, "distance", name))
             yield {"matching": name, **{key: value for key, value in found.items() if key != "of"}}
 
     def seconds(self, group: list[End], seed: int) -> Iterator[Row]:
@@ -194,7 +195,8 @@ class Measuring:
             times += [once() for _ in range(4 if times[0] < QUICK else 0)]
             return {"seconds": median(times), "device": self.device}
 
-        return self.results.get({step: self._known(recipe, group)}, measure)["seconds"]
+        said = _said(group, f"seconds of {step}", recipe["merge_method"], recipe["match"])
+        return self.results.get({step: self._known(recipe, group)}, measure, said)["seconds"]
 
     def _recipe(self, group: list[End], seed: int, method: Mapping[str, Any], match: Any, cached: bool = True) -> Row:
         """What `merge_recipe` runs."""
@@ -251,7 +253,10 @@ class Measuring:
             return {"score": self._evaluated(model, group[0], test, "test")}
 
         of = {"parents": [end.content for end in group], "tests": {test: self._test_digest(test, "test")}}
-        return self.results.get(of | ({"mean": "of those that know a label"} if own_labels else {}), measure)["score"]
+        way = "alone" if len(group) == 1 else "ensemble"
+        if own_labels:
+            of["mean"] = "of those that know a label"
+        return self.results.get(of, measure, _said(group, f"{way} on {test}"))["score"]
 
     def _evaluated(self, model: Any, end: End, test: str, split: Split) -> Row:
         """Loss and metric of a model that reads what this end model reads."""
@@ -295,3 +300,13 @@ class Measuring:
 
 def _couples(method: Mapping[str, Any]) -> bool:
     return find(method["merge_method"]).couple is not None
+
+
+def _said(group: list[End], *words: Any) -> str:
+    """What is measured, in a line: the models and, of settings with many keys, those of one word."""
+
+    def short(word: Any) -> str:
+        kept = word.items() if isinstance(word, dict) else ()
+        return " ".join(f"{key} {value}" for key, value in kept if isinstance(value, str | int | float)) or str(word)
+
+    return f"{' + '.join(end.name for end in group)}: {', '.join(map(short, words))}"

@@ -66,6 +66,8 @@ def ran(place, out, capsys, **changes):
     assert run.main([str(path), "--out", str(out)]) == 0
     shown = capsys.readouterr()
     assert "expected: about 0 CPU minutes" in shown.err
+    measured = [line for line in shown.err.splitlines() if line.startswith("measured-item.json: ")]
+    assert not [line for line in measured if "{" in line or len(line) > 120]
     found = json.loads((out / "item.json").read_text())
     assert (out / "item.md").read_text() == tables.markdown(found)
     return found, shown.out

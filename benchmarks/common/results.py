@@ -50,8 +50,10 @@ class Results:
             raise InputError(f"{self.path}: is no list of results; remove it to measure anew")
         return rows
 
-    def get(self, of: Mapping[str, Any], measure: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-        """The row of these settings: found, or measured and written."""
+    def get(
+        self, of: Mapping[str, Any], measure: Callable[[], Mapping[str, Any]], said: str | None = None
+    ) -> dict[str, Any]:
+        """The row of these settings, which are shown as ``said`` or as they are: found, or measured and written."""
         wanted = json.loads(json.dumps(of))
         row = next((row for row in self.rows if row["of"] == wanted), None)
         if row is None:
@@ -59,7 +61,7 @@ class Results:
             row = json.loads(json.dumps({"of": wanted, **measure(), **made()}))
             row["took"] = round(time.perf_counter() - started, 2)
             write(self.path, [*self.rows, row])
-            print(f"{self.path.name}: {json.dumps(wanted)}", file=sys.stderr, flush=True)
+            print(f"{self.path.name}: {said or json.dumps(wanted)}", file=sys.stderr, flush=True)
         self._took[json.dumps(wanted)] = row.get("took", 0.0)
         return row
 
