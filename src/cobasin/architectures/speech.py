@@ -26,7 +26,10 @@ WEIGHT_NORM = (
 )
 BIAS = "encoder.layers.0.attention.rel_attn_embed.weight"
 # of pre-training, in files of bare models, which show all that it reads, so that all of it stays
-PRE_TRAINING = (r"(quantizer|project_hid|project_q)\..*",)
+PRE_TRAINING = (
+    r"(quantizer|project_hid|project_q|ctc_proj|speaker_proj|layer_norm_for_extract)\..*",
+    "label_embeddings_concat",
+)
 FUNCTION_KEYS = (
     "num_attention_heads",
     "hidden_act",
