@@ -132,7 +132,7 @@ class Measuring:
 
                 of = {"path": self._known(recipe, group), "points": self.experiment.points, "head": place}
                 of["tests"] = self._digests(group, "test")
-                found = self.results.get(of, measure, _said(group, "the line", match, f"loss of {test}"))
+                found = self.results.get(of, measure, _said(group, "the line", matching, f"loss of {test}"))
                 path = {key: found[key] for key in ("alphas", "loss", "metric", "barrier", "midpoint")}
                 yield {"matching": matching, "test": test, **path}
 

@@ -105,7 +105,7 @@ def test_a_model_without_numbers_writes_nothing():
         texts([model], 2, 0, blank_of(bert("ForMaskedLM")))
 
 
-@pytest.mark.parametrize("case", [case for case in tiny_models.ONE_A_DECLARATION if case.endswith("ForCausalLM")])
+@pytest.mark.parametrize("case", [case for case in tiny_models.EVERY_CLASS if case.endswith("ForCausalLM")])
 def test_every_token_is_drawn_from_what_the_model_says_of_all_before_it(case):
     """What a decoder keeps of a text in memory, it need not read again."""
     model = tiny_models.model(case, dtype=torch.float32)
@@ -121,7 +121,7 @@ def test_every_token_is_drawn_from_what_the_model_says_of_all_before_it(case):
 
 ANSWERING = [
     case
-    for case in tiny_models.ONE_A_DECLARATION
+    for case in tiny_models.EVERY_CLASS
     if case.endswith(("ForConditionalGeneration", "MTModel")) and not case.startswith(("mbart", "plbart", "whisper"))
     if tiny_models.config(case).is_encoder_decoder
 ]
