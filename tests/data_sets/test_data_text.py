@@ -13,7 +13,8 @@ from tokenizers import ByteLevelBPETokenizer
 import tiny_models
 from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.running import instantiate
-from cobasin.data import DataConfig, batches
+from cobasin.data import Batch, DataConfig, batches
+from cobasin.data.tokens import length_limit
 from cobasin.data.writing import texts
 from cobasin.evaluation.tasks import evaluate
 from real_models import minilm
@@ -165,6 +166,18 @@ def test_byte_level_words_and_positions_behind_the_padding(byte_level):
     forward(model, long)
     with pytest.raises((IndexError, RuntimeError)):  # one more has no position
         forward(model, type(long)({"input_ids": torch.full((1, 19), 5)}, None))
+
+
+@pytest.mark.parametrize(
+    "case", ["data2vec-text/Data2VecTextForMaskedLM", "mpnet/MPNetForMaskedLM", "esm-1b/EsmForMaskedLM"]
+)
+def test_every_family_whose_positions_begin_behind_the_padding(case):
+    model = tiny_models.checkpoint(case)
+    limit = length_limit(model)
+    inputs = torch.full((1, limit + 1), 5)
+    forward(model, Batch({"input_ids": inputs[:, :limit]}, None))
+    with pytest.raises((IndexError, RuntimeError)):
+        forward(model, Batch({"input_ids": inputs}, None))
 
 
 def test_documents_are_cut_into_blocks(tmp_path):

@@ -38,6 +38,8 @@ _FILES = (
     "tekken.json",
     "chat_template.jinja",
 )
+# families whose texts begin at the position behind the number of the padding token
+_BEHIND_PADDING = ("roberta", "camembert", "data2vec-text", "mpnet", "esm")
 UNLIMITED = 512  # tokens of a text, for models and tokenizers that take any number
 
 
@@ -90,8 +92,10 @@ def length_limit(checkpoint: Checkpoint) -> int | None:
     """The tokens that a model reads at most, None where its positions are relative."""
     text = part_of(checkpoint.config, "text_config")
     rows = getattr(text, "max_position_embeddings", None)
-    if rows and any(family in text.model_type for family in ("roberta", "camembert")):
-        rows -= (text.pad_token_id or 0) + 1  # rows of the table up to the padding token's are no positions
+    rotary = getattr(text, "position_embedding_type", None) == "rotary"  # of ESM-2, which looks no position up
+    if rows and not rotary and any(family in text.model_type for family in _BEHIND_PADDING):
+        padding = 1 if text.model_type == "mpnet" else text.pad_token_id or 0  # MPNet's is 1, whatever its config says
+        rows -= padding + 1  # rows of the table up to the padding token's are no positions
     return rows if rows and rows > 0 else None
 
 
