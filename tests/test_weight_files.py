@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from cobasin.checkpoints import weight_files
 from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.weight_files import Header, open_safetensors
+from cobasin.checkpoints.writer import save
 from cobasin.errors import InputError
 from model_folders import Exploit, as_bins, assert_bitwise, load_refusal
 
@@ -144,6 +145,19 @@ def test_single_file_and_index(folder, kind):
     single = "model.safetensors" if kind == "safetensors" else "pytorch_model.bin"
     (folder / f"{single}.index.json").write_text("{}")
     assert f"holds both {single} and {single}.index.json" in load_refusal(folder)
+
+
+def test_an_index_of_the_single_file_alone(folder, tmp_path):
+    """As MLX writes it beside every model."""
+    expected = load_file(folder / "model.safetensors")
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": dict.fromkeys(expected, "model.safetensors")}))
+    checkpoint = load(folder)
+    assert_bitwise(checkpoint, expected)
+    save(checkpoint, tmp_path / "out")
+    assert [path.name for path in (tmp_path / "out").glob("model*")] == ["model.safetensors"]
+    index.write_text(json.dumps({"weight_map": {"other": "model.safetensors"}}))
+    assert "other is not in model.safetensors" in load_refusal(folder)
 
 
 @pytest.mark.parametrize(

@@ -159,6 +159,9 @@ def _find(folder: Path) -> tuple[list[str], dict[str, str] | None]:
     for single, index in ((SINGLE_FILE, INDEX_FILE), (BIN_FILE, BIN_INDEX_FILE)):
         has_single, has_index = (folder / single).exists(), (folder / index).exists()
         if has_single and has_index:
+            weight_map = read_json(folder / index).get("weight_map")
+            if isinstance(weight_map, dict) and weight_map and all(shard == single for shard in weight_map.values()):
+                return [single], weight_map  # MLX writes an index of a single file, too
             raise InputError(
                 f"{folder}: holds both {single} and {index}, so two loaders would read two different models; "
                 f"remove the stale one"
