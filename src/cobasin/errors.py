@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral
@@ -40,8 +41,8 @@ def one_line(error: BaseException) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value in a message, cut where it is long."""
-    return _SHORT.repr(value)
+    """A value in a message, cut where it is long; in one line, as of an array."""
+    return re.sub(r"\n\s*", " ", _SHORT.repr(value))
 
 
 def whole(value: Any) -> TypeGuard[int]:

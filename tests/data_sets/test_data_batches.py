@@ -255,6 +255,12 @@ def test_the_first_bad_image_is_named(bad, message):
     assert message in found
 
 
+def test_what_is_wrong_with_an_array_is_said_in_one_line(tmp_path):
+    np.savez(tmp_path / "a.npz", text=["a", "b"], label=np.zeros((2, 2, 2)))
+    message = refusal(batches, bert(), DataConfig(path=str(tmp_path / "a.npz")), **ALL)
+    assert "[0]: label array([[0., 0.], [0., 0.]]) is none of the model's" in message
+
+
 def test_only_rows_that_are_used_are_checked():
     rows = [{"text": "fine", "label": 0}] * 20 + [{"text": "x", "label": "?"}]
     made = [batches(bert(), rows, samples=1, batch_size=1, seed=seed) for seed in range(3)]

@@ -102,9 +102,8 @@ class MemoryRows(Rows):
         super().__init__(label, columns or {})
         sequence = hasattr(records, "__getitem__") and hasattr(records, "__len__")
         if not sequence or hasattr(records, "iloc"):
-            what = " ".join(shown(records).split())
             raise InputError(
-                f"data: {what}: expected a path, keys and values, or a list of rows (of a DataFrame: "
+                f"data: {shown(records)}: expected a path, keys and values, or a list of rows (of a DataFrame: "
                 "to_dict('records'))"
             )
         self.records = records
