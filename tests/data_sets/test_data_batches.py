@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -259,6 +260,22 @@ def test_what_is_wrong_with_an_array_is_said_in_one_line(tmp_path):
     np.savez(tmp_path / "a.npz", text=["a", "b"], label=np.zeros((2, 2, 2)))
     message = refusal(batches, bert(), DataConfig(path=str(tmp_path / "a.npz")), **ALL)
     assert "[0]: label array([[0., 0.], [0., 0.]]) is none of the model's" in message
+
+
+@pytest.mark.parametrize(
+    ("arrays", "wanted"),
+    [
+        ({"tokens": ["ab", "cd"]}, r"tokens are .*'ab'.*expected a list of strings"),
+        ({"tokens": ["ab", "cd"], "tags": ["OO", "OO"]}, r"tokens are .*'ab'.*expected a list of strings"),
+        ({"tokens": [["a", "b"]], "tags": ["OO"]}, r"2 tokens and tags .*'OO'.*; expected a tag a token"),
+        ({"tokens": [["a", "b"]], "tags": [[[0, 0], [0, 0]]]}, r"2 tokens and tags array.*; expected a tag a token"),
+    ],
+)
+def test_arrays_that_hold_no_list_a_row(tmp_path, arrays, wanted):
+    """A text of NumPy's is not taken for the list of its characters."""
+    np.savez(tmp_path / "a.npz", **arrays)
+    model = bert("ForTokenClassification", **named("O", "B-PER", "I-PER"))
+    assert re.search(wanted, refusal(batches, model, DataConfig(path=str(tmp_path / "a.npz")), **ALL))
 
 
 def test_only_rows_that_are_used_are_checked():

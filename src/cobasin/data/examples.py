@@ -208,7 +208,9 @@ def unpadded(tags: Any, mask: Any) -> Any:
 
 
 def _is_list(value: Any) -> bool:
-    return isinstance(value, (list, tuple, np.ndarray)) or (hasattr(value, "tolist") and hasattr(value, "__len__"))
+    """Whether it is one, or an array of one axis: a text of NumPy's has the methods of an array, too, but no axis."""
+    array = hasattr(value, "tolist") and hasattr(value, "__len__")
+    return isinstance(value, (list, tuple)) or (array and getattr(value, "ndim", 1) == 1)
 
 
 def _array(value: Any) -> np.ndarray:
