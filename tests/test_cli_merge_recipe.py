@@ -250,6 +250,18 @@ def test_nothing_is_left_of_the_tokenizer_that_is_not_named(tmp_path, berts):
     assert there >= {"vocab.txt", "notes.md"}
 
 
+def test_further_chat_templates_are_those_of_the_tokenizer_that_is_named(tmp_path, berts):
+    a, b, _ = berts
+    for folder, others in ((a, ("tool", "mine")), (b, ("tool", "other"))):
+        (folder / "chat_template.jinja").write_text(folder.name)
+        (folder / "additional_chat_templates").mkdir()
+        for name in others:
+            (folder / f"additional_chat_templates/{name}.jinja").write_text(folder.name)
+    merged(tmp_path, recipe(tmp_path / "recipe.yaml", "linear", [a, b], tokenizer_source=str(b)))
+    found = {file.stem: file.read_text() for file in (tmp_path / "out").rglob("*.jinja")}
+    assert found == dict.fromkeys(("chat_template", "tool", "other"), b.name)
+
+
 def test_the_tokenizer_of_a_translator_is_of_one_model(tmp_path):
     """It has a vocabulary and a segmentation for either language."""
     other, own = pair(tmp_path, "marian/MarianMTModel")

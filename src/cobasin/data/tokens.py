@@ -70,7 +70,8 @@ def tokenizer_of(checkpoint: Checkpoint, words: bool = False, blocks: bool = Fal
 
 def tokenizer_files(folder: Path) -> list[Path]:
     """The files of a folder that a tokenizer is made of."""
-    return [folder / name for name in _FILES if (folder / name).is_file()]
+    further = sorted((folder / "additional_chat_templates").glob("*.jinja"))  # of a tokenizer that has several
+    return [*(folder / name for name in _FILES if (folder / name).is_file()), *further]
 
 
 def tokenizer_digest(folder: Path) -> str:

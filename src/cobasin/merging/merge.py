@@ -79,9 +79,12 @@ class Merge:
         folder = None if model is None else self.parents[self.names.index(model)].folder
         if folder is None:
             return {}
-        own = [] if result.folder is None else tokenizer_files(result.folder)
-        left: dict[str, Content] = {path.name: None for path in own}
-        return left | {path.name: partial(shutil.copyfile, path) for path in tokenizer_files(folder)}
+        found: dict[str, Content] = {}
+        if (own := result.folder) is not None:
+            found |= {path.relative_to(own).as_posix(): None for path in tokenizer_files(own)}
+        for path in tokenizer_files(folder):
+            found[path.relative_to(folder).as_posix()] = partial(shutil.copyfile, path)
+        return found
 
     @property
     def elements(self) -> list[Element | None]:
