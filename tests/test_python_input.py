@@ -87,7 +87,7 @@ def sparse():
             r"files \['x'\]: expected the name of each, and its text",
         ),
         (lambda a, b: cobasin.loss_path(a, b, None, 3, device="nowhere"), "device 'nowhere' cannot be used here"),
-        (lambda a, b: cobasin.loss_plane([a, b, a], None, grid=3.5), "3.5 points a side of the plane: expected 3"),
+        (lambda a, b: cobasin.loss_plane([a, b, a], None, grid=3.5), "3.5 points a side of the plane: expected a who"),
         (lambda _, b: cobasin.merge("model-a"), "models: .model-a.: expected a list"),
         (lambda *_: cobasin.merge(None), "models: None: expected a list"),
         (lambda *models: cobasin.merge(models, None), "merge method None is unknown"),
