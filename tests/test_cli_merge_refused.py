@@ -54,6 +54,7 @@ def test_options_that_do_not_go_with_a_recipe(tmp_path, berts, options, text):
         (("--set", "weight=heavy"), "weight: 'heavy': "),
         (("--weights", ""), "weights '': expected numbers like 0.7,0.3"),
         (("--method", "slurp"), "merge method 'slurp' is unknown; did you mean 'slerp'?"),
+        (("--method", "TIES"), "merge method 'TIES' is unknown; did you mean 'ties'?"),
         (("--method", "slerp"), "slerp needs t; write it under parameters, or --set t=VALUE"),
         (("--method", "slerp", "--set", "t=1.5"), "t: 1.5: Input should be less than or equal to 1"),
         (("--method", "ties"), "ties merges what the models have learned since their base: name it with --base"),
