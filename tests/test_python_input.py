@@ -124,6 +124,7 @@ def sparse():
         (lambda *_: cobasin.load_adapter(5), "5: expected a path"),
         (lambda *_: cobasin.load(""), "'': expected a path"),
         (lambda *_: cobasin.Element.load(5), "5: expected a path"),
+        (lambda a, _: cobasin.save(a, "a\ud800"), r"'a\\ud800': expected a path"),
         (lambda a, b: cobasin.match(a, b, "ffn").save("a\0b"), r"'a\\x00b': expected a path"),
         (lambda *_: cobasin.load(*sparse()), "lm_head.weight is of layout torch.sparse_coo; expected a dense tensor"),
     ],

@@ -12,7 +12,7 @@ from cobasin.data.config import DataConfig, described
 from cobasin.errors import InputError, known_keys, shown
 from cobasin.finding.search import Search
 from cobasin.matching.choice import Choice
-from cobasin.paths import expanded
+from cobasin.paths import check_name, expanded
 
 LAYER_BY_LAYER = "cobasin merges layer k of one model with layer k of the others"
 
@@ -21,6 +21,8 @@ def _model(name: Any) -> Any:
     """A folder or hub id; mergekit's additions to it are refused."""
     if isinstance(name, Path):
         name = str(name)
+    if isinstance(name, str):
+        check_name(name)
     if not isinstance(name, str) or not {"+", "@"} & set(name) or expanded(name).exists():
         return name
     if "+" in name:
