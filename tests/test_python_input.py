@@ -143,6 +143,12 @@ def test_numbers_and_paths_of_other_libraries_are_taken(tmp_path):
     assert cobasin.Element.load(PurePath(tmp_path / "element")).values.keys() == element.values.keys()
 
 
+def test_what_matching_returns_is_shown_in_a_few_lines():
+    found = cobasin.match_all([checkpoint(CASE, 0), checkpoint(CASE, 1)], "ffn", anchor=0)
+    assert "<Typed Checkpoint(" in repr(found)
+    assert len(repr(found)) < 1500
+
+
 def test_an_element_is_not_written_where_there_is_no_folder(tmp_path):
     element = cobasin.match(model(CASE, 1), model(CASE, 0), symmetry="ffn")
     with pytest.raises(InputError, match=r"there is no folder .*nowhere; make it first"):
