@@ -4,6 +4,7 @@ What headers and configs can tell is refused before any tensor is read: `refused
 """
 
 import json
+import os
 import re
 
 import pytest
@@ -191,6 +192,13 @@ def test_values_that_do_not_fit_the_dtype(tmp_path):
     line = refused(tmp_path, "match", source, anchor, "--out", tmp_path / "out", unread=False)
     assert f"{source}: classifier." in line
     assert "does not fit torch.float16" in line
+
+
+def test_a_folder_whose_name_is_no_text(folders):
+    odd = folders[0].rename(folders[0].with_name(os.fsdecode(b"na\xffme")))
+    out = odd.with_name("out")
+    for arguments in (("match", odd, folders[1], "--out", out), ("merge", odd, folders[1], "--out", out)):
+        assert "the name of the folder is not text in UTF-8; rename it" in refused(out.parent, *arguments)
 
 
 def test_a_folder_without_config(folders):

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from transformers import BertForMaskedLM
@@ -35,6 +36,7 @@ progress.bar = bar
 cli.main()
 """
 PLAIN = "from cobasin.cli import main; main()"
+FULL = Path("/dev/full")
 SPACE = "free some space, raise the limit, or choose a folder on another disk"
 
 
@@ -150,6 +152,22 @@ def test_a_reader_that_leaves(form):
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.close()
         assert (process.wait(), process.stderr.read()) == (0, b"")
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="no such device here")
+def test_messages_that_cannot_be_written(tmp_path):
+    """As where they go to a log on a full disk: 1 would be an answer of verify."""
+    a, b = pair(tmp_path, CASE)
+
+    def code(*arguments):
+        command = [sys.executable, "-c", PLAIN, *map(str, arguments)]
+        with FULL.open("w") as full:
+            return subprocess.run(command, stdout=subprocess.DEVNULL, stderr=full).returncode
+
+    assert code("verify", a, a) == 0
+    assert code("verify", a, tmp_path / "nowhere") == 2
+    assert code("match", b, a, "--out", tmp_path / "out") == 0
+    assert load(tmp_path / "out").architecture == "BertForMaskedLM"
 
 
 def test_streams_of_a_process(tmp_path):

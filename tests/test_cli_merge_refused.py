@@ -45,6 +45,8 @@ def test_options_that_do_not_go_with_a_recipe(tmp_path, berts, options, text):
         (("--set", "=1"), "--set =1: expected NAME=VALUE"),
         (("--set", "normalize="), "--set normalize=: expected NAME=VALUE"),
         (("--set", "normalize=[1"), "--set normalize=[1: '[1' is not a value"),
+        (("--set", "weight=&a [*a]"), "merge: a list or mapping holds itself, or is nested too deeply"),
+        (("--set", "weight=" + "[" * 3000), "[[[[' is not a value"),
         (("--set", "weight=2024-02-30"), "--set weight=2024-02-30: '2024-02-30' is not a value"),
         (("--set", "weight=!!bool abc"), "--set weight=!!bool abc: '!!bool abc' is not a value"),
         (("--set", "normalize=1", "--set", "normalize=0"), "--set normalize=0: normalize is set twice"),
@@ -52,6 +54,7 @@ def test_options_that_do_not_go_with_a_recipe(tmp_path, berts, options, text):
         (("--set", "weight=heavy"), "weight: 'heavy': "),
         (("--weights", ""), "weights '': expected numbers like 0.7,0.3"),
         (("--method", "slurp"), "merge method 'slurp' is unknown; did you mean 'slerp'?"),
+        (("--method", "TIES"), "merge method 'TIES' is unknown; did you mean 'ties'?"),
         (("--method", "slerp"), "slerp needs t; write it under parameters, or --set t=VALUE"),
         (("--method", "slerp", "--set", "t=1.5"), "t: 1.5: Input should be less than or equal to 1"),
         (("--method", "ties"), "ties merges what the models have learned since their base: name it with --base"),
@@ -67,7 +70,7 @@ def test_options_that_do_not_go_with_a_recipe(tmp_path, berts, options, text):
         (("--device", "cpu", "--match", "none"), "match.device: models are not matched, repaired or healed here"),
         (("--weights", "1e39,1"), "a weight of 1e+39 is beyond float32"),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+    ids=lambda value: " ".join(value)[:80] if isinstance(value, tuple) else "",
 )
 def test_options_that_cannot_be_used(tmp_path, berts, options, text):
     options = [option.format(*berts) for option in options]

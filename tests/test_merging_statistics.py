@@ -154,8 +154,9 @@ def test_files_of_statistics_are_not_put_where_the_output_goes(tmp_path, statist
         assert f"{out}: holds {cache}, which is read; choose another folder" in line
     inside = folders[0] / "cache"
     path = recipe(tmp_path / "recipe.yaml", "regmean", folders, statistics={**statistics, "cache": str(inside)})
-    line = refused(tmp_path, "merge", path, "--out", tmp_path / "elsewhere")
-    assert f"lies in {folders[0]}, a model that is read; name another folder" in line
+    for option in (("--out", tmp_path / "elsewhere"), ("--dry-run",)):
+        line = refused(tmp_path, "merge", path, *option)
+        assert f"lies in {folders[0]}, a model that is read; name another folder" in line
 
 
 def test_what_was_not_collected_is_averaged_and_said(tmp_path, statistics):

@@ -279,7 +279,9 @@ def test_a_loss_that_is_not_finite_is_said(pair, tmp_path, monkeypatch):
     [
         (("--points", 4), "4 points on the path: expected an odd number"),
         (("--points", 1), "1 points on the path: expected an odd number"),
-        (("--plane", "nowhere", "--grid", 2), "2 points a side of the plane: expected 3 or more"),
+        (("--plane", "nowhere", "--grid", 2), "2 points a side of the plane: expected a whole number from 3"),
+        (("--plane", "nowhere", "--grid", 10**11), "100000000000 points a side of the plane: expected a whole number"),
+        (("--points", 10**23 - 1), "99999999999999999999999 points on the path: expected an odd number from 3 to"),
         (("--grid", 4), "--grid 4: is that of the plane through three models; name the third by --plane"),
         (("--match", "none"), "'none' is unknown; expected full, gl, paper"),
         (("--samples", 0), "expected whole numbers from 1 on"),

@@ -87,7 +87,7 @@ def sparse():
             r"files \['x'\]: expected the name of each, and its text",
         ),
         (lambda a, b: cobasin.loss_path(a, b, None, 3, device="nowhere"), "device 'nowhere' cannot be used here"),
-        (lambda a, b: cobasin.loss_plane([a, b, a], None, grid=3.5), "3.5 points a side of the plane: expected 3"),
+        (lambda a, b: cobasin.loss_plane([a, b, a], None, grid=3.5), "3.5 points a side of the plane: expected a who"),
         (lambda _, b: cobasin.merge("model-a"), "models: .model-a.: expected a list"),
         (lambda *_: cobasin.merge(None), "models: None: expected a list"),
         (lambda *models: cobasin.merge(models, None), "merge method None is unknown"),
@@ -124,6 +124,7 @@ def sparse():
         (lambda *_: cobasin.load_adapter(5), "5: expected a path"),
         (lambda *_: cobasin.load(""), "'': expected a path"),
         (lambda *_: cobasin.Element.load(5), "5: expected a path"),
+        (lambda a, _: cobasin.save(a, "a\ud800"), r"'a\\ud800': expected a path"),
         (lambda a, b: cobasin.match(a, b, "ffn").save("a\0b"), r"'a\\x00b': expected a path"),
         (lambda *_: cobasin.load(*sparse()), "lm_head.weight is of layout torch.sparse_coo; expected a dense tensor"),
     ],
@@ -140,6 +141,12 @@ def test_numbers_and_paths_of_other_libraries_are_taken(tmp_path):
     assert cobasin.merge([a, b], symmetry="none", weights=np.array([1, 3])).weights == [0.25, 0.75]
     element.save(PurePath(tmp_path / "element"))
     assert cobasin.Element.load(PurePath(tmp_path / "element")).values.keys() == element.values.keys()
+
+
+def test_what_matching_returns_is_shown_in_a_few_lines():
+    found = cobasin.match_all([checkpoint(CASE, 0), checkpoint(CASE, 1)], "ffn", anchor=0)
+    assert "<Typed Checkpoint(" in repr(found)
+    assert len(repr(found)) < 1500
 
 
 def test_an_element_is_not_written_where_there_is_no_folder(tmp_path):

@@ -527,7 +527,7 @@ def test_statistics_have_defaults_and_data_sets_for_all_models_or_each():
             {"data": {"path": "a"}, "fisher": "true"},
             "statistics.fisher: 'true': Input should be 'exact' or 'empirical'",
         ),
-        ({"data": {"path": "a"}, "device": "gpu"}, "statistics.device: 'gpu': String should match pattern"),
+        ({"data": {"path": "a"}, "device": "gpu"}, "statistics.device: 'gpu': expected auto, cpu, cuda, cuda:1 (or a"),
         ({"data": {"path": "a"}, "sample": 3}, "statistics: unknown key 'sample'; did you mean 'samples'?"),
     ],
 )

@@ -301,7 +301,8 @@ def test_output_that_fills_up_during_the_run_is_kept(folder, tmp_path):
         (tmp_path / "out" / "theirs.txt").write_text("x")
         return tensor
 
-    assert "cannot be written: Directory not empty" in save_refusal(changed(load(folder), interfere), tmp_path / "out")
+    line = save_refusal(changed(load(folder), interfere), tmp_path / "out")
+    assert "cannot be written: Directory not empty; something else, maybe another run, has written to it" in line
     assert names(tmp_path / "out") == ["theirs.txt"]
     assert names(tmp_path) == ["bert", "out"]
 

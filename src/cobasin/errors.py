@@ -64,8 +64,9 @@ def whole_number(name: str, given: Any, least: int) -> int:
 def nearest(word: str, known: Iterable[str]) -> str:
     """The end of a message about an unknown word: what may be meant, and what there is."""
     known = sorted(known)
-    meant = difflib.get_close_matches(word, known, 1)
-    return (f"; did you mean {meant[0]!r}?" if meant else "") + f" (known: {', '.join(known)})"
+    spelled = {name.lower(): name for name in known}  # "TIES" has no letter of "ties"
+    meant = difflib.get_close_matches(word.lower(), spelled, 1)
+    return (f"; did you mean {spelled[meant[0]]!r}?" if meant else "") + f" (known: {', '.join(known)})"
 
 
 def known_keys(content: Any, fields: Iterable[str], unsupported: Mapping[str, str] | None = None) -> Mapping[str, Any]:

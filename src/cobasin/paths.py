@@ -13,6 +13,18 @@ def short(name: str | Path) -> str:
     return Path(name).name or str(name)
 
 
+def check_name(model: str | Path) -> None:
+    """Refuse a model's folder that safetensors opens no file in.
+
+    Raises:
+        InputError: its name has bytes that are no UTF-8.
+    """
+    try:
+        str(model).encode()
+    except UnicodeEncodeError:
+        raise InputError(f"{model}: the name of the folder is not text in UTF-8; rename it") from None
+
+
 def expanded(path: str | Path) -> Path:
     """A path with the ``~`` or ``~user`` that it begins with resolved.
 
@@ -21,6 +33,10 @@ def expanded(path: str | Path) -> Path:
     """
     if not isinstance(path, (str, os.PathLike)) or not str(path) or "\0" in str(path):
         raise InputError(f"{shown(path)}: expected a path")
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:  # half of a letter, which YAML and JSON can say
+        raise InputError(f"{shown(path)}: expected a path") from None
     try:
         return Path(path).expanduser()
     except RuntimeError as error:

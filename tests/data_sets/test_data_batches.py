@@ -218,6 +218,8 @@ TAGGED = {"tokens": ["a"], "tags": ["O"]}
         ({}, {"input_ids": [1]}, {"input_ids": [1, 2], "attention_mask": [1]}, "expected 2 of 0 and 1"),
         ({}, {"input_ids": [1]}, {"input_ids": [1, 2, 3], "attention_mask": [1, 0, 1]}, "with the ones together"),
         ({}, {"input_ids": [1]}, {"input_ids": [1], "attention_mask": [0]}, "with the ones together"),
+        ({}, {"input_ids": [1]}, {"input_ids": [1, 2], "attention_mask": [1, "x"]}, "expected 2 of 0 and 1"),
+        ({}, {"input_ids": [1]}, {"input_ids": [1, 2], "attention_mask": [-1e4, 2]}, "expected 2 of 0 and 1"),
         (TAGGER, TAGGED, {"tokens": ["a", "b"], "tags": ["O"]}, "has 2 tokens and 1 tags; expected a tag a token"),
         (TAGGER, TAGGED, {"tokens": ["a"], "tags": "O"}, "has 1 tokens and tags 'O'"),
         (TAGGER, TAGGED, {"tokens": ["a"], "tags": ["B-LOC"]}, "label 'B-LOC' is none of the model's (O, B-PER)"),

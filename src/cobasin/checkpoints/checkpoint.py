@@ -26,7 +26,7 @@ from cobasin.checkpoints.weight_files import (
 from cobasin.checkpoints.wrapped import within
 from cobasin.errors import InputError, one_line
 from cobasin.modes import usual_modes
-from cobasin.paths import expanded
+from cobasin.paths import check_name, expanded
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -220,6 +220,7 @@ def _from_memory(label: str, config: PreTrainedConfig, architecture: str, tensor
 def _find_folder(model: str | Path) -> Path:
     folder = expanded(model)
     if folder.is_dir():
+        check_name(folder)
         return folder
     if folder.exists():
         raise InputError(f"{model}: is a file; expected a Hugging Face folder with config.json and weights")

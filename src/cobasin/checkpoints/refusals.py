@@ -15,7 +15,16 @@ from cobasin.architectures import files
 from cobasin.errors import InputError
 from cobasin.paths import expanded
 
-_DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_WAYS_OUT = {
+    **dict.fromkeys(
+        (errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
+        "free some space, raise the limit, or choose a folder on another disk",
+    ),
+    **dict.fromkeys(
+        (errno.ENOTEMPTY, errno.EEXIST),
+        "something else, maybe another run, has written to it meanwhile; choose another folder",
+    ),
+}
 
 
 def check_output(out: Path, overwrite: bool, inputs: Iterable[Path | None] = ()) -> None:
@@ -92,11 +101,7 @@ def output_errors(out: Path) -> Iterator[None]:
         number = error.errno if isinstance(error, OSError) else _errno_in(error)
         if number is None:
             raise
-        what_to_do = (
-            "free some space, raise the limit, or choose a folder on another disk"
-            if number in _DISK_FULL
-            else "choose another folder or change its permissions"
-        )
+        what_to_do = _WAYS_OUT.get(number, "choose another folder or change its permissions")
         raise InputError(f"{out}: cannot be written: {os.strerror(number)}; {what_to_do}") from error
 
 

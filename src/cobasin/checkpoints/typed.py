@@ -44,6 +44,9 @@ class Typed(Mapping[str, Tensor]):
     left_out: tuple[str, ...] = ()
     copied: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"<Typed {self.checkpoint!r}>"  # what match_all returns holds several, and a spec fills a page
+
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> Typed:
         """Type a checkpoint.

@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 import traceback
+from contextlib import suppress
 from typing import Any
 
 import typer
@@ -34,6 +35,25 @@ _signals: list[int] = []
 """What has told this run to end: a library may make an error of its own of the interrupt."""
 
 
+class _Messages:
+    """Standard error, where what cannot be written is lost: a log on a full disk ends no run, nor changes its code."""
+
+    def __init__(self, stream: Any):
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
 def _terminate(number: int, _: object) -> None:
     _signals.append(number)
     raise KeyboardInterrupt
@@ -44,6 +64,9 @@ def main() -> None:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # its warnings would bury the line of an error
     if isinstance(sys.stdout, io.TextIOWrapper):  # a letter that the terminal lacks must not end a run in its report
         sys.stdout.reconfigure(errors="backslashreplace")
+    if sys.stderr is not None:  # closed before the start
+        messages: Any = _Messages(sys.stderr)
+        sys.stderr = messages
     _signals.clear()
     for name in ("SIGTERM", "SIGHUP"):  # clean up as after Ctrl-C, also when the terminal is closed, unless under nohup
         if (number := getattr(signal, name, None)) is not None and signal.getsignal(number) is signal.SIG_DFL:

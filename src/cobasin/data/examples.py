@@ -183,8 +183,10 @@ def token_ids(
     if ids.ndim != 1 or not ids.size or ids.dtype.kind not in "iu":
         raise InputError(f"{where}: {role} is {shown(value)}; expected a list of token ids")
     if mask is not None:
-        kept = np.flatnonzero(_array(mask))
-        if _array(mask).shape != ids.shape or not kept.size or kept[-1] - kept[0] + 1 != kept.size:
+        ones = _array(mask)
+        fits = ones.shape == ids.shape and ones.dtype.kind in "biuf" and bool(((ones == 0) | (ones == 1)).all())
+        kept = np.flatnonzero(ones if fits else [])
+        if not kept.size or kept[-1] - kept[0] + 1 != kept.size:
             raise InputError(
                 f"{where}: attention_mask is {shown(mask)}; expected {ids.size} of 0 and 1, with the ones together"
             )

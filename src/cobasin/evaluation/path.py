@@ -17,6 +17,8 @@ from cobasin.evaluation.blend import Blend
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+MOST_POINTS = 9999
+
 
 @dataclass(frozen=True)
 class LossPath:
@@ -96,9 +98,12 @@ def scored(evaluate: Callable[[PreTrainedModel], tuple[float, float]], model: Pr
 
 
 def check_points(points: int) -> None:
-    """Raise InputError unless the midpoint is one of so many points."""
-    if not whole(points) or points < 3 or points % 2 == 0:
-        raise InputError(f"{points!r} points on the path: expected an odd number from 3, so that the midpoint is one")
+    """Raise InputError unless the midpoint is one of so many points, and they come to an end."""
+    if not whole(points) or not 3 <= points <= MOST_POINTS or points % 2 == 0:
+        raise InputError(
+            f"{shown(points)} points on the path: expected an odd number from 3 to {MOST_POINTS}, so that the midpoint "
+            "is one"
+        )
 
 
 def finite(value: float) -> float | None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 MARGIN = 0.2  # how far the grid goes beyond the models, as a share of the largest extent
-GRID, SMALLEST_GRID = 15, 3  # points a side
+GRID, SMALLEST_GRID, LARGEST_GRID = 15, 3, 999  # points a side
 _FLAT = 1e-6  # relative height of a triangle that is none
 _ROUNDING = 0.5  # of the spacing of the files' numbers: what rounding makes of a third model between two others
 
@@ -104,9 +104,11 @@ def loss_plane(
 
 
 def check_grid(grid: int) -> None:
-    """Raise InputError for a grid of too few points."""
-    if not whole(grid) or grid < SMALLEST_GRID:
-        raise InputError(f"{grid!r} points a side of the plane: expected {SMALLEST_GRID} or more")
+    """Raise InputError for a grid of too few points, or of more than could be evaluated."""
+    if not whole(grid) or not SMALLEST_GRID <= grid <= LARGEST_GRID:
+        raise InputError(
+            f"{shown(grid)} points a side of the plane: expected a whole number from {SMALLEST_GRID} to {LARGEST_GRID}"
+        )
 
 
 def _square(corners: Sequence[tuple[float, float]], count: int) -> tuple[list[float], list[float]]:

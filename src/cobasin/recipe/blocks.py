@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, field_validator, model_validator
 
 from cobasin.data.config import DataConfig, described
-from cobasin.errors import InputError, known_keys
+from cobasin.errors import InputError, known_keys, shown
 from cobasin.finding.search import Search
 from cobasin.matching.choice import Choice
-from cobasin.paths import expanded
+from cobasin.paths import check_name, expanded
 
 LAYER_BY_LAYER = "cobasin merges layer k of one model with layer k of the others"
 
@@ -20,6 +21,8 @@ def _model(name: Any) -> Any:
     """A folder or hub id; mergekit's additions to it are refused."""
     if isinstance(name, Path):
         name = str(name)
+    if isinstance(name, str):
+        check_name(name)
     if not isinstance(name, str) or not {"+", "@"} & set(name) or expanded(name).exists():
         return name
     if "+" in name:
@@ -30,9 +33,16 @@ def _model(name: Any) -> Any:
     )
 
 
+def _device(name: str) -> str:
+    """A device in torch's words."""
+    if not re.fullmatch(r"auto|cpu|mps|(cuda|xpu)(:\d+)?", name):
+        raise ValueError(f"{shown(name)}: expected auto, cpu, cuda, cuda:1 (or another number), mps or xpu")
+    return name
+
+
 ModelName = Annotated[str, Field(min_length=1), BeforeValidator(_model)]
 Positive = Annotated[int, Field(strict=True, gt=0)]
-Device = Annotated[str, Field(pattern=r"^(auto|cpu|mps|(cuda|xpu)(:\d+)?)$")]
+Device = Annotated[str, AfterValidator(_device)]
 Layer = Annotated[int, Field(strict=True, ge=0)]
 Seed = Annotated[int, Field(strict=True, ge=0, lt=1 << 63)]
 Data = Annotated[DataConfig | None, BeforeValidator(lambda given: None if given is None else described(given))]

@@ -40,7 +40,11 @@ def of_models(
         "parameters": dict(parameters) or None,
         **blocks,
     }
-    return Recipe.of(_plain({key: value for key, value in content.items() if value is not None}), "merge")
+    try:
+        given = _plain({key: value for key, value in content.items() if value is not None})
+    except RecursionError:
+        raise InputError("merge: a list or mapping holds itself, or is nested too deeply") from None
+    return Recipe.of(given, "merge")
 
 
 def shares(weights: Iterable[float], count: int) -> list[float]:

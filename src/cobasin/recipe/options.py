@@ -99,7 +99,7 @@ def _settings(texts: Iterable[str]) -> dict[str, Any]:
             raise InputError(f"--set {text}: {name} is set twice")
         try:
             found[name] = read_value(value)
-        except yaml.YAMLError:
+        except (yaml.YAMLError, RecursionError):  # the latter of a thousand brackets
             raise InputError(f"--set {text}: {value!r} is not a value") from None
     return found
 

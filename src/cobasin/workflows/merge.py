@@ -47,6 +47,7 @@ def plan_of(
     """The plan of a merge, for ``--dry-run``; what `merge_to_folder` would refuse is refused."""
     _check_whole(recipe, resume, part)
     loaded = {name: load(name) for name in recipe.referenced}
+    _check_cache(recipe, loaded)
     if out is not None:
         _check_out(recipe, out, overwrite, arguments, loaded)
     found = {"cobasin": __version__, **plan(recipe, loaded)}
@@ -76,6 +77,7 @@ def merge_to_folder(
     _check_whole(recipe, resume, part)
     loaded = {name: load(name) for name in recipe.referenced}
     folders = [model.folder for model in loaded.values()]
+    _check_cache(recipe, loaded)
     read = _check_out(recipe, out, overwrite, arguments, loaded)
     run: dict[str, Any] | None = None
     if recipe.after is None:
@@ -136,6 +138,16 @@ def _check_whole(recipe: Recipe, resume: bool, part: tuple[int, int] | None) -> 
         )
 
 
+def _check_cache(recipe: Recipe, loaded: Mapping[str, Checkpoint]) -> None:
+    """Refuse to keep statistics in a model that is read."""
+    if recipe.statistics is None or recipe.statistics.cache is None:
+        return
+    cache = expanded(recipe.statistics.cache).resolve()
+    folders = [model.folder for model in loaded.values() if model.folder is not None]
+    if inside := [folder for folder in folders if cache.is_relative_to(folder.resolve())]:
+        raise InputError(f"statistics.cache {cache}: lies in {inside[0]}, a model that is read; name another folder")
+
+
 def _check_out(
     recipe: Recipe, out: Path, overwrite: bool, arguments: Sequence[str], loaded: Mapping[str, Checkpoint]
 ) -> list[str]:
@@ -143,9 +155,6 @@ def _check_out(
     folders = [model.folder for model in loaded.values() if model.folder is not None]
     check_output(out, overwrite, folders)
     given = recipe.statistics
-    cache = None if given is None or given.cache is None else expanded(given.cache).resolve()
-    if inside := [folder for folder in folders if cache is not None and cache.is_relative_to(folder.resolve())]:
-        raise InputError(f"statistics.cache {cache}: lies in {inside[0]}, a model that is read; name another folder")
     data = [] if given is None or given.data is None else given.data if isinstance(given.data, list) else [given.data]
     after = None if recipe.after is None else recipe.after.data
     data = [*data, *(one for one in (recipe.match.data, after) if one is not None)]
