@@ -133,7 +133,9 @@ class Element:
         for key, value in then.values.items():
             value = in_old_order(self.spec, self.values, key, value)  # `then` meets it where our base has put it
             values[key] = self.form.group(key).compose(values[key], value) if key in values else value
-        return Element(self.form, values, self.source, then.target)
+        # one without a gauge of its own leaves the model in that of the other
+        source = then.source if self.source is None else self.source
+        return Element(self.form, values, source, self.target if then.target is None else then.target)
 
     @usual_modes()
     def deviation(self) -> dict[str, float]:
