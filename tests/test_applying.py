@@ -92,6 +92,14 @@ def test_in_its_own_gauge_a_model_with_a_gain_of_zero_cannot_be_written_either()
         transform(element, load(source))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_narrower_dtype_is_rounded_to_once(dtype):
+    source, anchor = (checkpoint("llama-gqa/LlamaForCausalLM", seed, torch.float32) for seed in (1, 2))
+    element = api.match(source, anchor)
+    wide, narrow = transform(element, source), transform(element, source, dtype)
+    assert all(torch.equal(narrow[name], wide[name].to(dtype)) for name in wide.headers)
+
+
 def test_a_head_without_a_frame_keeps_its_basis_and_comes_back():
     """Queries of zero have no balanced basis: under gl the head stays in its own."""
     case = "bert/BertForMaskedLM"

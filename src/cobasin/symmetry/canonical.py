@@ -266,9 +266,7 @@ def obstacles(
         if norm.weight not in zeros and norm.bias and any(form.carries_offset(reader) for reader in norm.readers):
             needed = target[norm.bias].any() or source[norm.bias].any()
             if needed and not carries(target[norm.weight], target[norm.bias], smallest):
-                found.append(
-                    f"{norm.bias} of {whose} sums to next to nothing over its gains, and a reader has no bias"
-                )
+                found.append(f"{norm.bias} of {whose} sums to next to nothing over its gains, and a reader has no bias")
     return found
 
 
