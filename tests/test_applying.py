@@ -17,6 +17,7 @@ from cobasin.finding import match as api
 from cobasin.finding.applying import transform
 from cobasin.merging.merge import merge
 from cobasin.symmetry.element import Element
+from cobasin.symmetry.form import form_of
 from command_line import edit_json, run
 from tiny_models import checkpoint, model
 
@@ -80,6 +81,23 @@ def test_a_gain_of_zero_cannot_be_written_back():
     moved = transform(element, load(source))
     with pytest.raises(InputError, match=r"ln_f\.weight of the anchor has a gain of zero"):
         transform(element.inverse(), moved)
+
+
+def test_in_its_own_gauge_a_model_with_a_gain_of_zero_cannot_be_written_either():
+    source = model("gpt2-untied/GPT2LMHeadModel", 1)
+    with torch.no_grad():
+        source.transformer.ln_f.weight[3] = 0.0
+    element = Element.sample(form_of(Typed.of(load(source)).spec, folded=True))
+    with pytest.raises(InputError, match=r"ln_f\.weight of the model has a gain of zero \(entry 3\)"):
+        transform(element, load(source))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_narrower_dtype_is_rounded_to_once(dtype):
+    source, anchor = (checkpoint("llama-gqa/LlamaForCausalLM", seed, torch.float32) for seed in (1, 2))
+    element = api.match(source, anchor)
+    wide, narrow = transform(element, source), transform(element, source, dtype)
+    assert all(torch.equal(narrow[name], wide[name].to(dtype)) for name in wide.headers)
 
 
 def test_a_head_without_a_frame_keeps_its_basis_and_comes_back():

@@ -12,7 +12,7 @@ from cobasin.checkpoints.writer import save
 from cobasin.comparing.agreement import OUTSIDE, Difference
 from cobasin.comparing.compare import _shared, compare
 from cobasin.comparing.distance import distance
-from cobasin.errors import InputError
+from cobasin.errors import InputError, NotProbed
 from cobasin.finding.applying import transform
 from cobasin.finding.match import match
 from cobasin.symmetry.element import Element
@@ -98,6 +98,18 @@ def test_outputs_that_cannot_tell_are_said_not_to(monkeypatch):
     found = compare(typed.checkpoint, scrambled(typed.checkpoint))
     assert found.verdict == "same"
     assert found.reason.endswith("rounding explains; their outputs cannot tell: too far, too near")
+
+
+def test_weights_alone_tell_of_a_model_that_no_probe_fits(monkeypatch):
+    def refuse(*_):
+        raise NotProbed("it reads input_values, which no probe has")
+
+    typed = Typed.of(original(BERT))
+    monkeypatch.setattr("cobasin.verification.probe", refuse)
+    found = compare(typed.checkpoint, scrambled(typed.checkpoint))
+    assert found.verdict == "same"
+    assert found.reason.endswith("explains; not run on probe inputs: it reads input_values, which no probe has")
+    assert found.verification is None
 
 
 def test_general_maps_count_as_equivalent_where_asked():

@@ -76,6 +76,18 @@ def test_composition_acts_in_turn(family, folded):
 
 
 @every_form
+def test_what_has_no_gauge_composes_with_what_has(family, folded):
+    """It leaves the model in the gauge that it meets, on either side of the other."""
+    form = form_of(family, folded)
+    a, b = models(form, 2)
+    with_gauge, without = between(form, 1, a, b), Element.sample(form, 2)
+    for f, g in ((with_gauge, without), (without, with_gauge)):
+        in_turn = dict(g.apply(dict(f.apply(a))))
+        assert_same(f.compose(g).apply(a), in_turn)
+        assert_same(f.compose(g).inverse().apply(in_turn), a, 1e-10)
+
+
+@every_form
 def test_composed_with_its_inverse_it_is_the_identity(family, folded):
     form = form_of(family, folded)
     source, target = models(form, 2)

@@ -49,6 +49,7 @@ from cobasin.comparing.agreement import (
     spectrum,
     total,
 )
+from cobasin.errors import NotProbed
 from cobasin.finding.common_form import CommonForm
 from cobasin.matching.state import Match
 from cobasin.matching.weights import ascend
@@ -192,7 +193,10 @@ def _same(
     reason = f"matched, they differ by {matched.relative:.1g} of their size, no more than rounding explains"
     if not runs:
         return True, reason, None
-    verdict = verify(first.checkpoint, second.checkpoint)
+    try:
+        verdict = verify(first.checkpoint, second.checkpoint)
+    except NotProbed as error:  # which says nothing against them
+        return True, f"{reason}; not run on probe inputs: {error}", None
     said = "their outputs cannot tell" if verdict.same is None else "outputs in float64"
     return verdict.same is not False, f"{reason}; {said}: {verdict.reason}", verdict
 

@@ -38,7 +38,8 @@ def transform(element: Element, source: Any, dtype: torch.dtype | None = None) -
     """
     element, typed = acting_on(check_element(element), source)
     check_dtype(dtype)
-    state = typed if dtype is None else Lazy(typed, lambda name: typed[name].to(dtype))
+    # computed in float32 or better in any case: what is rounded to a narrower dtype is rounded once, at the end
+    state = Lazy(typed, lambda name: typed[name].double()) if dtype == torch.float64 else typed
     moved = typed.derived(element.apply(state), dtype)
     moved.beside = moved_beside(element, typed.checkpoint)
     return moved

@@ -248,24 +248,25 @@ def gains_of(form: Form, state: State) -> Gauge:
     return {name: _read(form, state, name) for name in (*form.norm_parameters, *form.scale_parameters)}
 
 
-def obstacles(form: Form, source: Gauge, target: Gauge, smallest: float = SMALLEST_OFFSET) -> list[str]:
+def obstacles(
+    form: Form, source: Gauge, target: Gauge, smallest: float = SMALLEST_OFFSET, whose: str = "the anchor"
+) -> list[str]:
     """Why a model with ``source``'s norms cannot be written in ``target``'s, one line each; empty where it can.
 
     Args:
         form: what is folded.
         source, target: gauges, of which `gains_of` is enough.
         smallest: the smallest offset that may carry a bias, |Σ β/γ| over the norm of β/γ.
+        whose: the target is, in words.
     """
     entries = {folded.weight: zero_gain(target[folded.weight]) for folded in (*form.norms, *form.scales)}
     zeros = {name: entry for name, entry in entries.items() if entry is not None}
-    found = [f"{name} of the anchor has a gain of zero (entry {entry})" for name, entry in zeros.items()]
+    found = [f"{name} of {whose} has a gain of zero (entry {entry})" for name, entry in zeros.items()]
     for norm in form.norms:
         if norm.weight not in zeros and norm.bias and any(form.carries_offset(reader) for reader in norm.readers):
             needed = target[norm.bias].any() or source[norm.bias].any()
             if needed and not carries(target[norm.weight], target[norm.bias], smallest):
-                found.append(
-                    f"{norm.bias} of the anchor sums to next to nothing over its gains, and a reader has no bias"
-                )
+                found.append(f"{norm.bias} of {whose} sums to next to nothing over its gains, and a reader has no bias")
     return found
 
 

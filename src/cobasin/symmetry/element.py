@@ -99,10 +99,8 @@ class Element:
             raise InputError(f"{missing[0]} is not among the tensors: {how}")
         form, frames = self.form, frames_of(self.form, self.source) if as_source and self.source else None
         start = canonical(form, state, frames)
-        gauge = gauge_of(form, state) if self.target is None else self.target
-        if self.target is not None and (
-            found := obstacles(form, gains_of(form, state), self.target, IMPOSSIBLE_OFFSET)
-        ):
+        gauge, whose = (gauge_of(form, state), "the model") if self.target is None else (self.target, "the anchor")
+        if found := obstacles(form, gains_of(form, state), gauge, IMPOSSIBLE_OFFSET, whose):
             raise InputError("the element cannot be applied to this model: " + "; ".join(found))
         moved = Lazy(state, lambda name: act(self.spec, self.values, form.group, name, start[name]))
         return in_gauge(form, moved, gauge)
@@ -133,7 +131,9 @@ class Element:
         for key, value in then.values.items():
             value = in_old_order(self.spec, self.values, key, value)  # `then` meets it where our base has put it
             values[key] = self.form.group(key).compose(values[key], value) if key in values else value
-        return Element(self.form, values, self.source, then.target)
+        # one without a gauge of its own leaves the model in that of the other
+        source = then.source if self.source is None else self.source
+        return Element(self.form, values, source, self.target if then.target is None else then.target)
 
     @usual_modes()
     def deviation(self) -> dict[str, float]:
