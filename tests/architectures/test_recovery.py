@@ -3,13 +3,14 @@
 import pytest
 import torch
 
+from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
 from cobasin.finding import match as api
 from cobasin.symmetry.canonical import gauge_of
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import form_of
-from tiny_models import ONE_A_DECLARATION, ONE_A_FAMILY, checkpoint
+from tiny_models import ONE_A_DECLARATION, ONE_A_FAMILY, checkpoint, model
 
 
 def scramble(typed: Typed, seed: int):
@@ -23,6 +24,24 @@ def test_planted_element_is_recovered(case):
     scrambled = scramble(Typed.of(original), 5)
     report = api.match(scrambled, original).report
     assert report["distance_before"] > 1
+    assert report["distance_after"] < 1e-6 * report["distance_before"]
+
+
+@pytest.mark.parametrize(
+    ("case", "zero"),
+    [
+        ("llama-gqa/LlamaForCausalLM", "model.layers.0.self_attn.o_proj.weight"),
+        ("gpt2/GPT2LMHeadModel", "transformer.h.0.attn.c_proj.weight"),
+        ("opt/OPTForCausalLM", "model.decoder.layers.0.fc2.weight"),
+    ],
+)
+def test_a_branch_that_is_still_zero_hides_nothing(case, zero):
+    """Where training begins with projections of zeros, the scales between them and their neighbours are found."""
+    filled = model(case)
+    with torch.no_grad():
+        filled.get_parameter(zero).zero_()
+    original = load(filled)
+    report = api.match(scramble(Typed.of(original), 5), original).report
     assert report["distance_after"] < 1e-6 * report["distance_before"]
 
 

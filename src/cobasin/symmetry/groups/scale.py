@@ -10,6 +10,9 @@ from torch import Tensor
 from cobasin.symmetry.groups.base import Value
 from cobasin.symmetry.groups.gram import Gram
 
+FURTHEST = 1e4
+"""Of a scale that only one side says: where that side hardly agrees, the optimum is next to nothing."""
+
 
 def gain(a: Tensor, direct: Tensor | float, inverse: Tensor | float, norm: Tensor, inverse_norm: Tensor) -> Tensor:
     """What scale ``a`` gains: half the fall of the squared distance, ``a·p + m/a - (a²·|A₊|² + |A₋|²/a²)/2``."""
@@ -27,8 +30,8 @@ def best_scale(direct: Tensor, inverse: Tensor, norm: Tensor, inverse_norm: Tens
         signed: allow a negative scale.
 
     Returns:
-        The real root of ``|A₊|² a⁴ - p a³ + m a - |A₋|² = 0`` that gains most (positive unless ``signed``);
-        1 where one of the norms vanishes, since there the scale has no finite optimum or no effect.
+        The real root of ``|A₊|² a⁴ - p a³ + m a - |A₋|² = 0`` that gains most (positive unless ``signed``), also
+        where one of the norms is zero; 1 where none is within `FURTHEST` of 1 there, nor where both are.
     """
     usable = (norm > 0) & (inverse_norm > 0)
     size, inverse_size = (torch.where(usable, x, 1.0).sqrt() for x in (norm, inverse_norm))
@@ -44,7 +47,17 @@ def best_scale(direct: Tensor, inverse: Tensor, norm: Tensor, inverse_norm: Tens
         sign = torch.where(large < 0, -1.0, 1.0).to(large.dtype)
         large, small, unit = large.abs(), small * sign, unit * sign
     t = _root_from_one(large, small)
-    return torch.where(usable, torch.where(mirrored, 1 / t, t) * unit, 1.0)
+    found = torch.where(mirrored, 1 / t, t) * unit
+    if usable.all():
+        return found
+    return torch.where(usable, found, _of_one_side(direct, inverse, norm, inverse_norm, signed))
+
+
+def _of_one_side(direct: Tensor, inverse: Tensor, norm: Tensor, inverse_norm: Tensor, signed: bool) -> Tensor:
+    """The best scale where the other side is zero, as an output projection is where training begins with none."""
+    found = torch.where(norm > 0, direct / norm, inverse_norm / inverse)
+    near = (found.abs() <= FURTHEST) & (found.abs() >= 1 / FURTHEST)
+    return torch.where(near if signed else near & (found > 0), found, 1.0)
 
 
 def _root_from_one(p: Tensor, m: Tensor) -> Tensor:
