@@ -23,10 +23,10 @@ RECIPE = {"merge_method": "linear", "models": [{"model": "model-a"}]}
 ROWS = [{"input_ids": [1, 2, 3]}]
 
 
-def sparse():
+def headed(change):
     made = checkpoint(CASE)
     made.config.architectures = [made.architecture]
-    return {**made, "lm_head.weight": made["lm_head.weight"].to_sparse()}, made.config
+    return {**made, "lm_head.weight": change(made["lm_head.weight"])}, made.config
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,11 @@ def sparse():
         (lambda *_: cobasin.Element.load(5), "5: expected a path"),
         (lambda a, _: cobasin.save(a, "a\ud800"), r"'a\\ud800': expected a path"),
         (lambda a, b: cobasin.match(a, b, "ffn").save("a\0b"), r"'a\\x00b': expected a path"),
-        (lambda *_: cobasin.load(*sparse()), "lm_head.weight is of layout torch.sparse_coo; expected a dense tensor"),
+        (
+            lambda *_: cobasin.load(*headed(torch.Tensor.to_sparse)),
+            "lm_head.weight is of layout torch.sparse_coo; expected",
+        ),
+        (lambda *_: cobasin.load(*headed(lambda t: t + 0j)), "lm_head.weight is torch.complex128, which is no type of"),
     ],
 )
 def test_refused(call, message):

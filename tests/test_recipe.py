@@ -385,6 +385,7 @@ def test_the_same_model_may_be_written_in_several_ways():
         ({"anchor": "consensus"}, "full", None),
         ({"symmetry": "gl", "layers": "0-4,7"}, "gl", "0-4,7"),
         ({"symmetry": ["ffn"], "layers": 3, "method": "weights"}, "ffn", "3"),
+        ({"symmetry": "full", "layers": [0, "2-4"]}, "full", "0,2-4"),
     ],
 )
 def test_match_is_a_word_or_a_block(given, symmetry, layers):

@@ -110,6 +110,8 @@ def describe(tensors: Any, shard: str, label: str) -> dict[str, Header]:
             raise InputError(f"{label}: {name} has no data (meta device); load the model's weights first")
         if value.layout != torch.strided:
             raise InputError(f"{label}: {name} is of layout {value.layout}; expected a dense tensor (to_dense)")
+        if value.dtype not in SAFETENSORS_DTYPES.values():
+            raise InputError(f"{label}: {name} is {value.dtype}, which is no type of safetensors; convert it")
     return {name: Header(value.dtype, tuple(value.shape), shard) for name, value in tensors.items()}
 
 

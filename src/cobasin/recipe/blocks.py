@@ -144,15 +144,13 @@ class Matching(Block):
             raise ValueError("to merge the models as they are, write none or leave it out")
         return {"symmetry": content} if isinstance(content, (str, list)) else content
 
-    @field_validator("symmetry", mode="before")
+    @field_validator("symmetry", "layers", mode="before")
     @classmethod
-    def _list(cls, words: Any) -> Any:
-        return ",".join(map(str, words)) if isinstance(words, list) else words
-
-    @field_validator("layers", mode="before")
-    @classmethod
-    def _number(cls, layers: Any) -> Any:
-        return str(layers) if type(layers) is int else layers
+    def _spelled(cls, given: Any) -> Any:
+        """Lists and numbers of YAML, as the command line spells them."""
+        if isinstance(given, list):
+            return ",".join(map(str, given))
+        return str(given) if type(given) is int else given
 
     @property
     def search(self) -> dict[str, Any]:
