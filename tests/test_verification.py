@@ -260,9 +260,9 @@ MOE = {**LLAMA, "moe_intermediate_size": 8}
 @pytest.mark.parametrize(
     ("architecture", "config", "settings"),
     [
-        ("Qwen3MoeForCausalLM", "Qwen3MoeConfig", {**MOE, "num_experts": 96, "num_experts_per_tok": 1}),
-        ("MixtralForCausalLM", "MixtralConfig", {**LLAMA, "num_local_experts": 96, "num_experts_per_tok": 1}),
-        ("GptOssForCausalLM", "GptOssConfig", {**LLAMA, "num_local_experts": 96, "num_experts_per_tok": 1}),
+        ("Qwen3MoeForCausalLM", "Qwen3MoeConfig", {**MOE, "num_experts": 48, "num_experts_per_tok": 1}),
+        ("MixtralForCausalLM", "MixtralConfig", {**LLAMA, "num_local_experts": 48, "num_experts_per_tok": 1}),
+        ("GptOssForCausalLM", "GptOssConfig", {**LLAMA, "num_local_experts": 48, "num_experts_per_tok": 1}),
         (
             "DeepseekV3ForCausalLM",
             "DeepseekV3Config",
@@ -280,7 +280,7 @@ def test_an_expert_that_no_token_is_sent_to_is_seen(architecture, config, settin
     name = next(name for name in a if re.search(r"experts\.(0\.)?(down_proj|w2)", name))
     stacked = a[name].ndim == 3
     unseen = []
-    for i in range(0, 96, 48):
+    for i in (0, 24):
         one = re.sub(r"experts\.0", f"experts.{i}", name)
         tensor = a[one].clone()
         (tensor[i] if stacked else tensor).neg_()
@@ -531,11 +531,11 @@ def test_a_model_that_is_built_once_runs_as_if_built_anew(case):
     """Whether a tensor is the model's own or, as an expert of a file, a part of one; and nothing is left of a run."""
     own, other = checkpoint(case, 1), checkpoint(case, 2)
     inputs = probe(own.config, own.architecture)
-    reference, rerun, others = computed(own, inputs), Rerun(own, inputs), 0
-    for name in own:
+    reference, rerun, others, some = computed(own, inputs), Rerun(own, inputs), 0, list(own)[::3]
+    for name in some:
         one = replace(own, read=lambda asked, name=name: (other if asked == name else own)[asked])
         found = rerun(one, [name])
         assert torch.equal(found, computed(one, inputs)), name
         others += not torch.equal(found, reference)
-    assert others > 0.8 * len(own)
+    assert others > 0.8 * len(some)
     assert torch.equal(rerun(own, ()), reference)
