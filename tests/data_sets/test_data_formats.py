@@ -262,6 +262,7 @@ def test_image_folder(tmp_path):
         for number, name in enumerate(("dog", "cat")):
             picture(tmp_path / split / name / f"{number}.png", number)
     (tmp_path / "train" / "notes.txt").write_text("no image")
+    (tmp_path / "train" / "cat" / "._1.png").write_text("as a Mac puts beside each")
     found = rows(tmp_path / "train")
     assert [row["label"] for row in found] == ["cat", "dog"]
     assert found.where(0) == str(tmp_path / "train" / "cat" / "1.png")
@@ -277,6 +278,7 @@ def test_a_folder_of_files_is_told_apart_by_split(tmp_path):
     jsonl(tmp_path / "train.jsonl", *ROWS)
     jsonl(tmp_path / "dev.jsonl", *ROWS[:1])
     (tmp_path / "README.md").write_text("no data")
+    (tmp_path / "._dev.jsonl").write_text("no data, either")
     assert len(rows(tmp_path, split="dev")) == 1
     assert "Say 'split', one of dev, train" in refusal(rows, tmp_path)
     assert "0 files of the split 'test'" in refusal(rows, tmp_path, split="test")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -89,5 +89,10 @@ class ImageFolderRows(Rows):
 
 
 def images_in(folder: Path) -> list[Path]:
-    """The image files of a folder, sorted by name."""
-    return sorted(file for file in folder.iterdir() if file.suffix.lower() in IMAGE_SUFFIXES)
+    """The image files of a folder, sorted by name; not hidden ones, as a Mac puts one beside each."""
+    return sorted(file for file in visible(folder) if file.suffix.lower() in IMAGE_SUFFIXES)
+
+
+def visible(folder: Path) -> Iterator[Path]:
+    """What is in a folder, but for what is hidden."""
+    return (entry for entry in folder.iterdir() if not entry.name.startswith("."))

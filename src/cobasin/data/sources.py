@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from cobasin.data.arrays import ImageFolderRows, NpzRows, images_in
+from cobasin.data.arrays import ImageFolderRows, NpzRows, images_in, visible
 from cobasin.data.config import DataConfig, Format
 from cobasin.data.hub import SAVED, DatasetRows, sliced
 from cobasin.data.rows import ChosenRows, Rows
@@ -94,7 +94,7 @@ def _in_folder(data: DataConfig, folder: Path) -> tuple[Format, Path]:
                 f"{classes}: no images in it, nor in its subfolders; expected a subfolder a class{sliced(data.split)}"
             )
         return "images", classes
-    files = [file for file in sorted(folder.iterdir()) if file.is_file()]
+    files = [file for file in sorted(visible(folder)) if file.is_file()]
     files = [file for file in files if data.format or SUFFIXES.get(file.suffix.lower(), "datasets") != "datasets"]
     if not files:
         return "datasets", folder
