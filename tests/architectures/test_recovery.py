@@ -41,10 +41,8 @@ def test_a_branch_that_is_still_zero_hides_nothing(case, zero):
     with torch.no_grad():
         filled.get_parameter(zero).zero_()
     original = load(filled)
-    scrambled = scramble(Typed.of(original), 5)
-    for symmetry in ("full", "gl"):
-        report = api.match(scrambled, original, symmetry).report
-        assert report["distance_after"] < 1e-6 * report["distance_before"]
+    report = api.match(scramble(Typed.of(original), 5), original).report
+    assert report["distance_after"] < 1e-6 * report["distance_before"]
 
 
 @pytest.mark.parametrize("case", ONE_A_DECLARATION[::2])

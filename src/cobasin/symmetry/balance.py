@@ -35,7 +35,7 @@ def balancing_frames(form: Form, state: State) -> Frames:
     """The frames that bring every balanced key of a model to the balanced basis.
 
     A head whose frame would have a condition number above `LARGEST_CONDITION`, or is not determined, keeps its own
-    basis, scaled so that both sides have one norm; where one is zero, and nothing is computed, so that the other has 1.
+    basis, scaled so that both sides have one norm.
     """
     return {key: _frame(*(_stacked(form, key, state, charge) for charge in (1, -1))) for key in form.balanced}
 
@@ -62,7 +62,7 @@ def keep_bases(form: Form, values: Values, source: Frames, target: Frames) -> Fr
     for key, frame in target.items():
         own, size = source[key]["matrix"], frame["matrix"].shape[-1]
         without = (own == _multiples(own[..., 0, 0], size)).all(-1).all(-1)
-        # a head of zeros has no scale either: it keeps what it has, and comes back from there
+        # a head with a side of zeros has no scale either: it keeps what it has, and comes back from there
         moves = in_new_order(form.spec, values, key, {"without": without, "scaled": own[..., 0, 0] != 1})
         scale = torch.linalg.slogdet(frame["matrix"]).logabsdet.div(size).exp()
         scale = torch.where(moves["scaled"], scale, 1.0)
@@ -122,11 +122,8 @@ def _stacked(form: Form, key: Key, state: State, charge: int) -> Tensor:
 def _frame(direct: Tensor, contragredient: Tensor) -> Value:
     """The balancing frame of two sides, ``[*batch, rows, d]`` each."""
     r1, r2 = (torch.linalg.qr(side, mode="r").R for side in (direct, contragredient))
-    size = direct.shape[-1]
-    norm, inverse_norm = (torch.linalg.matrix_norm(side) for side in (direct, contragredient))
-    both = (norm > 0) & (inverse_norm > 0)
-    scale = torch.where(both, (inverse_norm / norm).sqrt(), torch.where(norm > 0, 1 / norm, inverse_norm))
-    scale = torch.where((scale > 0) & scale.isfinite(), scale, 1.0)
+    size, scale = direct.shape[-1], torch.linalg.matrix_norm(contragredient) / torch.linalg.matrix_norm(direct)
+    scale = torch.where((scale > 0) & scale.isfinite(), scale, 1.0).sqrt()
     own = {"matrix": _multiples(scale, size), "dual": _multiples(1 / scale, size)}
     if min(r1.shape[-2], r2.shape[-2]) < size:  # fewer rows than directions: no frame is determined
         return own

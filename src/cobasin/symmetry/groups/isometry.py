@@ -115,8 +115,8 @@ class Isometry(Group):
     def support(self, gram: Gram) -> Tensor:
         """With a scale a lower bound, its value at the scale that aligns the norms.
 
-        That is exact where the target is an image of the source. The joint optimum of every pair of heads would
-        cost about twenty times as much, and gains an assignment of heads less than 1 % of its value.
+        That is exact where the target is an image of the source, and no side is zero. The joint optimum of every pair
+        of heads would cost about twenty times as much, and gains an assignment of heads less than 1 % of its value.
         """
         if not self.scaled:
             return self._nuclear(gram.total().double())

@@ -11,7 +11,7 @@ from cobasin.symmetry.groups.base import Value
 from cobasin.symmetry.groups.gram import Gram
 
 FURTHEST = 1e4
-"""Of a scale that only one side says: where that side hardly agrees, the optimum is next to nothing."""
+"""From 1, of a scale that only one side decides: where that side does not agree, less is always better."""
 
 
 def gain(a: Tensor, direct: Tensor | float, inverse: Tensor | float, norm: Tensor, inverse_norm: Tensor) -> Tensor:
@@ -30,8 +30,8 @@ def best_scale(direct: Tensor, inverse: Tensor, norm: Tensor, inverse_norm: Tens
         signed: allow a negative scale.
 
     Returns:
-        The real root of ``|A₊|² a⁴ - p a³ + m a - |A₋|² = 0`` that gains most (positive unless ``signed``), also
-        where one of the norms is zero; 1 where none is within `FURTHEST` of 1 there, nor where both are.
+        The real root of ``|A₊|² a⁴ - p a³ + m a - |A₋|² = 0`` that gains most (positive unless ``signed``). Where one
+        of the norms is zero, within a factor of `FURTHEST` of 1: the optimum may be at 0. Where both are, 1.
     """
     usable = (norm > 0) & (inverse_norm > 0)
     size, inverse_size = (torch.where(usable, x, 1.0).sqrt() for x in (norm, inverse_norm))
@@ -55,9 +55,13 @@ def best_scale(direct: Tensor, inverse: Tensor, norm: Tensor, inverse_norm: Tens
 
 def _of_one_side(direct: Tensor, inverse: Tensor, norm: Tensor, inverse_norm: Tensor, signed: bool) -> Tensor:
     """The best scale where the other side is zero, as an output projection is where training begins with none."""
-    found = torch.where(norm > 0, direct / norm, inverse_norm / inverse)
-    near = (found.abs() <= FURTHEST) & (found.abs() >= 1 / FURTHEST)
-    return torch.where(near if signed else near & (found > 0), found, 1.0)
+    upper = norm > 0
+    factor = torch.where(upper, direct / norm, inverse / inverse_norm)  # of the side that there is
+    size = (factor.abs() if signed else factor).clamp(1 / FURTHEST, FURTHEST)
+    found = torch.where(upper, size, 1 / size)
+    if signed:
+        found = torch.where(factor < 0, -found, found)
+    return torch.where(upper | (inverse_norm > 0), found, 1.0)
 
 
 def _root_from_one(p: Tensor, m: Tensor) -> Tensor:
