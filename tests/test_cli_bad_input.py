@@ -197,8 +197,13 @@ def test_values_that_do_not_fit_the_dtype(tmp_path):
 def test_a_folder_whose_name_is_no_text(folders):
     odd = folders[0].rename(folders[0].with_name(os.fsdecode(b"na\xffme")))
     out = odd.with_name("out")
-    for arguments in (("match", odd, folders[1], "--out", out), ("merge", odd, folders[1], "--out", out)):
-        assert "the name of the folder is not text in UTF-8; rename it" in refused(out.parent, *arguments)
+    fits = folders[1]
+    for arguments in (
+        ("match", odd, fits, "--out", out),
+        ("merge", odd, fits, "--out", out),
+        ("match", fits, fits, "--out", odd / "out"),
+    ):
+        assert "this path is not text in UTF-8; rename it" in refused(out.parent, *arguments)
 
 
 def test_a_folder_without_config(folders):

@@ -14,15 +14,15 @@ def short(name: str | Path) -> str:
 
 
 def check_name(model: str | Path) -> None:
-    """Refuse a model's folder that safetensors opens no file in.
+    """Refuse the path of a model in which safetensors opens no file.
 
     Raises:
-        InputError: its name has bytes that are no UTF-8.
+        InputError: it has bytes that are no UTF-8.
     """
     try:
         str(model).encode()
     except UnicodeEncodeError:
-        raise InputError(f"{model}: the name of the folder is not text in UTF-8; rename it") from None
+        raise InputError(f"{model}: this path is not text in UTF-8; rename it, or choose another") from None
 
 
 def expanded(path: str | Path) -> Path:
@@ -36,7 +36,7 @@ def expanded(path: str | Path) -> Path:
     try:
         os.fsencode(path)
     except UnicodeEncodeError:  # half of a letter, which YAML and JSON can say
-        raise InputError(f"{shown(path)}: expected a path") from None
+        raise InputError(f"{shown(path)}: expected a path, of letters that a file system can name") from None
     try:
         return Path(path).expanduser()
     except RuntimeError as error:

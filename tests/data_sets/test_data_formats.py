@@ -263,6 +263,7 @@ def test_image_folder(tmp_path):
             picture(tmp_path / split / name / f"{number}.png", number)
     (tmp_path / "train" / "notes.txt").write_text("no image")
     (tmp_path / "train" / "cat" / "._1.png").write_text("as a Mac puts beside each")
+    picture(tmp_path / "train" / ".thumbnails" / "1.png", 1)
     found = rows(tmp_path / "train")
     assert [row["label"] for row in found] == ["cat", "dog"]
     assert found.where(0) == str(tmp_path / "train" / "cat" / "1.png")

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 
 from cobasin.architectures import files
 from cobasin.errors import InputError
-from cobasin.paths import expanded
+from cobasin.paths import check_name, expanded
 
 _WAYS_OUT = {
     **dict.fromkeys(
@@ -30,11 +30,12 @@ _WAYS_OUT = {
 def check_output(out: Path, overwrite: bool, inputs: Iterable[Path | None] = ()) -> None:
     """Refuse, before any work, an output folder that `save` would refuse after it.
 
-    Raises InputError if `out` is a file or a mount point, holds files without `overwrite`, cannot be written to, or
-    overlaps with one of the folders `inputs` (None: a model without a folder), with a file that one of these links
-    to, or with one that declares an architecture.
+    Raises InputError if `out` is a file or a mount point, has a path that no model is read from, holds files without
+    `overwrite`, cannot be written to, or overlaps with one of the folders `inputs` (None: a model without a folder),
+    with a file that one of these links to, or with one that declares an architecture.
     """
     target = expanded(out).resolve()
+    check_name(target)
     with output_errors(target):
         if target.exists() and not target.is_dir():
             raise InputError(f"{out}: is a file; give a folder for the output")

@@ -111,7 +111,9 @@ def describe(tensors: Any, shard: str, label: str) -> dict[str, Header]:
         if value.layout != torch.strided:
             raise InputError(f"{label}: {name} is of layout {value.layout}; expected a dense tensor (to_dense)")
         if value.dtype not in SAFETENSORS_DTYPES.values():
-            raise InputError(f"{label}: {name} is {value.dtype}, which is no type of safetensors; convert it")
+            raise InputError(
+                f"{label}: {name} is {value.dtype}, a type that cobasin does not write; convert it or leave it out"
+            )
     return {name: Header(value.dtype, tuple(value.shape), shard) for name, value in tensors.items()}
 
 

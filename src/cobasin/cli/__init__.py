@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -46,6 +47,9 @@ class _Messages:
             self._stream.write(text)
         return len(text)
 
+    def writelines(self, lines: Iterable[str]) -> None:
+        self.write("".join(lines))
+
     def flush(self) -> None:
         with suppress(OSError):
             self._stream.flush()
@@ -64,7 +68,7 @@ def main() -> None:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # its warnings would bury the line of an error
     if isinstance(sys.stdout, io.TextIOWrapper):  # a letter that the terminal lacks must not end a run in its report
         sys.stdout.reconfigure(errors="backslashreplace")
-    if sys.stderr is not None:  # closed before the start
+    if sys.stderr is not None and not isinstance(sys.stderr, _Messages):  # None where it was closed before the start
         messages: Any = _Messages(sys.stderr)
         sys.stderr = messages
     _signals.clear()

@@ -195,7 +195,7 @@ def _same(
         return True, reason, None
     try:
         verdict = verify(first.checkpoint, second.checkpoint)
-    except NotProbed as error:  # which says nothing against them
+    except NotProbed as error:  # their functions were not compared, which says nothing against them
         return True, f"{reason}; not run on probe inputs: {error}", None
     said = "their outputs cannot tell" if verdict.same is None else "outputs in float64"
     return verdict.same is not False, f"{reason}; {said}: {verdict.reason}", verdict

@@ -70,7 +70,7 @@ class ImageFolderRows(Rows):
 
     def __init__(self, folder: Path, columns: Columns):
         super().__init__(str(folder), columns)
-        classes = [entry for entry in sorted(folder.iterdir()) if entry.is_dir() and images_in(entry)]
+        classes = [entry for entry in sorted(visible(folder)) if entry.is_dir() and images_in(entry)]
         numbers_first = sorted((one.name for one in classes), key=lambda name: int(name) if name.isdecimal() else inf)
         names = {name: name for name in class_names(numbers_first)}
         self.files = [(file, names[one.name]) for one in classes for file in images_in(one)]

@@ -87,7 +87,7 @@ def _in_folder(data: DataConfig, folder: Path) -> tuple[Format, Path]:
     if data.format == "datasets" or any((folder / name).exists() for name in SAVED):
         return "datasets", folder
     classes = folder / (data.split or "")
-    pictures = classes.is_dir() and any(images_in(one) for one in [classes, *classes.iterdir()] if one.is_dir())
+    pictures = classes.is_dir() and any(images_in(one) for one in [classes, *visible(classes)] if one.is_dir())
     if data.format == "images" or (data.format is None and pictures):
         if not pictures:
             raise InputError(

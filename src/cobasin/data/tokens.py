@@ -70,15 +70,16 @@ def tokenizer_of(checkpoint: Checkpoint, words: bool = False, blocks: bool = Fal
 
 def tokenizer_files(folder: Path) -> list[Path]:
     """The files of a folder that a tokenizer is made of."""
+    found = [folder / name for name in _FILES if (folder / name).is_file()]
     further = sorted((folder / "additional_chat_templates").glob("*.jinja"))  # of a tokenizer that has several
-    return [*(folder / name for name in _FILES if (folder / name).is_file()), *further]
+    return [*found, *further] if found else []
 
 
 def tokenizer_digest(folder: Path) -> str:
     """SHA-256 of the tokenizer's files, in hexadecimal."""
     sha = hashlib.sha256()
     for file in tokenizer_files(folder):
-        sha.update(f"{file.name}:{hashlib.sha256(file.read_bytes()).hexdigest()};".encode())
+        sha.update(f"{file.relative_to(folder).as_posix()}:{hashlib.sha256(file.read_bytes()).hexdigest()};".encode())
     return sha.hexdigest()
 
 
