@@ -10,6 +10,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.fingerprint import fingerprint
+from cobasin.data.tokens import tokenizer_files
 from cobasin.fusion.registry import find, methods
 from command_line import duplicate, edit_tensors, pair, refused, run, stock, tensors_of
 from merge_cases import CLASSIFIER, recipe, saved
@@ -260,6 +261,11 @@ def test_further_chat_templates_are_those_of_the_tokenizer_that_is_named(tmp_pat
     merged(tmp_path, recipe(tmp_path / "recipe.yaml", "linear", [a, b], tokenizer_source=str(b)))
     found = {file.stem: file.read_text() for file in (tmp_path / "out").rglob("*.jinja")}
     assert found == dict.fromkeys(("chat_template", "tool", "other"), b.name)
+    assert [file.stem for file in tokenizer_files(b)][-2:] == ["other", "tool"]
+    for file in b.glob("*"):
+        if file.is_file():
+            file.unlink()
+    assert tokenizer_files(b) == []  # the control: by themselves they are no tokenizer
 
 
 def test_the_tokenizer_of_a_translator_is_of_one_model(tmp_path):

@@ -14,7 +14,6 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -46,9 +45,6 @@ class _Messages:
         with suppress(OSError):
             self._stream.write(text)
         return len(text)
-
-    def writelines(self, lines: Iterable[str]) -> None:
-        self.write("".join(lines))
 
     def flush(self) -> None:
         with suppress(OSError):
