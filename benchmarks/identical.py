@@ -41,6 +41,12 @@ PARAMETERS = {
     "ties": HALF | {"density": 0.5},
     "dare_linear": HALF | {"density": 0.5},
     "dare_ties": HALF | {"density": 0.5},
+    "della": HALF | {"density": 0.5},
+    "della_linear": HALF | {"density": 0.5},
+    "breadcrumbs": HALF | {"density": 0.5, "gamma": 0.1},
+    "breadcrumbs_ties": HALF | {"density": 0.5, "gamma": 0.1},
+    "sce": {"select_topk": 0.5},
+    "nearswap": {"t": 0.05},
 }
 
 

@@ -3,8 +3,8 @@
     python3 -m venv mergekit-env && mergekit-env/bin/pip install torch==2.13.0 mergekit==0.1.5
     python benchmarks/mergekit.py --mergekit mergekit-env/bin/mergekit-yaml
 
-Runs the recipes of examples/recipes on random tiny Llamas, and linear, SLERP, TIES and task arithmetic on a pair of
-BERTs as well. Methods with randomness (DARE) draw other numbers in each tool, so their rows only show that both run.
+Runs the recipes of examples/recipes on random tiny Llamas, and methods, some of them others, on a pair of BERTs. Those
+with randomness (DARE, DELLA) draw other numbers in each tool, so their rows only show that both run.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from transformers import (
 
 from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.writer import save
+from cobasin.fusion.registry import find
 from cobasin.merging.merge import merge_recipe
 from common.results import made, write
 from common.showing import Table
@@ -45,6 +46,14 @@ ON_BERT = {
     "slerp": {"models": ({}, {}), "base": 0, "parameters": {"t": 0.3}},
     "task_arithmetic": {"models": PAIRED, "base": 2},
     "ties": {"models": PAIRED, "base": 2, "parameters": {"density": 0.5}},
+    "breadcrumbs": {"models": PAIRED, "base": 2, "parameters": {"density": 0.5, "gamma": 0.1}},
+    "breadcrumbs_ties": {"models": PAIRED, "base": 2, "parameters": {"density": 0.5, "gamma": 0.1}},
+    "della": {"models": PAIRED, "base": 2, "parameters": {"density": 0.5}},
+    "della_linear": {"models": PAIRED, "base": 2, "parameters": {"density": 0.5}},
+    "sce": {"models": ({}, {}), "base": 2, "parameters": {"select_topk": 0.5}},
+    "nuslerp": {"models": PAIRED, "base": 2, "parameters": {"nuslerp_flatten": False}},
+    "multislerp": {"models": PAIRED},
+    "nearswap": {"models": ({}, {}), "base": 0, "parameters": {"t": 0.02}},
 }
 
 
@@ -136,7 +145,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Table:
         if "mergekit" in row:  # it refused the recipe
             figures = [f"mergekit: {row['mergekit']}", ""]
         else:
-            drawn = row["method"].startswith("dare")
+            drawn = "generator" in find(row["method"]).inputs
             figures = ["random" if drawn else f"{row['difference']:.1e}", f"{row['control']:.1e}"]
         if alone := row.get("only_in_one"):
             figures[0] += f"; only one tool has {', '.join(alone)}"

@@ -22,6 +22,12 @@ PARAMETERS = {
     "ties": {"weight": 0.6, "density": 0.5},
     "dare_linear": {"weight": 0.6, "density": 0.5},
     "dare_ties": {"weight": 0.6, "density": 0.5},
+    "breadcrumbs": {"weight": 0.6, "density": 0.5, "gamma": 0.1},
+    "breadcrumbs_ties": {"weight": 0.6, "density": 0.5, "gamma": 0.1},
+    "della": {"weight": 0.6, "density": 0.5},
+    "della_linear": {"weight": 0.6, "density": 0.5},
+    "sce": {"select_topk": 0.5},
+    "nearswap": {"t": 0.05},
 }
 
 

@@ -61,6 +61,11 @@ def test_options_that_do_not_go_with_a_recipe(tmp_path, berts, options, text):
         (("--method", "ties", "--base", "{2}", "--set", "density=0"), "density: 0: Input should be greater than 0"),
         (("--method", "dare_ties", "--base", "{2}", "--set", "density=1.2"), "density: 1.2: Input should be less"),
         (("--method", "ties", "--base", "no-such-base"), "no-such-base: no such folder"),
+        (
+            ("--method", "della", "--base", "{2}", "--set", "density=0.9"),
+            "word_embeddings.weight: entries would be kept with probabilities of 0.75 to 1.05, density less and plus "
+            "epsilon; expected more than 0 and at most 1",
+        ),
         (("--base", "{2}"), "is none of the models, and linear has no base"),
         (("--method", "regmean"), "regmean needs data: write a recipe, with statistics: {{data: {{path: FILE}}}}"),
         (("--anchor", "nobody"), "match.anchor 'nobody': expected medoid, consensus, {0}, {1}"),

@@ -120,7 +120,7 @@ def test_every_method_has_a_plan(tmp_path, name):
     rows = token_rows(tmp_path / "rows.jsonl")
     keys = {} if base is None else {"base_model": str(base)}
     keys |= {"statistics": {"data": {"path": str(rows)}, "samples": 5, "cache": "kept"}} if method.statistics else {}
-    keys |= {"parameters": {"t": 0.25}} if name == "slerp" else {}
+    keys |= {"parameters": {"t": 0.25}} if name in ("slerp", "nearswap") else {}
     path = recipe(tmp_path / "recipe.yaml", name, models, **keys, match="full")
     found = plan(tmp_path, path)
     assert found["method"] == name

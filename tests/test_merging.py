@@ -314,6 +314,19 @@ def test_the_random_numbers_of_dare_are_those_of_the_seed(classifiers):
         )
 
 
+def test_every_tensor_draws_its_own_where_rows_are_ranked(classifiers):
+    a, b, *_ = classifiers
+    content = {"merge_method": "della", "base_model": str(a), "models": [{"model": str(b)}]}
+    content |= {"parameters": {"density": 0.5}}
+    once, again, other = (dict(merge_recipe(content | {"seed": seed}).checkpoint) for seed in (1, 1, 2))
+    assert_bitwise(once, again)
+    assert largest_difference(once, other) > 0.1
+    base = tensors_of(a)
+    kept = [once[name] != base[name] for name in once if once[name].shape == (24, 24)]
+    assert abs(float(torch.stack(kept).float().mean()) - 0.5) < 0.03
+    assert not torch.equal(*kept[:2])
+
+
 def test_every_slice_draws_its_own(classifiers, monkeypatch):
     a, b, *_ = classifiers
     monkeypatch.setattr(arithmetic, "SLICE", 48)

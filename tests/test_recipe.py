@@ -181,7 +181,7 @@ def test_an_example_resolves_to_what_it_says():
         (LINEAR | slices((0, 1)), "expected one of models, slices and modules, got models and slices"),
         (
             LINEAR | {"merge_method": "tise"},
-            "merge method 'tise' is unknown; did you mean 'ties'? (known: dare_linear,",
+            "merge method 'tise' is unknown; did you mean 'ties'? (known: breadcrumbs,",
         ),
         (LINEAR | {"dtype": "int8"}, "dtype: 'int8': Input should be 'float32', 'float16', 'bfloat16' or 'float64'"),
         (LINEAR | {"out_dtype": "half"}, "out_dtype: 'half': Input should be 'float32'"),
@@ -345,6 +345,21 @@ def test_slerp_goes_from_the_base_or_else_from_the_first_model():
     assert (other.base, other.inputs, other.referenced) == ("./b", ["./a"], ["./a", "./b"])
 
 
+def test_nearswap_moves_the_base_or_else_the_first_model():
+    near = LINEAR | {"merge_method": "nearswap", "parameters": {"t": 0.5}}
+    assert (Recipe.of(near).base, Recipe.of(near).inputs) == ("./a", ["./b"])
+
+
+@pytest.mark.parametrize("method", ["nuslerp", "multislerp"])
+def test_spherical_means_may_have_a_base(method):
+    plain, moved = (Recipe.of(one | {"merge_method": method}) for one in (LINEAR, TIES))
+    assert (plain.base, plain.inputs) == (None, ["./a", "./b"])
+    assert (moved.base, moved.inputs) == ("./base", ["./a", "./b"])
+    assert Recipe.of(LINEAR | {"merge_method": method, "repair": {}}).repair is not None
+    message = refusal(TIES | {"merge_method": method, "repair": {}})
+    assert message.startswith(f"repair: {method} adds to a base what others have learned")
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -357,6 +372,14 @@ def test_slerp_goes_from_the_base_or_else_from_the_first_model():
         (
             TIES | {"merge_method": "slerp", "parameters": {"t": 0.5}},
             "slerp merges 1 model(s) beside the base (./base), got 2",
+        ),
+        (
+            TIES | {"merge_method": "nuslerp", "base_model": "./a"},
+            "nuslerp merges 2 model(s) beside the base (./a), got 1",
+        ),
+        (
+            TIES | {"merge_method": "sce", "base_model": "./a"},
+            "sce merges 2 or more model(s) beside the base (./a), got 1",
         ),
     ],
 )

@@ -289,9 +289,16 @@ def test_switches_of_mergekit_that_save_memory_have_no_effect():
 def test_what_mergekits_task_vectors_share_has_no_effect_where_nothing_is_dropped():
     made = recipe(TIES.replace("ties", "task_arithmetic") % ("density: 0.5", "rescale: true"))
     assert sorted(made.notes) == ["density has no effect", "rescale has no effect"]
-    assert recipe(TIES % ("", "rescale: false")).notes == ["rescale has no effect"]
+    for name in ("ties", "breadcrumbs", "breadcrumbs_ties"):
+        made = recipe(TIES.replace("merge_method: ties", f"merge_method: {name}") % ("", "rescale: false"))
+        assert made.notes == ["rescale has no effect"]
     with pytest.raises(InputError, match="rescale: ties has no such parameter"):
         recipe(TIES % ("", "rescale: true"))
+
+
+def test_what_mergekit_divides_by_at_least_has_no_effect_where_nothing_is_divided():
+    text = "{merge_method: multislerp, models: [{model: a}, {model: b}], parameters: {eps: 1.0e-8}}"
+    assert recipe(text).notes == ["eps has no effect"]
 
 
 def test_every_method_can_be_asked_for():

@@ -44,7 +44,7 @@ def check_largest(monkeypatch, dtype, levels, slices):
     difference = tensor.to(torch.promote_types(dtype, torch.float32)) - base
     for density in (1e-3, 0.1, 0.5, 0.77, 1 - 1e-3, 1.0):
         count = max(int(density * SIZE), 1)
-        found = Largest.of(base, tensor, density)
+        found = Largest.of(base, tensor, count)
         kept = torch.cat([found.of_slice(part, i * slices) for i, part in enumerate(difference.split(slices))])
         assert torch.equal(kept, sorted_out(difference, count)), density
         if levels is None and count < SIZE:
@@ -54,10 +54,10 @@ def check_largest(monkeypatch, dtype, levels, slices):
 @pytest.mark.parametrize("scale", [1e-42, 1e38])
 def test_of_any_size(scale):
     change = torch.tensor([1.0, -3.0, 0.0, 2.0, -1.0]) * scale
-    assert Largest.of(torch.zeros(5), change, 0.6).of_slice(change, 0).tolist() == [
+    assert Largest.of(torch.zeros(5), change, 3).of_slice(change, 0).tolist() == [
         *change[:2].tolist(),
         0.0,
         *change[3:4].tolist(),
         0.0,
     ]
-    assert not Largest.of(torch.zeros(5), torch.zeros(5), 0.6).of_slice(torch.zeros(5), 0).any()
+    assert not Largest.of(torch.zeros(5), torch.zeros(5), 3).of_slice(torch.zeros(5), 0).any()

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from cobasin.fusion.arithmetic import inner_products
-from cobasin.fusion.spherical import karcher, slerp
+from cobasin.fusion.spherical import karcher, multislerp, nuslerp, slerp
 
 
 def random(seed, *shape):
@@ -131,3 +131,50 @@ def test_inner_products_of_many_float32_entries():
     exact = float((x.double() ** 2).sum())
     assert float(inner_products([x])) == pytest.approx(exact, rel=1e-6)
     assert float((x * x).numpy().cumsum()[-1]) != pytest.approx(exact, rel=1e-4)
+
+
+@pytest.mark.parametrize("weight", [(1.0, 1.0), (0.2, 0.6), (1.0, 0.0)])
+def test_nuslerp_is_slerp_by_weights(weight):
+    base, x, y = random(2), random(0), random(1)
+    t = weight[1] / sum(weight)
+    assert close(nuslerp(None, [x, y], weight=weight), slerp(x, [y], t=t))
+    assert close(nuslerp(base, [x, y], weight=weight), base + slerp(x - base, [y - base], t=t))
+    assert not close(nuslerp(base, [x, y], weight=weight), slerp(x, [y], t=t), 0.1) or weight[1] == 0
+    assert not close(nuslerp(None, [x, y], weight=weight), slerp(x, [y], t=1 - t), 0.1) or t == 0.5
+
+
+@pytest.mark.parametrize(("row_wise", "axis"), [(False, 0), (True, 1)])
+def test_nuslerp_of_vectors(row_wise, axis):
+    x, y = random(0), random(1)
+    vectors = [slerp(a, [b], t=0.3) for a, b in zip(x.unbind(axis), y.unbind(axis), strict=True)]
+    result = nuslerp(None, [x, y], weight=(0.7, 0.3), nuslerp_flatten=False, nuslerp_row_wise=row_wise)
+    assert close(result, torch.stack(vectors, axis))
+    assert not close(result, nuslerp(None, [x, y], weight=(0.7, 0.3), nuslerp_row_wise=row_wise), 0.01)
+
+
+def test_nuslerp_bends_where_slerp_is_straight():
+    """Task vectors aside, fine-tunes are so near each other that their arc is; lengths show the difference."""
+    x, y = torch.tensor([1.0, 0.0], dtype=torch.float64), torch.tensor([math.cos(0.02), math.sin(0.02)]).double()
+    bent, straight = (float(one.norm()) for one in (nuslerp(None, [x, y], weight=(1.0, 1.0)), slerp(x, [y], t=0.5)))
+    assert abs(bent - 1) < 1e-7
+    assert abs(straight - 1) > 4e-5
+
+
+@pytest.mark.parametrize("weight", [(0.2, 0.5, 0.8), (1.0, 1.0, 1.0)])
+def test_multislerp(weight):
+    """By its definition, the step in the tangent plane included."""
+    base, tensors = random(9), [(i + 1) * random(i) for i in range(3)]
+    parts = [one / sum(weight) for one in weight]
+    for start in (None, base):
+        ends = tensors if start is None else [one - start for one in tensors]
+        units = [one / one.norm() for one in ends]
+        mean = sum(part * one for part, one in zip(parts, units, strict=True))
+        mean = mean / mean.norm()
+        step = sum(part * (one - (one * mean).sum() * mean) for part, one in zip(parts, units, strict=True))
+        point = step.norm().cos() * mean + step
+        expected = point * sum(part * one.norm() for part, one in zip(parts, ends, strict=True))
+        result = multislerp(start, tensors, weight=weight)
+        assert close(result, expected if start is None else start + expected)
+        summed = multislerp(start, tensors, weight=weight, normalize_weights=False)
+        assert close(summed, expected * sum(weight) + (0 if start is None else start))
+        assert not close(result, sum(tensors) / 3, 0.05)

@@ -26,17 +26,16 @@ class Largest:
     last: int
 
     @staticmethod
-    def of(base: Tensor, tensor: Tensor, density: float) -> Largest:
-        """The ``int(density n)`` largest entries of ``tensor - base``, at least one; the first of equal ones.
+    def of(base: Tensor, tensor: Tensor, rank: int) -> Largest:
+        """The ``rank`` largest entries of ``tensor - base``; the first of equal ones.
 
         A sample tells about how large the least of them is. Then the entries above that range are counted, and those
         within it looked at.
 
         Args:
             base, tensor: of one shape; their difference is in their common dtype, float32 or better.
-            density: the part of the entries to keep.
+            rank: how many, from 1 on.
         """
-        rank = max(int(density * base.numel()), 1)
         if rank >= base.numel():
             return Largest(0.0, base.numel())
         for low, high in (_around(base, tensor, rank), _ALL):

@@ -3,10 +3,10 @@
 Its positional parameters say what it is given, by name:
 
     tensors     one tensor a model, in its file's dtype or wider; the base model's left out where there is a ``base``
-    base        the base model's tensor
+    base        the base model's tensor; ``Tensor | None`` where a recipe need not name a base
     fishers     the diagonal Fisher information of every tensor
     grams       the `InputGram` of every tensor; only tensors that have one reach the method
-    generator   a random generator of numpy's; elementwise methods have one, seeded for the slice that they are given
+    generator   a random generator of numpy's, seeded for the tensor; for the slice, where a method is elementwise
     dtype       that of the result; None for float32 or better
 
 Its keyword parameters are those of a recipe; ``lambda_`` is written ``lambda`` there. An annotation
@@ -86,6 +86,7 @@ class Method:
         elementwise: whether an entry of the result depends on the same entries of ``tensors`` and ``base`` alone (or on
             chance), so that a tensor may be fused slice by slice.
         linear: whether it adds up multiples of the tensors, which gives the same model in whatever gauge they are.
+        check: raises `InputError` for parameters that do not go together.
     """
 
     name: str
@@ -99,6 +100,7 @@ class Method:
     couple: Callable[..., list[State]] | None = None
     elementwise: bool = False
     linear: bool = False
+    check: Callable[[Mapping[str, Any]], None] | None = None
 
     @property
     def summary(self) -> str:
@@ -111,9 +113,14 @@ class Method:
         return "base" in self.inputs
 
     @property
+    def first_is_base(self) -> bool:
+        """Whether of two models the first is the base where none is named."""
+        return self.takes_base and self.most == 1
+
+    @property
     def needs_base(self) -> bool:
-        """Whether that model has to be named: of two models the first is the base where none is."""
-        return self.takes_base and self.most != 1
+        """Whether that model has to be named."""
+        return self.takes_base and not self.first_is_base and get_type_hints(self.function)["base"] is Tensor
 
     @property
     def in_canonical_form(self) -> bool:
@@ -183,6 +190,7 @@ def method(
     couple: Callable[..., list[State]] | None = None,
     elementwise: bool = False,
     linear: bool = False,
+    check: Callable[[Mapping[str, Any]], None] | None = None,
 ) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
     """Make a function a merge method of this name."""
 
@@ -194,7 +202,18 @@ def method(
             raise ValueError(f"{name}: {unknown[0]!r} is none of {', '.join(INPUTS)}")
         parameters = _parameters(function) | (_parameters(couple, whole=True) if couple else {})
         _METHODS[name] = Method(
-            name, function, tuple(inputs), parameters, fewest, most, reference, statistics, couple, elementwise, linear
+            name,
+            function,
+            tuple(inputs),
+            parameters,
+            fewest,
+            most,
+            reference,
+            statistics,
+            couple,
+            elementwise,
+            linear,
+            check,
         )
         return function
 

@@ -10,15 +10,18 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor
 
-from cobasin.fusion.arithmetic import by_slices, inner_products, weight_sum
+from cobasin.fusion.arithmetic import by_slices, inner_products, weight_sum, widened
 from cobasin.fusion.average import linear
 from cobasin.fusion.registry import method
+from cobasin.fusion.task_vectors import task_vectors
 
 PARALLEL = 0.9995
 """The cosine from which on an arc is taken for straight."""
 
 STRAIGHT = 1 - 1e-6
 """The cosine from which on θ / sin θ is taken for 1: it is, to 3e-7."""
+
+MERGEKIT = "Goddard et al., Arcee's MergeKit, EMNLP 2024"
 
 NO_DIRECTION = 1e-3
 """Unit vectors whose mean is shorter than this point to all sides: float32 leaves 3e-4 of a sum that is zero."""
@@ -40,15 +43,8 @@ def slerp(
         t: how far from ``base``.
     """
     ends = base, tensors[0]
-    ((own, shared), (_, other)) = inner_products(ends).tolist()
-    lengths = math.sqrt(own * other)
-    cosine = shared / lengths if lengths else 1.0
-    if abs(cosine) > PARALLEL:
-        shares = 1 - t, t
-    else:
-        angle = math.acos(cosine)
-        shares = math.sin((1 - t) * angle) / math.sin(angle), math.sin(t * angle) / math.sin(angle)
-    return _combined(ends, shares, dtype)
+    first, second = _on_arc(inner_products(ends), t, PARALLEL)
+    return _combined(ends, (float(first), float(second)), dtype)
 
 
 @method("karcher", reference="Karcher, Riemannian center of mass and mollifier smoothing, CPAM 1977")
@@ -105,6 +101,79 @@ def karcher(
         mean = math.cos(size) * mean + math.sin(size) / size * step
         mean = mean / length(mean)
     return _combined(tensors, (mean * scales * (weights @ norms)).tolist(), dtype)
+
+
+@method("nuslerp", reference=MERGEKIT, fewest=2, most=2)
+def nuslerp(
+    base: Tensor | None,
+    tensors: Sequence[Tensor],
+    *,
+    weight: tuple[Annotated[float, Ge(0)], ...] = (1.0,),
+    nuslerp_flatten: bool = True,
+    nuslerp_row_wise: bool = False,
+) -> Tensor:
+    """Spherical interpolation of two tensors, or of their task vectors, by their weights.
+
+    At ``t = w_2 / (w_1 + w_2)``, where `slerp` is told t; straight only where the angle is below 0.0015 or as near to
+    that of opposites.
+
+    Args:
+        base: what the task vectors start from; None to interpolate the tensors themselves.
+        tensors: two, of one shape.
+        weight: one a model.
+        nuslerp_flatten: one angle for the tensor; otherwise one for every vector along its last axis.
+        nuslerp_row_wise: one for every vector along its first axis instead; only without ``nuslerp_flatten``.
+
+    Raises:
+        InputError: both weights are 0.
+    """
+    t = weight[1] / weight_sum(weight)
+    start, ends = task_vectors(base, tensors) if base is not None else (0.0, widened(*tensors))
+    if nuslerp_flatten:
+        products = inner_products(ends)
+    else:
+        axis = 0 if nuslerp_row_wise else -1
+        products = torch.stack([(a * b).sum(axis, keepdim=True, dtype=torch.float64) for a in ends for b in ends])
+        products = products.unflatten(0, (2, 2))
+    first, second = (share.to(ends[0]) for share in _on_arc(products, t, STRAIGHT))
+    return start + first * ends[0] + second * ends[1]
+
+
+@method("multislerp", reference=MERGEKIT, fewest=2)
+def multislerp(
+    base: Tensor | None,
+    tensors: Sequence[Tensor],
+    *,
+    weight: tuple[Annotated[float, Ge(0)], ...] = (1.0,),
+    normalize_weights: bool = True,
+) -> Tensor:
+    """The normalised mean of the directions, times the mean of the norms; of the tensors, or of task vectors.
+
+    It is where `karcher` starts. It is defined by one more step from there, in the plane that touches the sphere,
+    along the mean of the tensors' projections onto it, which is 0 there.
+
+    Args:
+        base: what the task vectors start from; None for a mean of the tensors themselves.
+        tensors: two or more, of one shape.
+        weight: one a model.
+        normalize_weights: whether the norm is the weighted mean of the norms, or their weighted sum.
+
+    Raises:
+        InputError: all weights are 0.
+    """
+    start, ends = task_vectors(base, tensors) if base is not None else (0.0, tensors)
+    mean = karcher(ends, weight=weight, max_iter=0)
+    return start + mean * (1.0 if normalize_weights else weight_sum(weight))
+
+
+def _on_arc(products: Tensor, t: float, straight: float) -> tuple[Tensor, Tensor]:
+    """The shares of two vectors at a point on the arc between them, from their inner products ``[2, 2, ...]``."""
+    lengths = (products[0, 0] * products[1, 1]).sqrt()
+    cosine = torch.where(lengths > 0, products[0, 1] / lengths, 1.0)
+    angle = cosine.clamp(-1, 1).acos()
+    bent = cosine.abs() <= straight
+    first, second = (torch.where(bent, (part * angle).sin() / angle.sin(), part) for part in (1 - t, t))
+    return first, second
 
 
 def _combined(tensors: Sequence[Tensor], shares: Sequence[float], dtype: torch.dtype | None) -> Tensor:

@@ -105,6 +105,11 @@ class Fusion:
             weight, disk = parameters.get("weight", ()), self.on_disk(part)
             if any(abs(one) > LARGEST for one in weight):
                 raise InputError(f"{disk}: a weight of {max(weight, key=abs):g} is beyond float32")
+            if self.method.check:
+                try:
+                    self.method.check(parameters)
+                except InputError as error:
+                    raise InputError(f"{disk}: {error}") from None
             if part in heads or not self._averages(parameters):
                 continue
             if sum(weight) <= NO_WEIGHT * sum(map(abs, weight)):
@@ -166,9 +171,10 @@ class Fusion:
         if any(given[kind] is None for kind in ("grams", "fishers") if kind in method.inputs):
             method, parameters = find("linear"), {"weight": parameters["weight"], "normalize": True}
         try:
+            seed = f"{self.recipe.seed} {part}"
             if method.elementwise:
-                return _by_slices(method, given, parameters, f"{self.recipe.seed} {part}")
-            return method.fuse(given, parameters)
+                return _by_slices(method, given, parameters, seed)
+            return method.fuse(given | {"generator": _generator(seed)}, parameters)
         except InputError as error:
             raise InputError(f"{self.on_disk(part)}: {error}") from None
 
@@ -188,11 +194,15 @@ def _by_slices(method: Method, given: dict[str, Any], parameters: dict[str, Any]
     def fuse(start: int, parts: list[Tensor]) -> Tensor:
         own = given | {"tensors": parts[:count], "base": parts[-1]}
         if "generator" in method.inputs:
-            digest = hashlib.sha256(f"{seed} {start}".encode()).digest()
-            own["generator"] = np.random.Generator(np.random.SFC64(int.from_bytes(digest)))  # the fastest there
+            own["generator"] = _generator(f"{seed} {start}")
         return method.fuse(own, parameters)
 
     return by_slices(fuse, *tensors, dtype=given["dtype"])
+
+
+def _generator(seed: str) -> np.random.Generator:
+    digest = hashlib.sha256(seed.encode()).digest()
+    return np.random.Generator(np.random.SFC64(int.from_bytes(digest)))  # the fastest there
 
 
 def _within(given: Mapping[str, Any], i: int) -> dict[str, Any]:

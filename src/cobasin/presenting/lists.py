@@ -28,7 +28,7 @@ def architectures(report: dict) -> None:
 
 def methods(report: dict) -> None:
     """The table of `cobasin methods`."""
-    widths = {"method": 15, "what it does": 34, "parameters (--set)": 22, "needs": 11, "from": 26}
+    widths = {"method": 16, "what it does": 34, "parameters (--set)": 22, "needs": 11, "from": 26}
     table = Table(*(Column(name, max_width=width) for name, width in widths.items()), show_lines=True)
     for row in report["methods"]:
         given = ", ".join(f"{name}={_default(value)}" for name, value in row["parameters"].items())

@@ -17,9 +17,11 @@ def without_effect(method: str, name: str, value: Any) -> bool:
     """What mergekit's recipes may say and its method does nothing with, or what saves it memory."""
     if name == "int8_mask":
         return True
+    if method == "multislerp":  # nothing is divided by what may be 0
+        return name == "eps"
     if method == "task_arithmetic":  # mergekit's methods of task vectors all take these, and this one drops no entries
         return name in ("density", "rescale")
-    return method == "ties" and name == "rescale" and value is False
+    return method in ("ties", "breadcrumbs", "breadcrumbs_ties") and name == "rescale" and value is False
 
 
 class Layout:
@@ -74,12 +76,12 @@ class Layout:
     def _roles(self, base_model: str | None) -> tuple[str | None, list[int]]:
         """The base that the method is given, as listed, and the positions of the models that are fused."""
         method, positions = self.method, list(range(len(self.models)))
-        if base_model is None and method.takes_base and not method.needs_base:
+        if base_model is None and method.first_is_base:
             base_model = self.models[0]
         bases = [i for i in positions if base_model is not None and same_model(self.models[i], base_model)]
         others = [i for i in positions if i not in bases]
         if method.takes_base:
-            if base_model is None:
+            if base_model is None and method.needs_base:
                 raise InputError(f"base_model is missing: {method.name} merges what the models have learned since it")
             base, fused = self.models[bases[0]] if bases else base_model, others
         elif base_model is not None and not bases:

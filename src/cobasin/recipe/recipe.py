@@ -291,7 +291,7 @@ class Recipe(Block):
             raise InputError("match.device: models are not matched, repaired or healed here; leave device out")
         if self.after is not None and self.head == "keep":
             raise InputError("repair and heal make one model, head: keep several; name the model whose head to take")
-        if self.repair is not None and self.method.needs_base:
+        if self.repair is not None and self.base is not None and not self.method.first_is_base:
             why = "adds to a base what others have learned, so its result lies not between models; leave repair out"
             raise InputError(f"repair: {self.merge_method} {why}")
 
