@@ -253,9 +253,15 @@ def _write_config(checkpoint: Checkpoint, folder: Path) -> None:
     config.save_pretrained(folder)
     if checkpoint.folder is not None:
         written, said = (read_json(one / CONFIG_FILE) for one in (folder, checkpoint.folder))
-        both = _with_rotary(written, said)
-        if both != written and _read(config, _earlier(both)) == _read(config, written):
-            _write_file(folder / CONFIG_FILE, json.dumps(both, indent=2, sort_keys=True) + "\n")
+        told, rotary = written, _with_rotary(written, said)
+        if rotary != written and _read(config, _earlier(rotary)) == _read(config, written):
+            told = rotary
+        # Of T5 Transformers 5 writes that its head is tied, and reads one of its own all the same; earlier ones do not.
+        own = told | {"tie_word_embeddings": False}
+        if said.get("tie_word_embeddings") is False and _read(config, own) == _read(config, written):
+            told = own
+        if told != written:
+            _write_file(folder / CONFIG_FILE, json.dumps(told, indent=2, sort_keys=True) + "\n")
 
 
 def _with_rotary(written: dict[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
