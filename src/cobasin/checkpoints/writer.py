@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 CONFIG_FILE = "config.json"
 GENERATION_FILE = "generation_config.json"
+_TEXT = "text_config"
 _DTYPE_NAMES = {dtype: name for name, dtype in SAFETENSORS_DTYPES.items()}
 _OF_THE_SOURCE = {
     *(CONFIG_FILE, "cobasin.json", "trainer_state.json"),
@@ -269,6 +270,8 @@ def _with_rotary(written: dict[str, Any], said: Mapping[str, Any]) -> dict[str, 
 
     Transformers 5 writes ``rope_parameters`` alone; earlier versions and other tools would take their defaults.
     """
+    if _TEXT in written and _TEXT not in said:  # older files of Qwen2-VL have one config for all
+        return written | {_TEXT: _with_rotary(written[_TEXT], said)}
     kept = {key: value for key, value in said.items() if key not in written and re.search("rope|rotary", key)}
     within = {key: value for key, value in written.items() if isinstance(value, dict)}
     parts = {key: _with_rotary(part, said[key]) for key, part in within.items() if isinstance(said.get(key), dict)}
