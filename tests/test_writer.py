@@ -12,6 +12,7 @@ from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.typed import Typed
 from cobasin.checkpoints.weight_files import Header
 from cobasin.checkpoints.writer import save
+from command_line import edit_json
 from model_folders import as_bins, assert_bitwise, changed, names
 from tiny_models import checkpoint, model
 
@@ -239,6 +240,49 @@ def test_rotary_embeddings_are_told_to_earlier_versions(case, earlier, tmp_path)
     # the control: keys that no longer say what the config does are not kept
     given.config.get_text_config().rope_parameters = {"rope_type": "default", "rope_theta": 5.0}
     assert not earlier.keys() & written(given).keys()
+
+
+@pytest.mark.parametrize(
+    "case", ["qwen2-vl/Qwen2VLForConditionalGeneration", "qwen2.5-vl/Qwen2_5_VLForConditionalGeneration"]
+)
+def test_a_flat_configs_rotary_embedding_is_told_where_earlier_versions_read_it(case, tmp_path):
+    """The text's keys lie beside vision_config on the hub; what is written has a text_config for 4.52 to 4.57."""
+    model(case, 0, torch.float32).save_pretrained(tmp_path / "source")
+    section = model(case).config.text_config.rope_parameters["mrope_section"]
+    earlier = {"rope_theta": 2e6, "rope_scaling": {"type": "mrope", "mrope_section": section}}
+
+    def flatten(config):
+        text = config.pop("text_config")
+        del text["rope_parameters"], text["model_type"]
+        config.update(text, **earlier)
+
+    edit_json(tmp_path / "source" / "config.json", flatten)
+    given = load(tmp_path / "source")
+    save(given, tmp_path / "out")
+    content = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert earlier.items() <= content["text_config"].items()
+    assert not earlier.keys() & content.keys()
+    read = [one.config.to_dict() | {"_name_or_path": None} for one in (given, load(tmp_path / "out"))]
+    assert read[0] == read[1]
+
+
+@pytest.mark.parametrize("case", ["t5-gated/T5ForConditionalGeneration", "umt5/UMT5ForConditionalGeneration"])
+def test_a_head_of_its_own_is_told_to_earlier_versions(case, tmp_path):
+    """Of T5 Transformers 5 always writes that it is tied; earlier versions would tie it, and scale what it reads."""
+    made = model(case, 0, torch.float32)
+    made.lm_head.weight = torch.nn.Parameter(made.lm_head.weight + 1)
+    source, out = tmp_path / "source", tmp_path / "out"
+    made.save_pretrained(source)
+    assert "lm_head.weight" in load(source)
+    edit_json(source / "config.json", lambda config: config.update(tie_word_embeddings=False))
+    checkpoint = load(source)
+    save(checkpoint, out)
+    assert json.loads((out / "config.json").read_text())["tie_word_embeddings"] is False
+    assert load(out).config.to_dict() | {"_name_or_path": None} == checkpoint.config.to_dict() | {"_name_or_path": None}
+    # the control: what the file does not say is not added
+    edit_json(source / "config.json", lambda config: config.pop("tie_word_embeddings"))
+    save(load(source), out, overwrite=True)
+    assert json.loads((out / "config.json").read_text())["tie_word_embeddings"] is True
 
 
 def test_extra_files(folder, tmp_path):

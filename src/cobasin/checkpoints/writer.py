@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 CONFIG_FILE = "config.json"
 GENERATION_FILE = "generation_config.json"
+_TEXT = "text_config"
 _DTYPE_NAMES = {dtype: name for name, dtype in SAFETENSORS_DTYPES.items()}
 _OF_THE_SOURCE = {
     *(CONFIG_FILE, "cobasin.json", "trainer_state.json"),
@@ -253,9 +254,15 @@ def _write_config(checkpoint: Checkpoint, folder: Path) -> None:
     config.save_pretrained(folder)
     if checkpoint.folder is not None:
         written, said = (read_json(one / CONFIG_FILE) for one in (folder, checkpoint.folder))
-        both = _with_rotary(written, said)
-        if both != written and _read(config, _earlier(both)) == _read(config, written):
-            _write_file(folder / CONFIG_FILE, json.dumps(both, indent=2, sort_keys=True) + "\n")
+        told, rotary = written, _with_rotary(written, said)
+        if rotary != written and _read(config, _earlier(rotary)) == _read(config, written):
+            told = rotary
+        # Of T5 Transformers 5 writes that its head is tied, and reads one of its own all the same; earlier ones do not.
+        own = told | {"tie_word_embeddings": False}
+        if said.get("tie_word_embeddings") is False and _read(config, own) == _read(config, written):
+            told = own
+        if told != written:
+            _write_file(folder / CONFIG_FILE, json.dumps(told, indent=2, sort_keys=True) + "\n")
 
 
 def _with_rotary(written: dict[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
@@ -263,6 +270,8 @@ def _with_rotary(written: dict[str, Any], said: Mapping[str, Any]) -> dict[str, 
 
     Transformers 5 writes ``rope_parameters`` alone; earlier versions and other tools would take their defaults.
     """
+    if _TEXT in written and _TEXT not in said:  # older files of Qwen2-VL have one config for all
+        return written | {_TEXT: _with_rotary(written[_TEXT], said)}
     kept = {key: value for key, value in said.items() if key not in written and re.search("rope|rotary", key)}
     within = {key: value for key, value in written.items() if isinstance(value, dict)}
     parts = {key: _with_rotary(part, said[key]) for key, part in within.items() if isinstance(said.get(key), dict)}
