@@ -86,8 +86,7 @@ class CommonForm:
         forms, self.typed, self.anchors, self.notes = forms_of(typed, choice, wanted, why_not)
         if self.heads:
             self.notes.append("the label sets differ: the task heads were moved along, but not compared")
-        self.notes += omissions(typed)
-        self.notes += other_pixels([model.checkpoint for model in typed])
+        self.notes += [*omissions(typed), *other_pixels(typed)]
         if "residual" in choice.parts and any(embeds(model.checkpoint) for model in typed):
             self.notes.append(EMBEDS)
         if "residual" in choice.parts and any(key[0] == "joint" for key in forms[0].spec.sites):
