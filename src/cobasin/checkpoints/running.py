@@ -158,7 +158,8 @@ def input_sizes(config: PreTrainedConfig, architecture: str) -> dict[str, dict[s
     """What a model of this config and class reads: its inputs, each with its sizes by config key.
 
     Raises:
-        InputError: the class is unknown, or takes inputs of another kind.
+        InputError: the class is unknown.
+        NotProbed: it takes inputs of another kind.
     """
     cls = model_class(architecture)
     accepted = inspect.signature(cls.forward).parameters
@@ -193,7 +194,7 @@ def outputs(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Tensor:
     Padded positions are left out.  Floating inputs are cast to the model's dtype.
 
     Raises:
-        InputError: the model returns nothing that is compared here.
+        NotProbed: the model returns nothing that is compared here.
     """
     # The mask leaves no padding out of a decoder's outputs, which have positions of their own.
     mask = None if "decoder_input_ids" in inputs else inputs.get("attention_mask")

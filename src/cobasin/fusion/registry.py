@@ -184,7 +184,11 @@ def method(
     elementwise: bool = False,
     linear: bool = False,
 ) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
-    """Make a function a merge method of this name."""
+    """Make a function a merge method of this name.
+
+    Raises:
+        ValueError: there is one; the function asks for what no method is given.
+    """
 
     def register(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         if name in _METHODS:
