@@ -96,9 +96,9 @@ class Method:
     most: int | None
     reference: str
     statistics: str | None
-    couple: Callable[..., list[State]] | None = None
-    elementwise: bool = False
-    linear: bool = False
+    couple: Callable[..., list[State]] | None
+    elementwise: bool
+    linear: bool
 
     @property
     def summary(self) -> str:
