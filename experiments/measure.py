@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
 from statistics import mean, median
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.running import instantiate
 from cobasin.checkpoints.typed import Typed
-from cobasin.data import Batch, DataConfig, batches, rows_of, task_of
+from cobasin.data import DataConfig, task_of
 from cobasin.evaluation.path import loss_path
-from cobasin.evaluation.tasks import evaluate
 from cobasin.finding.applying import transform
 from cobasin.finding.kept import Kept
 from cobasin.finding.match import Matched
@@ -26,13 +23,13 @@ from cobasin.verification import verify
 from common.ensemble import Ensemble
 from common.measuring import distances, tolerance
 from common.results import Results
-from experiment import DataSet, Experiment, Split, Start, chosen, sweep
+from experiment import Experiment, Split, Start, chosen, sweep
 from models import End, end_models, rows_digest, untrained
+from reading import Reading
 from running import models_of, with_head
 from starts import content, place_of, short_digest
 from world import World
 
-BATCH = 16  # rows that are evaluated at once
 QUICK = 30.0  # seconds
 Row = dict[str, Any]
 
@@ -47,12 +44,7 @@ class Measuring:
     def __init__(self, experiment: Experiment, world: World, results: Results):
         self.experiment, self.world, self.results = experiment, world, results
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
-        self._tests: dict[tuple[End, str, Split], list[Batch]] = {}
-
-    @cached_property
-    def data(self) -> dict[str, DataSet]:
-        """The data sets that are used."""
-        return self.experiment.used()
+        self.reading = Reading(experiment, world)
 
     def run(self) -> Iterator[Row]:
         """Everything, row by row."""
@@ -72,7 +64,7 @@ class Measuring:
             for test in self.experiment.unseen or [end.data]:
                 yield {"way": "parents", "parent": end.name, "test": test, **self._of_parents([end], test)}
         if self._one_task(group):
-            for test in self._tests_of(group):
+            for test in self.reading.tests_of(group):
                 yield {"way": "ensemble", "test": test, **self._of_parents(group, test)}
         for method in self.experiment.methods:
             random = find(self.experiment.methods[method]["merge_method"]).statistics is not None
@@ -106,32 +98,32 @@ class Measuring:
             merged, found = self._merge(recipe, group), {}
             for place, model in models_of(merged):
                 model.to(self.device)
-                for test in self._tests_of(group if place is None else [group[place]]):
+                for test in self.reading.tests_of(group if place is None else [group[place]]):
                     end = group[place or 0]
-                    found[test] = self._evaluated(model, end, test, split)
+                    found[test] = self.reading.evaluated(model, end, test, split)
             return {"scores": found, "seconds": time.perf_counter() - started}
 
-        of = {"merge": self._known(recipe, group), "split": split, "tests": self._digests(group, split)}
+        of = {"merge": self._known(recipe, group), "split": split, "tests": self.reading.digests(group, split)}
         return self.results.get(of, measure, _said(group, method, match, split))["scores"]
 
     def paths(self, group: list[End], seed: int) -> Iterator[Row]:
         """The loss on the line between two models, with the head of either task."""
         for matching, match in self.experiment.matchings.items():
             recipe = self._recipe(group, seed, {"merge_method": "linear"}, match)
-            for place, test in enumerate(self._tests_of(group)):
+            for place, test in enumerate(self.reading.tests_of(group)):
 
                 def measure(recipe: Row = recipe, place: int = place, test: str = test) -> Row:
                     matched, end = self._merge(recipe, group).matched, group[place]
                     ends = with_head(matched, place if self.experiment.heads == "keep" else None)
 
                     def evaluated(model: Any) -> tuple[float, float]:
-                        found = self._evaluated(model, end, test, "test")
+                        found = self.reading.evaluated(model, end, test, "test")
                         return found["loss"], found["metric"]
 
                     return loss_path(ends[0], ends[1], evaluated, self.experiment.points, self.device).to_dict()
 
                 of = {"path": self._known(recipe, group), "points": self.experiment.points, "head": place}
-                of["tests"] = self._digests(group, "test")
+                of["tests"] = self.reading.digests(group, "test")
                 found = self.results.get(of, measure, _said(group, "the line", matching, f"loss of {test}"))
                 path = {key: found[key] for key in ("alphas", "loss", "metric", "barrier", "midpoint")}
                 yield {"matching": matching, "test": test, **path}
@@ -158,9 +150,9 @@ class Measuring:
                 verdict, test = verify(source, moved, tolerance(source)), group[1].data
                 model = instantiate(moved, torch.float32).to(self.device)
                 kept = {"change": verdict.relative_float64, "kept": verdict.same}
-                return distances(pair) | kept | self._evaluated(model, group[1], test, "test")
+                return distances(pair) | kept | self.reading.evaluated(model, group[1], test, "test")
 
-            of = {"distance": self._known(recipe, group), "tests": self._digests(group[1:], "test")}
+            of = {"distance": self._known(recipe, group), "tests": self.reading.digests(group[1:], "test")}
             found = self.results.get(of, measure, _said(group, "distance", name))
             yield {"matching": name, **{key: value for key, value in found.items() if key != "of"}}
 
@@ -210,9 +202,9 @@ class Measuring:
             recipe["head"] = "keep"
         if "base_model" in recipe and self.experiment.training is not None:  # which end models have heads
             base = place_of(Start(path=recipe["base_model"]), self.world)
-            recipe["base_model"] = str(untrained(base, self.data[group[0].data], seed, self.world))
+            recipe["base_model"] = str(untrained(base, self.reading.data[group[0].data], seed, self.world))
         if find(method["merge_method"]).statistics is not None:
-            data = [self.data[end.data].config("train", self.world) for end in group]
+            data = [self.reading.data[end.data].config("train", self.world) for end in group]
             if len({end.data for end in group}) == 1:
                 data = data[:1]  # some methods compare the models on the same inputs
             recipe["statistics"] = {"batch_size": 16, **self.experiment.statistics, "seed": seed}
@@ -238,7 +230,7 @@ class Measuring:
             known["match"] = {**known["match"], "rows": rows_digest(DataConfig.of(data).model_dump_json())}
         if "statistics" in recipe:
             settings = {key: value for key, value in recipe["statistics"].items() if key not in ("cache", "data")}
-            read = [[self.data[end.data].read, self._digest(end.data, "train")] for end in group]
+            read = [[self.reading.data[end.data].read, self.reading.digest(end.data, "train")] for end in group]
             known["statistics"] = {**settings, "data": read}
         return known
 
@@ -247,49 +239,16 @@ class Measuring:
         own_labels = task == "multilabel" and len(group) > 1
 
         def measure() -> Row:
-            known = torch.stack([self._annotated(end) for end in group]) if own_labels else None
+            known = torch.stack([self.reading.annotated(end) for end in group]) if own_labels else None
             models = [instantiate(load(end.folder), torch.float32).to(self.device) for end in group]
             model = models[0] if len(group) == 1 else Ensemble(models, task, known)
-            return {"score": self._evaluated(model, group[0], test, "test")}
+            return {"score": self.reading.evaluated(model, group[0], test, "test")}
 
-        of = {"parents": [end.content for end in group], "tests": {test: self._test_digest(test, "test")}}
+        of = {"parents": [end.content for end in group], "tests": {test: self.reading.test_digest(test, "test")}}
         way = "alone" if len(group) == 1 else "ensemble"
         if own_labels:
             of["mean"] = "of those that know a label"
         return self.results.get(of, measure, _said(group, f"{way} on {test}"))["score"]
-
-    def _evaluated(self, model: Any, end: End, test: str, split: Split) -> Row:
-        """Loss and metric of a model that reads what this end model reads."""
-        found = evaluate(model, self._read(end, test, split), task_of(load(end.folder)), self.data[test].metric)
-        return {"loss": found.loss, "metric": found.metric, "metric_name": found.metric_name}
-
-    def _read(self, end: End, test: str, split: Split) -> list[Batch]:
-        """Rows of a data set for an end model, read once: some hundred merges are evaluated on them."""
-        key = (end, test, split)
-        if key not in self._tests:
-            config, limit = self.data[test].config(split, self.world), self.experiment.rows.get(split)
-            samples = None if limit is None or limit >= len(rows_of(config)) else limit
-            found = batches(load(end.folder), config, samples=samples, batch_size=BATCH, seed=0)
-            self._tests[key] = list(found.by_length())
-        return self._tests[key]
-
-    def _annotated(self, end: End) -> Tensor:
-        """[labels], which of them the data of a multi-label end model annotates."""
-        labels = [batch.labels for batch in self._read(end, end.data, "test") if batch.labels is not None]
-        return ~torch.cat(labels).isnan().all(0)
-
-    def _tests_of(self, group: list[End]) -> list[str]:
-        return self.experiment.unseen or list(dict.fromkeys(end.data for end in group))
-
-    def _digests(self, group: list[End], split: Split) -> Row:
-        return {test: self._test_digest(test, split) for test in self._tests_of(group)}
-
-    def _test_digest(self, test: str, split: Split) -> list[Any]:
-        data = self.data[test]
-        return [data.read, data.metric, self._digest(test, split), self.experiment.rows.get(split)]
-
-    def _digest(self, name: str, split: Split) -> str:
-        return rows_digest(self.data[name].config(split, self.world).model_dump_json())
 
     def _one_task(self, group: list[End]) -> bool:
         """Whether all predict the same: labels of one list. Equal names in two lists, as 0 and 1, say nothing."""

@@ -40,10 +40,9 @@ def models_of(merged: Merge) -> Iterator[tuple[int | None, Any]]:
 
 def with_head(matched: Matched, owner: int | None) -> list[Checkpoint]:
     """The matched models, all with the head of one of them, or each with its own."""
-    states = matched.states
     if owner is None:
-        return [model.derived(state, torch.float32) for model, state in zip(matched.typed, states, strict=True)]
-    typed = matched.typed[owner]
+        return matched.ends
+    states, typed = matched.states, matched.typed[owner]
     heads = set(typed.task_heads)
 
     def headed(state: State) -> State:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import BertConfig, BertForMaskedLM
 
+from cobasin import architectures
 from cobasin.matching import weights
 
 # Tests run side by side on tiny tensors: more threads only spin against each other; nor in what the tests start.
@@ -51,6 +52,12 @@ def sharded(tiny_bert, tmp_path):
     """The tiny BERT as a Hugging Face folder with two shards and their index."""
     tiny_bert.save_pretrained(tmp_path / "sharded", max_shard_size="20KB")
     return tmp_path / "sharded"
+
+
+@pytest.fixture
+def registry(monkeypatch):
+    """What a test declares is known until its end."""
+    monkeypatch.setattr(architectures, "_DECLARED", architectures.registered())
 
 
 @pytest.fixture

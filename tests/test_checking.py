@@ -6,8 +6,7 @@ import pytest
 import torch
 import transformers
 
-from cobasin import architectures
-from cobasin.architectures import load_file, registered
+from cobasin.architectures import load_file
 from cobasin.checkpoints import typed
 from cobasin.checkpoints.checkpoint import load
 from cobasin.errors import InputError
@@ -18,10 +17,7 @@ from command_line import refused, run
 from own_architectures import EXAMPLE, changed, starcoder2
 from tiny_models import checkpoint, config, model
 
-
-@pytest.fixture(autouse=True)
-def registry(monkeypatch):
-    monkeypatch.setattr(architectures, "_DECLARED", registered())
+pytestmark = pytest.mark.usefixtures("registry")
 
 
 def check(tmp_path, *replacements):

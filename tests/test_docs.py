@@ -9,8 +9,6 @@ import pytest
 import torch
 
 import cobasin
-from cobasin import architectures
-from cobasin.architectures import registered
 from cobasin.data import DataConfig
 from cobasin.recipe import Recipe
 from cobasin.recipe.after import Heal
@@ -18,14 +16,11 @@ from cobasin.recipe.blocks import Matching, Statistics
 from command_line import COMMAND, near, run
 from tiny_models import model
 
+pytestmark = pytest.mark.usefixtures("registry")
+
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = [DOCS.parent / "README.md", *sorted(DOCS.glob("*.md"))]
 PAGE = (DOCS / "architectures.md").read_text(encoding="utf-8")
-
-
-@pytest.fixture(autouse=True)
-def registry(monkeypatch):
-    monkeypatch.setattr(architectures, "_DECLARED", registered())
 
 
 def test_the_worked_example(tmp_path, monkeypatch):

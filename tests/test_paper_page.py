@@ -39,11 +39,6 @@ def test_what_is_shown_was_measured_as_the_files_of_experiments_say():
         assert found["title"] == now["title"]
 
 
-def test_links():
-    for target in re.findall(r"\]\(([^)#]+)", PAGE):
-        assert (ROOT / "docs" / target).exists(), target
-
-
 def test_the_examples_are_data_sets(tmp_path):
     there = world.World(tmp_path, tmp_path)
     found = {}

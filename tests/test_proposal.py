@@ -10,7 +10,7 @@ import transformers as T
 
 import cobasin
 from cobasin import architectures
-from cobasin.architectures import declare, load_file, registered
+from cobasin.architectures import declare, load_file
 from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.fit import problems
 from cobasin.checkpoints.typed import Typed
@@ -23,6 +23,8 @@ from families import SMALL
 from own_architectures import EXAMPLE, starcoder2
 from tiny_models import CASES, checkpoint, model
 
+pytestmark = pytest.mark.usefixtures("registry")
+
 # Of these the draft is the declaration: types, groups, norms, free biases.
 AGREEING = (
     *("gpt2", "llama-", "llama3", "mistral/", "qwen2/", "bert", "roberta", "xlm-roberta/", "gptneox/", "gptj", "opt/"),
@@ -30,11 +32,6 @@ AGREEING = (
 )
 OTHERS = ("Model", "ForQuestionAnswering", "BertForPreTraining")  # a draft takes any two outputs for labels
 TINY = {**SMALL, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-
-
-@pytest.fixture(autouse=True)
-def registry(monkeypatch):
-    monkeypatch.setattr(architectures, "_DECLARED", registered())
 
 
 def spec_of(source, given, monkeypatch):

@@ -21,12 +21,9 @@ from cobasin.symmetry.spec import Spec
 from command_line import near, refused, run, stock
 from own_architectures import EXAMPLE, changed, starcoder2
 
+pytestmark = pytest.mark.usefixtures("registry")
+
 FAMILY = '@cobasin.declares("Starcoder2", "starcoder2", "ForCausalLM")\ndef f(request): '
-
-
-@pytest.fixture(autouse=True)
-def registry(monkeypatch):
-    monkeypatch.setattr(architectures, "_DECLARED", registered())
 
 
 @pytest.fixture

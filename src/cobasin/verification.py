@@ -129,7 +129,7 @@ def computed(checkpoint: Checkpoint, inputs: Mapping[str, Tensor]) -> Tensor:
     """What a model puts out in float64, as it is and once more with its vocabulary mixed and all of its experts.
 
     Raises:
-        InputError: it does not run on these inputs.
+        NotProbed: it does not run on these inputs.
     """
     model = instantiate(checkpoint, torch.float64)
     try:

@@ -10,7 +10,6 @@ import time
 import pytest
 import torch
 
-from cobasin import architectures
 from cobasin.checkpoints.sharing import sharing
 from cobasin.errors import InputError
 from cobasin.execution import parts
@@ -251,8 +250,7 @@ def test_parts_of_another_run_are_not_mixed_in(tmp_path, impatient):
     assert not shared.exists()
 
 
-def test_a_declaration_that_was_edited_is_of_another_run(tmp_path, impatient, monkeypatch):
-    monkeypatch.setattr(architectures, "_DECLARED", architectures.registered())  # until the end of the test
+def test_a_declaration_that_was_edited_is_of_another_run(tmp_path, impatient, registry):
     for seed, name in enumerate("ab"):
         starcoder2(seed).save_pretrained(tmp_path / name)
     spec = tmp_path / "spec.py"

@@ -72,7 +72,7 @@ class Declared:
     head: str
     model_type: str
     declaration: Declaration
-    per_layer: tuple[str, ...] = ()
+    per_layer: tuple[str, ...]
 
     @property
     def own(self) -> bool:

@@ -102,10 +102,10 @@ def deepseek_decoder(
     return replace(spec, further=(r"mtp\..*", *(rf"layers\.{number}\..*" for number in further)))
 
 
-def _normed(config: PreTrainedConfig, shared: bool, bias: bool = False, out_bias: bool = False) -> Parts:
+def _normed(config: PreTrainedConfig, shared: bool, bias: bool = False) -> Parts:
     """Spaces and templates of attention with norms on queries and keys, of whose heads a part is rotated."""
     width, rotated = head_width(config), partly_rotated(config)
-    attention = normed_projections(bias, shared, out_bias, partly=rotated < width)
+    attention = normed_projections(bias, shared, out_bias=False, partly=rotated < width)
     return normed_basis(width, shared, rotated), attention
 
 

@@ -34,7 +34,7 @@ class SelectiveState:
     taps: int
     conv_bias: bool
     bias: bool
-    normed: bool = False
+    normed: bool
     gains: bool = False
 
     @property

@@ -151,8 +151,8 @@ def _vision(
     names: Names,
     tokens: dict[str, str],
     head: dict[str, str],
+    spaces: dict[str, Space],
     norm: str = "layernorm",
-    spaces: dict[str, Space] | None = None,
     positions: bool = True,
     prefix: str = "",
     **options,
@@ -169,7 +169,7 @@ def _vision(
         names,
         pictures(config, len(tokens.keys() & {"cls_token", "distillation_token"}))
         | {"resid": Space(size, part="residual") if bare else free_stream(size), "label": labels(config)}
-        | (spaces or {}),
+        | spaces,
         {f"embeddings.{name}": type_ for name, type_ in tokens.items()}
         | ({"embeddings.position_embeddings": "1 pos resid"} if positions else {})
         | linear("embeddings.patch_embeddings.projection", "resid", "channel down right"),
@@ -288,8 +288,8 @@ def beit(request: Request) -> Spec:
         VIT,
         {"cls_token": "1 1 resid"} | ({"mask_token": "1 1 resid"} if config.use_mask_token else {}),
         dict.fromkeys(tables, "offset head") | ({} if bare else linear("classifier", "label", "resid")),
-        norm,
         spaces,
+        norm,
         positions=config.use_absolute_position_embeddings,
         biased=(True, False, True),
         scales=("lambda_1", "lambda_2") if config.layer_scale_init_value > 0 else (),

@@ -106,10 +106,10 @@ def check_layers(source: Typed, anchor: Typed, same_class: bool = False) -> None
         raise InputError(f"{a.label} and {b.label} do not compute comparable functions: {listed(problems)}{way_out}")
 
 
-def other_pixels(models: Sequence[Checkpoint]) -> list[str]:
+def other_pixels(models: Sequence[Typed]) -> list[str]:
     """A note where preprocessors make other pixel values of a picture than the first model's does."""
     found: list[str] = []
-    first, *others = [(model, _pixel_settings(model)) for model in models]
+    first, *others = [(model.checkpoint, _pixel_settings(model.checkpoint)) for model in models]
     for model, settings in others:
         both = [key for key in _PIXEL_KEYS if key in first[1] and key in settings]
         if differ := [key for key in both if first[1][key] != settings[key]]:

@@ -35,7 +35,8 @@ def probe(config: PreTrainedConfig, architecture: str, seed: int = 0) -> dict[st
     [2, samples] from a normal distribution. The same seed gives the same inputs.
 
     Raises:
-        InputError: the class is unknown, or takes inputs of another kind.
+        InputError: the class is unknown.
+        NotProbed: it takes inputs of another kind.
     """
     generator = torch.Generator().manual_seed(seed)
     sizes = input_sizes(config, architecture)

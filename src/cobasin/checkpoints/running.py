@@ -100,10 +100,19 @@ def build(checkpoint: Checkpoint, state: dict[str, Tensor], dtype: torch.dtype) 
     except (ArithmeticError, KeyError, ValueError, ImportError, AssertionError) as error:
         # an activation or a padding that it does not know, no heads
         raise InputError(f"{unbuilt}: {one_line(error)}") from error
+    _check_loaded(model, info, state, where)
+    for part in model.modules():
+        if hasattr(part, "config"):
+            part.config.return_dict = True  # parts read by name what other parts return
+    return in_float32_always(model).eval()
+
+
+def _check_loaded(model: PreTrainedModel, info: Mapping[str, Any], state: Mapping[str, Tensor], where: str) -> None:
+    """Refuse a model that ``state`` does not fill: as the ``info`` of loading tells, and where that tells nothing."""
     for name, found, expected in sorted(info["mismatched_keys"]):
         raise InputError(f"{where} expects {name} of shape {list(expected)}, the checkpoint has {list(found)}")
     missing = {name for name in info["missing_keys"] if not name.endswith(_IN_TRAINING)}
-    if missing := missing and missing - _constants(cls, model.config):
+    if missing := missing and missing - _constants(type(model), model.config):
         raise InputError(f"{where} needs tensors that the checkpoint lacks: {_some(missing)}")
     # A name that differs from a tensor of the class in its numbers only is a layer too many; any other
     # belongs to a head that this class does not have, and cannot change what it computes.
@@ -127,10 +136,6 @@ def build(checkpoint: Checkpoint, state: dict[str, Tensor], dtype: torch.dtype) 
         if any(re.search(pattern, name) for pattern in ignored):
             continue
         raise InputError(f"{where} computes in floats, the checkpoint has {name} in {tensor.dtype}")
-    for part in model.modules():
-        if hasattr(part, "config"):
-            part.config.return_dict = True  # parts read by name what other parts return
-    return in_float32_always(model).eval()
 
 
 def _last(named: Iterable[tuple[str, Tensor]]) -> set[str]:
@@ -158,7 +163,8 @@ def input_sizes(config: PreTrainedConfig, architecture: str) -> dict[str, dict[s
     """What a model of this config and class reads: its inputs, each with its sizes by config key.
 
     Raises:
-        InputError: the class is unknown, or takes inputs of another kind.
+        InputError: the class is unknown.
+        NotProbed: it takes inputs of another kind.
     """
     cls = model_class(architecture)
     accepted = inspect.signature(cls.forward).parameters
@@ -193,7 +199,7 @@ def outputs(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Tensor:
     Padded positions are left out.  Floating inputs are cast to the model's dtype.
 
     Raises:
-        InputError: the model returns nothing that is compared here.
+        NotProbed: the model returns nothing that is compared here.
     """
     # The mask leaves no padding out of a decoder's outputs, which have positions of their own.
     mask = None if "decoder_input_ids" in inputs else inputs.get("attention_mask")

@@ -198,6 +198,9 @@ class Typed(Mapping[str, Tensor]):
         """The checkpoint with its tensors taken from ``state`` (by spec name) as they are asked for.
 
         They are cast to the dtype they have here, or to ``dtype``. Buffers are carried along unchanged.
+
+        Raises:
+            InputError: as a tensor is read, where that dtype does not hold it.
         """
         spec_names = {disk: name for name, disk in self.disk_names.items()}
         headers = {

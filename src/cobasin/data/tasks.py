@@ -186,6 +186,9 @@ class Labels:
 
         A boolean or floating vector with an entry a label is taken as it is. Of a map from label to score, those
         above the threshold are on, and those without a score not annotated.
+
+        Raises:
+            InputError: it is none of these, or may be two of them; a label is unknown, twice, or not annotated.
         """
         if isinstance(value, (str, int, np.integer)):
             value = [value]

@@ -88,7 +88,11 @@ def _reason(error: Exception) -> str:
 
 
 def json_rows(path: Path, columns: Columns) -> Rows:
-    """A list of objects in one JSON file, read at once."""
+    """A list of objects in one JSON file, read at once.
+
+    Raises:
+        InputError: it is no JSON, or no list.
+    """
     try:
         records = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:

@@ -49,15 +49,15 @@ class Keep(Protocol):
         ...
 
 
-def found_by(keep: Keep | None, name: str, job: int, work: Callable[[], Outcome]) -> Outcome:
-    """What ``work`` finds, unless it is kept or another part finds it."""
+def found_by(keep: Keep | None, name: str, job: int, work: Callable[[], Outcome], always: bool = False) -> Outcome:
+    """What ``work`` finds, unless it is kept or another part finds it; kept where that took a while, or ``always``."""
     if keep is None:
         return work()
     if (found := keep.load(name, job)) is not None:
         return found
     started = time.perf_counter()
     outcome = work()
-    worth = keep.shared or time.perf_counter() - started >= WORTH
+    worth = always or keep.shared or time.perf_counter() - started >= WORTH
     if not worth or keep.save(name, outcome):
         return outcome
     # of what two parts have found all go on with the same: on other processors it may differ in rounding

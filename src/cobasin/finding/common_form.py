@@ -42,6 +42,9 @@ JOINT = (
     "are stored anew, or leave the stream where it is (--symmetry ffn,heads,attention,scale)"
 )
 
+Found = tuple[Values, dict[str, Any]]
+"""The elements found for a model, and what the report says of the search."""
+
 
 class CommonForm:
     """Models in one canonical form.
@@ -86,8 +89,7 @@ class CommonForm:
         forms, self.typed, self.anchors, self.notes = forms_of(typed, choice, wanted, why_not)
         if self.heads:
             self.notes.append("the label sets differ: the task heads were moved along, but not compared")
-        self.notes += omissions(typed)
-        self.notes += other_pixels([model.checkpoint for model in typed])
+        self.notes += [*omissions(typed), *other_pixels(typed)]
         if "residual" in choice.parts and any(embeds(model.checkpoint) for model in typed):
             self.notes.append(EMBEDS)
         if "residual" in choice.parts and any(key[0] == "joint" for key in forms[0].spec.sites):
@@ -100,10 +102,8 @@ class CommonForm:
         # of a pair: what was found, and the distances of its tensors before and after
         self._found: dict[tuple[int, int], tuple[Values, dict[str, float], dict[str, float]]] = {}
 
-    def find(
-        self, source: int, anchor: int, progress: Progress | None = None, keep: Kept | None = None
-    ) -> tuple[Values, dict[str, Any]]:
-        """Match one model to another: the group elements, and what the report says of the search.
+    def find(self, source: int, anchor: int, progress: Progress | None = None, keep: Kept | None = None) -> Found:
+        """Match one model to another.
 
         What ``keep`` has of matching by weights, or gets from other parts, is not searched for again.
 

@@ -21,7 +21,7 @@ _ROUNDING = 1e-5  # of a reader that has become longer, relative to what it was
 
 
 def forms_of(
-    typed: Sequence[Typed], choice: Choice, anchors: list[int], why_not: str = ""
+    typed: Sequence[Typed], choice: Choice, anchors: list[int], why_not: str
 ) -> tuple[list[Form], list[Typed], list[int], list[str]]:
     """The canonical form of every model, and the anchors and notes that go with it.
 
@@ -30,7 +30,7 @@ def forms_of(
     Args:
         typed, choice: the models, and what is free.
         anchors: the models in whose gauge others may be written; none where nothing is written.
-        why_not: why norms are not folded, though they could be.
+        why_not: why norms are not folded, though they could be; empty where they may be.
     """
     plain = [_form(model.spec, choice) for model in typed]
     if not choice.folded or not typed[0].spec.norms:

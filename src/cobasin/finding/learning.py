@@ -12,7 +12,7 @@ from blake3 import blake3
 from cobasin.checkpoints.fingerprint import fingerprint, tensor_hash
 from cobasin.errors import InputError
 from cobasin.finding.activations import Runnable, by_activations
-from cobasin.finding.common_form import CommonForm, agree
+from cobasin.finding.common_form import CommonForm, Found, agree
 from cobasin.finding.search import Prepared, Search
 from cobasin.learning.descent import Data, Descent, hold_out
 from cobasin.learning.in_memory import InMemory
@@ -30,9 +30,6 @@ from cobasin.symmetry.groups import Value
 from cobasin.symmetry.keys import Key, key_text
 
 _AGAINST = {"parents": "to answer as the models do on average", "labels": "on its labels"}
-
-Found = tuple[Values, dict[str, Any]]
-"""The elements found for a model, and what the report says of the search."""
 
 
 def check_movable(

@@ -97,10 +97,10 @@ class Method:
     most: int | None
     reference: str
     statistics: str | None
-    couple: Callable[..., list[State]] | None = None
-    elementwise: bool = False
-    linear: bool = False
-    check: Callable[[Mapping[str, Any]], None] | None = None
+    couple: Callable[..., list[State]] | None
+    elementwise: bool
+    linear: bool
+    check: Callable[[Mapping[str, Any]], None] | None
 
     @property
     def summary(self) -> str:
@@ -192,7 +192,11 @@ def method(
     linear: bool = False,
     check: Callable[[Mapping[str, Any]], None] | None = None,
 ) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
-    """Make a function a merge method of this name."""
+    """Make a function a merge method of this name.
+
+    Raises:
+        ValueError: there is one; the function asks for what no method is given.
+    """
 
     def register(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         if name in _METHODS:

@@ -17,7 +17,7 @@ from cobasin.execution.once import once
 from cobasin.matching.compared import Compared
 from cobasin.matching.neurons import EVERY, MARGIN, ROUNDING, Neurons, nearest, some_weights, terms
 from cobasin.symmetry.groups import Gram, Permutation, Value
-from cobasin.symmetry.state import common_dtype
+from cobasin.symmetry.state import wide
 
 
 class Experts:
@@ -77,4 +77,4 @@ class Experts:
 
 
 def _squared_norm(x: Tensor) -> Tensor:
-    return x.to(common_dtype(x)).square().sum(-1).double().sum().cpu()
+    return wide(x).square().sum(-1).double().sum().cpu()

@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from cobasin.execution.jobs import CPU
 from cobasin.matching.choice import Choice
 from cobasin.matching.state import Match, compared
 from cobasin.matching.weights import EXACT, ascend
@@ -48,8 +47,8 @@ class Models:
     forms: Sequence[Form]
     states: Sequence[State]
     choice: Choice
-    excluded: Sequence[str] = ()
-    device: torch.device = CPU
+    excluded: Sequence[str]
+    device: torch.device
 
     @property
     def tensors(self) -> list[str]:

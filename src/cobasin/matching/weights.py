@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import accumulate
 from typing import Any
@@ -43,7 +43,7 @@ EXACT = 1e-24  # of the squared distance at the start: nothing but rounding is l
 class Ascent:
     """What the ascent did: squared distance in canonical form before and after every round."""
 
-    history: list[float] = field(default_factory=list)
+    history: list[float]
 
     @property
     def rounds(self) -> int:

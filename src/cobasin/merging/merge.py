@@ -204,7 +204,7 @@ def merge_recipe(
     notes = [*recipe.notes, *repeated(names, typed, recipe.base), *unmerged(names, typed, owner)]
     notes += [] if recipe.out_dtype or recipe.dtype else coarsened(names, typed, owner)
     if not matches(recipe, typed):  # a match notes it
-        notes += [*omissions(typed), *other_pixels([model.checkpoint for model in typed])]
+        notes += [*omissions(typed), *other_pixels(typed)]
     if recipe.method.couple is not None:
         flow_of(typed[0])  # an architecture that it cannot follow is refused before models are matched
     report = progress or (lambda *_: None)

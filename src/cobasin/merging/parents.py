@@ -22,7 +22,11 @@ from cobasin.symmetry.keys import is_layer
 
 
 def prepare(recipe: Recipe, models: Mapping[str, Any]) -> list[Typed]:
-    """The models that a recipe refers to, all that headers and configs can tell checked."""
+    """The models that a recipe refers to, all that headers and configs can tell checked.
+
+    Raises:
+        InputError: they do not go together, or not with the recipe.
+    """
     names = recipe.referenced
     typed = alike([Typed.of(_loaded(name, models.get(name, name))) for name in names])
     for other in typed[1:]:

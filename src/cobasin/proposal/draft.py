@@ -84,6 +84,9 @@ class Draft:
         resid, heads, groups, width: size of the stream, number of heads, of KV groups (None without), size of a head.
         reads: the space that the output head reads.
         hidden: what stands between the stream and the output head, if anything does.
+
+    Raises:
+        InputError: for layers with settings of their own; for names that are no part of a declaration.
     """
 
     def __init__(self, checkpoint: Checkpoint):

@@ -191,7 +191,11 @@ class Layout:
 
 
 def one_base(body: Module, base_model: str | None) -> str | None:
-    """The base model of a recipe, which slices may name, too."""
+    """The base model of a recipe, which slices may name, too.
+
+    Raises:
+        InputError: they name two.
+    """
     for i, one in enumerate(body.slices or ()):
         if one.base_model is None:
             continue

@@ -116,7 +116,7 @@ class Recipe(Block):
         Raises:
             InputError: as `read`.
         """
-        content = self._content()
+        content = self.model_dump(exclude_unset=True)
         if match:
             own = {} if match.get("symmetry") == "none" else self.match.model_dump(exclude_unset=True)
             content["match"] = own | dict(match)
@@ -126,10 +126,7 @@ class Recipe(Block):
 
     def text(self) -> str:
         """The recipe in YAML."""
-        return yaml_of(self._content())
-
-    def _content(self) -> dict[str, Any]:
-        return self.model_dump(exclude_unset=True)
+        return yaml_of(self.model_dump(exclude_unset=True))
 
     @property
     def method(self) -> Method:

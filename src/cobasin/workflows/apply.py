@@ -40,7 +40,11 @@ from cobasin.workflows.shared import (
 
 
 def apply_to_folder(element_path: str, model: str, out: Path, base: str | None, overwrite: bool) -> dict:
-    """Move a model, or an adapter with its base, by a saved element; returns the report."""
+    """Move a model, or an adapter with its base, by a saved element; returns the report.
+
+    Raises:
+        InputError: for an output folder that is in the way, a base that is not needed, what the element does not move.
+    """
     path = expanded(element_path)
     element, folder = Element.load(path), path if path.is_dir() else None
     report: dict = {"cobasin": __version__, "element": element_path, "model": model, "out": str(out), "notes": []}
@@ -81,6 +85,9 @@ def transport_to_folder(
         element_path: a matched base, or its element; None to match the bases.
         symmetry, scale: as in `cobasin.transport`.
         overwrite: whether ``out`` may be replaced.
+
+    Raises:
+        InputError: as `cobasin.transport`; for an output folder that is in the way, and a scale of an adapter.
     """
     old, target = load(base), load(new)
     source = load_adapter(tuned) if is_adapter(tuned) else load(tuned)

@@ -64,6 +64,9 @@ def match_to_folder(
         anchor_out: where to write the anchor, which then moves, too.
         part: do this part, of so many, of the work; what is left is done by the same call with ``resume`` instead.
         search: further arguments of `cobasin.match_all`.
+
+    Raises:
+        InputError: as `cobasin.match_all`; for output folders that are in the way, and options that do not go together.
     """
     if method != "learned" and anchor_out is not None:
         raise InputError(f"--anchor-out goes with --method learned; --method {method} learns nothing")

@@ -116,7 +116,12 @@ def not_run(error: InputError) -> dict[str, Any]:
 
 
 def checked(verdict: Verdict, what: str, architecture: str) -> dict[str, Any]:
-    """The verdict for a report; another function is an error of cobasin, or of the user's own declaration."""
+    """The verdict for a report.
+
+    Raises:
+        InputError: the function is another one, by the user's own declaration.
+        RuntimeError: it is by cobasin's.
+    """
     if verdict.same is False:
         said = f"{what}, once moved, computes another function ({verdict.reason})"
         if (file := declared_in(architecture)) is None:

@@ -13,7 +13,7 @@ from cobasin.symmetry.groups.assignment import PART
 from cobasin.symmetry.groups.base import Batch, Group, Value
 from cobasin.symmetry.groups.gram import Gram
 from cobasin.symmetry.groups.scale import best_scale, compose_scale, gain, inverse_scale
-from cobasin.symmetry.state import common_dtype
+from cobasin.symmetry.state import wide
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Diagonal(Group):
                 return x
             if bool((scale.abs() == 1).all()):  # exact in any dtype
                 return x * scale[..., None, :].to(x)
-        moved = x.to(common_dtype(x))
+        moved = wide(x)
         factor = scale[..., None, :].pow(charge).to(moved)
         # a wider copy of what may be large is not held beside the product
         return moved * factor if moved is x else moved.mul_(factor)
