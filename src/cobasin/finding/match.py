@@ -168,7 +168,7 @@ def match_all(
     started = time.perf_counter()
     check_progress(progress)
     check_kept(keep)
-    place = None if state is None else expanded(state)
+    place = None if state is None else expanded(state, "state")
     search = Search(method, data, samples, seed, steps, loss, move, device, place, orders)
     if not isinstance(models, Iterable) or isinstance(models, str):
         raise InputError(f"models: {shown(models)}: expected a list of two or more")

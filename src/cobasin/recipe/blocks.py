@@ -191,7 +191,7 @@ class Statistics(Block):
     batch_size: Positive = 16
     seed: Seed = 0
     fisher: Literal["exact", "empirical"] = "exact"
-    cache: str | None = None
+    cache: Annotated[str, Field(min_length=1)] | None = None
     device: Device = "auto"
 
     @field_validator("data", mode="before")

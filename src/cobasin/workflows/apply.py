@@ -41,7 +41,7 @@ from cobasin.workflows.shared import (
 
 def apply_to_folder(element_path: str, model: str, out: Path, base: str | None, overwrite: bool) -> dict:
     """Move a model, or an adapter with its base, by a saved element; returns the report."""
-    path = expanded(element_path)
+    path = expanded(element_path, "element")
     element, folder = Element.load(path), path if path.is_dir() else None
     report: dict = {"cobasin": __version__, "element": element_path, "model": model, "out": str(out), "notes": []}
     if is_adapter(model):
@@ -84,7 +84,7 @@ def transport_to_folder(
     """
     old, target = load(base), load(new)
     source = load_adapter(tuned) if is_adapter(tuned) else load(tuned)
-    path = None if element_path is None else expanded(element_path)
+    path = None if element_path is None else expanded(element_path, "element")
     folders = [model.folder for model in (old, target, source)]
     check_output(out, overwrite, [*folders, path if path and path.is_dir() else None])
     check_read(out, [path])
