@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from cobasin.data.config import DataConfig, described
 from cobasin.errors import InputError, known_keys, shown
@@ -17,13 +17,15 @@ from cobasin.paths import check_name, expanded
 LAYER_BY_LAYER = "cobasin merges layer k of one model with layer k of the others"
 
 
-def _model(name: Any) -> Any:
-    """A folder or hub id; mergekit's additions to it are refused."""
+def _model(name: Any, info: ValidationInfo) -> Any:
+    """A folder or hub id; mergekit's additions to it are refused, but for a name that a model is given for."""
     if isinstance(name, Path):
         name = str(name)
     if isinstance(name, str):
         check_name(name)
-    if not isinstance(name, str) or not {"+", "@"} & set(name) or expanded(name).exists():
+    if not isinstance(name, str) or not {"+", "@"} & set(name) or name in (info.context or ()):
+        return name
+    if expanded(name).exists():
         return name
     if "+" in name:
         raise ValueError(f"{name}: adapters are not added; merge the LoRA into its base first (peft: merge_and_unload)")
