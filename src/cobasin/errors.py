@@ -17,6 +17,7 @@ _LISTED = 20  # problems in one message
 _KINDS = ("str", "int", "float", "bool")  # how pydantic calls the kinds that one value may have
 _WORDS = {
     "string_type": "text",
+    "string_unicode": "text that UTF-8 can say",
     "string_too_short": "text that is not empty",
     "list_type": "a list",
     "tuple_type": "a list",

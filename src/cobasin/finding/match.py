@@ -294,6 +294,6 @@ def _fixed(anchor: str | int, count: int) -> int | None:
         if not 0 <= anchor < count:
             raise InputError(f"anchor {anchor} does not exist: there are models 0 to {count - 1}")
         return int(anchor)
-    if anchor not in ("medoid", "consensus"):
-        raise InputError(f"anchor {anchor!r}: expected medoid, consensus, or the position of a model")
+    if not isinstance(anchor, str) or anchor not in ("medoid", "consensus"):
+        raise InputError(f"anchor {shown(anchor)}: expected medoid, consensus, or the position of a model")
     return 0 if anchor == "medoid" and count == 2 else None

@@ -43,7 +43,7 @@ def _device(name: str) -> str:
 
 
 ModelName = Annotated[str, Field(min_length=1), BeforeValidator(_model)]
-Positive = Annotated[int, Field(strict=True, gt=0)]
+Positive = Annotated[int, Field(strict=True, gt=0, lt=1 << 63)]
 Device = Annotated[str, AfterValidator(_device)]
 Layer = Annotated[int, Field(strict=True, ge=0)]
 Seed = Annotated[int, Field(strict=True, ge=0, lt=1 << 63)]
