@@ -132,7 +132,7 @@ def plot_plane(plane: LossPlane, out: Path, labels: Sequence[str], metric_name: 
             filled = axes.contourf(plane.x, plane.y, values, levels=levels, cmap=colours, norm=norm)
             axes.contour(plane.x, plane.y, values, levels=levels, colors="white", linewidths=0.4, alpha=0.6)
             ticks = levels[::2]
-            figure.colorbar(filled, ax=axes, format=f"%.{_digits(ticks)}g", ticks=ticks)
+            figure.colorbar(filled, ax=axes, format=f"%.{_digits(list(ticks))}g", ticks=ticks)
         digits = _digits([end[i] for end in plane.ends])
         for (x, y), end, letter in zip(plane.corners, plane.ends, "ABC", strict=True):
             axes.plot(x, y, "o", color="black", markersize=8, markeredgecolor="white")
