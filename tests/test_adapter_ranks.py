@@ -96,6 +96,19 @@ def test_matching_two_adapters_keeps_their_products(tmp_path):
     assert max(float((moved[name] - a[name]).abs().max()) for name in a) > 0.05
 
 
+def test_an_untrained_module_comes_back_by_the_inverse(tmp_path):
+    """With a B of zeros it has no balanced basis, which the inverse could not find either."""
+    source = base(tmp_path, BERT)
+    a, b = (lora(source, f"lora-{seed}", seed, target_modules=["query"]) for seed in (1, 2))
+    tensors = load_file(a / WEIGHTS_FILE)
+    tensors[min(name for name in tensors if "lora_B" in name)].zero_()
+    save_file(tensors, a / WEIGHTS_FILE)
+    element = cobasin.match_adapters(a, b)
+    moved = cobasin.transform_adapter(element, a)
+    back = cobasin.transform_adapter(element.inverse(), moved)
+    assert all(float((back[name] - tensor).abs().max()) < 1e-12 for name, tensor in tensors.items())
+
+
 def test_factors_that_their_dtype_does_not_hold_are_refused(tmp_path):
     """In the anchor's basis A is a million times as large, which is beyond float16."""
     source = base(tmp_path, GPT2)

@@ -284,7 +284,7 @@ def test_the_home_of_nobody():
 
 def test_a_path_that_no_system_has(tiny_bert, tmp_path):
     """YAML and JSON can write it."""
-    assert load_refusal("a\0b") == r"'a\x00b': expected a path"
+    assert load_refusal("a\0b") == r"model 'a\x00b': expected a path"
     with pytest.raises(InputError, match="expected a path"):
         save(tiny_bert, f"{tmp_path}/a\0b")
 

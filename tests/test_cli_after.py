@@ -171,7 +171,7 @@ def test_the_plan(tmp_path, berts, rows):
     ("options", "text"),
     [
         (("--data", "{rows}"), "--data is what --repair and --heal read: give one of them, or leave it out"),
-        (("--heal", "0"), "heal.steps: 0: Input should be greater than 0"),
+        (("--heal", "0"), "heal.steps: 0: expected a number above 0"),
         (("--repair", "--data", "nowhere.jsonl"), "nowhere.jsonl"),
         (("--repair", "--keep-heads"), "repair and heal make one model, head: keep several"),
         (("--heal", "3", "--keep-heads"), "repair and heal make one model, head: keep several"),

@@ -61,6 +61,19 @@ def test_different_sizes(tmp_path, changes, text):
     refused_by_both(source, anchor, text.format(source, anchor))
 
 
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("match", "", "{1}", "--out", "{0}-out"), "model '': expected a path"),
+        (("match", "{0}", "{1}", "--out", ""), "--out '': expected a path"),
+        (("path", "{0}", "{1}", "--data", "", "--out", "{0}-out"), "--data: path: '': expected text that is not empty"),
+        (("transport", "{0}", "{0}", "{1}", "--element", "", "--out", "{0}-out"), "element '': expected a path"),
+    ],
+)
+def test_an_empty_path_is_named(folders, tmp_path, arguments, text):
+    assert text in refused(tmp_path, *[one.format(*folders) for one in arguments])
+
+
 def test_layers_without_neurons(tmp_path):
     source, anchor = pair(tmp_path, CASE, intermediate_size=0)
     refused_by_both(source, anchor, f"{source} does not fit BertForMaskedLM: space ffn has size 0 by the config")

@@ -76,6 +76,19 @@ def test_a_recipe_may_be_a_file_its_content_or_read_before(classifiers, tmp_path
         assert_bitwise(dict(one.checkpoint), expected)
 
 
+def test_what_stands_for_a_given_model_may_have_any_letters(classifiers, tmp_path):
+    a, b, *_ = classifiers
+    content = {"merge_method": "ties", "models": [{"model": "a+b"}], "base_model": "c@d"}
+    given = {"a+b": a, "c@d": b}
+    path = tmp_path / "recipe.yaml"
+    path.write_text(json.dumps(content), encoding="utf-8")
+    expected = dict(merge([a], "ties", base=b, symmetry="none").checkpoint)
+    for one in (content, path):
+        assert_bitwise(dict(merge_recipe(one, given).checkpoint), expected)
+    with pytest.raises(InputError, match=r"models\[0\].model: a\+b: adapters are not added"):
+        merge_recipe(content, {"c@d": b})
+
+
 def test_every_model_may_have_its_own_value(classifiers):
     a, b, c, _ = classifiers
     found = dict(merge([a, b], "task_arithmetic", base=c, symmetry="none", weight=[0.5, -0.2], lambda_=2).checkpoint)

@@ -194,7 +194,7 @@ def test_experts_have_fisher_information_of_their_own(tmp_path):
         ("regmean", {"data": {"paht": "x"}}, "unknown key 'paht'; did you mean 'path'?"),
         ("regmean", {"data": [{"path": "rows.jsonl"}]}, "statistics.data lists 1 data sets for 2 models"),
         ("regmean", {"data": None}, "merge_method regmean needs the Grams"),
-        ("regmean", {"samples": 0}, "statistics.samples: 0: Input should be greater than 0"),
+        ("regmean", {"samples": 0}, "statistics.samples: 0: expected a number above 0"),
         ("regmean", {"batch_size": -1}, "statistics.batch_size: -1"),
         ("regmean", {"device": "cuda:77"}, "device 'cuda:77' cannot be used here"),
         ("regmean", {"device": "gpu"}, "statistics.device"),

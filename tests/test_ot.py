@@ -155,7 +155,7 @@ def test_tensors_without_outputs_are_compared_by_their_values():
     [("ot_wts", "regularization", 0.0), ("ot_acts", "regularization", -1.0), ("ot_wts", "residual", "mean")],
 )
 def test_parameters_are_checked(name, parameter, value):
-    with pytest.raises(ValueError, match=r"greater than 0|'averaging'"):
+    with pytest.raises(ValueError, match=r"above 0|'averaging'"):
         find(name).parameters[parameter].check(value)
 
 

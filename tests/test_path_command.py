@@ -7,6 +7,7 @@ from itertools import product
 
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.running import instantiate
@@ -14,7 +15,8 @@ from cobasin.checkpoints.typed import Typed
 from cobasin.checkpoints.writer import save
 from cobasin.errors import InputError
 from cobasin.evaluation.blend import Blend
-from cobasin.evaluation.plane import loss_plane
+from cobasin.evaluation.plane import LossPlane, loss_plane
+from cobasin.evaluation.plots import plot_plane
 from cobasin.evaluation.tasks import Score
 from cobasin.merging.merge import merge
 from cobasin.presenting.measures import path_report
@@ -205,6 +207,21 @@ def test_a_plane_is_drawn(pair, tmp_path, capsys):
     assert (out / "path.html").read_text("utf-8").count("<img ") == 2
     path_report(report | {"plane": plane | {"loss": [[9.0] * 4] * 4}})  # a grid that meets none of the models
     assert f": lowest loss {min(one['loss'] for one in plane['models']):.4f}\n" in capsys.readouterr().out
+
+
+def test_labels_of_a_plane_tell_close_losses_apart(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
+    ends = [(1.9476, 0.5), (1.951, 0.5), (1.9523, 0.5)]
+    table = [[1.94 + 0.001 * (3 * row + column) for column in range(3)] for row in range(3)]
+    corners = [(0.0, 0.0), (1.0, 0.0), (0.0, 1.0)]
+    plane = LossPlane([0.0, 0.5, 1.0], [0.0, 0.5, 1.0], table, [[0.5] * 3] * 3, corners, ends)
+    plot_plane(plane, tmp_path / "plane.png", "abc", "accuracy")
+    (loss, accuracy, bar) = drawn[0].axes
+    assert [text.get_text() for text in loss.texts] == ["A 1.948", "B 1.951", "C 1.952"]
+    assert [text.get_text() for text in accuracy.texts] == ["A 0.5", "B 0.5", "C 0.5"]
+    ticks = [text.get_text() for text in bar.get_yticklabels()]
+    assert len(set(ticks)) == len(ticks) > 3
 
 
 def vector(made):

@@ -233,7 +233,7 @@ def test_what_cannot_be_trained_is_refused_in_one_line(world, capsys):
     assert "--seed -1" in refused(world, capsys, world / "causal.yaml", -1)
     for name, changes, text in (
         ("key", {"colour": "red"}, "colour: 'red': Extra inputs"),
-        ("data", {"data": "mnist"}, "data: 'mnist': Input should be 'cifar10', 'tinyshakespeare' or 'texts'"),
+        ("data", {"data": "mnist"}, "data: 'mnist': expected 'cifar10', 'tinyshakespeare' or 'texts'"),
         ("steps", {"training": {}}, "max_steps is missing"),
         ("argument", {"training": {"max_steps": 2, "rate": 1}}, "training: "),
         ("class", {"architecture": "GPT5LMHeadModel"}, "GPT5LMHeadModel: cannot be made"),

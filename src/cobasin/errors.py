@@ -11,8 +11,33 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
+    from pydantic_core import ErrorDetails
 
 _LISTED = 20  # problems in one message
+_KINDS = ("str", "int", "float", "bool")  # how pydantic calls the kinds that one value may have
+_WORDS = {
+    "string_type": "text",
+    "string_unicode": "text that UTF-8 can say",
+    "string_too_short": "text that is not empty",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "too_short": "{min_length} or more",
+    "too_long": "{max_length} values",
+    "dict_type": "keys and values",
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "literal_error": "{expected}",
+    "greater_than": "a number above {gt}",
+    "greater_than_equal": "a number from {ge} on",
+    "less_than": "a number below {lt}",
+    "less_than_equal": "a number up to {le}",
+}  # of pydantic's errors
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother = 3, 60, 60
 
@@ -92,11 +117,37 @@ def known_keys(content: Any, fields: Iterable[str], unsupported: Mapping[str, st
 
 def explain(error: ValidationError) -> str:
     """The first error in one line: the key, what is there, what is expected."""
-    first = error.errors(include_url=False)[0]
-    key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
+    problems = error.errors(include_url=False)
+    first, place = problems[0], problems[0]["loc"]
     inner = first.get("ctx", {}).get("error")
+    about = [first]
+    if place and place[-1] in _KINDS:  # of each of the kinds that a value may have, pydantic has an error of its own
+        beside = [one for one in problems if one["loc"][:-1] == place[:-1] and one["loc"][-1] in _KINDS]
+        about, place = (beside, place[:-1]) if len(beside) > 1 else (about, place)
+    if place and place[-1] == "[key]":
+        return f"{_dotted(place[:-2])}: key {shown(first['input'])}: {expected(about)}"
+    key = _dotted(place)
     if first["type"] == "missing":
         return f"{key} is missing"
     if isinstance(inner, Exception):  # says all there is to say; the input would be the whole block
         return f"{key}: {inner}" if key else str(inner)
-    return f"{key}: {shown(first['input'])}: {first['msg']}"
+    return f"{key}: {shown(first['input'])}: {expected(about)}"
+
+
+def expected(problems: Sequence[ErrorDetails]) -> str:
+    """What was expected of a value, in words of this package: any of the kinds that its errors are about."""
+    kinds = []
+    for one in problems:
+        limits = {name: f"{at:g}" if isinstance(at, float) else at for name, at in one.get("ctx", {}).items()}
+        kinds.append(_WORDS.get(one["type"], "").format(**limits))
+    if not all(kinds):
+        return problems[0]["msg"]
+    if "a number" in kinds and "a whole number" in kinds:
+        kinds.remove("a whole number")
+    given = problems[0]["input"]
+    quoted = ", in quotes" if kinds == ["text"] and isinstance(given, (int, float)) else ""
+    return f"expected {' or '.join(kinds)}{quoted}"
+
+
+def _dotted(place: Sequence[int | str]) -> str:
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).lstrip(".")

@@ -25,18 +25,20 @@ def check_name(model: str | Path) -> None:
         raise InputError(f"{model}: this path is not text in UTF-8; rename it, or choose another") from None
 
 
-def expanded(path: str | Path) -> Path:
-    """A path with the ``~`` or ``~user`` that it begins with resolved.
+def expanded(path: str | Path, what: str = "") -> Path:
+    """A path with the ``~`` or ``~user`` that it begins with resolved; ``what`` is what messages call it.
 
     Raises:
         InputError: there is no such user; it is empty, or no path.
     """
     if not isinstance(path, (str, os.PathLike)) or not str(path) or "\0" in str(path):
-        raise InputError(f"{shown(path)}: expected a path")
+        raise InputError(f"{what} {shown(path)}: expected a path".lstrip())
     try:
         os.fsencode(path)
     except UnicodeEncodeError:  # half of a letter, which YAML and JSON can say
-        raise InputError(f"{shown(path)}: expected a path, of letters that a file system can name") from None
+        raise InputError(
+            f"{what} {shown(path)}: expected a path, of letters that a file system can name".lstrip()
+        ) from None
     try:
         return Path(path).expanduser()
     except RuntimeError as error:

@@ -9,6 +9,7 @@ mixture all experts, those that no token of a probe is sent to by sending it to 
 from __future__ import annotations
 
 import math
+import sys
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -22,7 +23,7 @@ from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.probes import all_experts, changed, mixed_vocabulary, probe, segments
 from cobasin.checkpoints.running import build, cast_floats, input_sizes, instantiate, outputs, positions
 from cobasin.checkpoints.typed import check_finite
-from cobasin.errors import InputError, NotProbed, one_line
+from cobasin.errors import InputError, NotProbed, one_line, shown
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -76,8 +77,8 @@ def verify(a: Any, b: Any, tolerance: float | None = None) -> Verdict:
             tensor, a class that transformers does not have, tensors that do not fill it, an input of unknown kind, a
             model that does not run on them.
     """
-    if tolerance is not None and not (isinstance(tolerance, Real) and 0 <= tolerance < math.inf):
-        raise InputError(f"tolerance {tolerance}: expected a finite number that is not negative")
+    if tolerance is not None and not (isinstance(tolerance, Real) and 0 <= tolerance <= sys.float_info.max):
+        raise InputError(f"tolerance {shown(tolerance)}: expected a finite number that is not negative")
     a, b = load(a), load(b)
     for checkpoint in (a, b):
         for name, header in checkpoint.headers.items():

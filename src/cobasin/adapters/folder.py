@@ -81,7 +81,7 @@ def is_adapter(model: Any) -> bool:
     """Whether this is a PEFT folder; one that holds the weights of a model, too, is refused where it is loaded."""
     if not isinstance(model, (str, Path)):
         return isinstance(model, Adapter)
-    folder = expanded(model)
+    folder = expanded(model, "model")
     try:
         weights = any((folder / name).exists() for name in (SINGLE_FILE, INDEX_FILE, BIN_FILE, BIN_INDEX_FILE))
         return (folder / CONFIG_FILE).is_file() and not weights
@@ -98,7 +98,7 @@ def load_adapter(model: str | Path | Adapter) -> Adapter:
     """
     if isinstance(model, Adapter):
         return model
-    folder = expanded(model)
+    folder = expanded(model, "adapter")
     config = read_json(folder / CONFIG_FILE)
     if config.get("peft_type") != "LORA":
         raise InputError(f"{model}: peft_type is {config.get('peft_type')!r}; only adapters of type 'LORA' are covered")

@@ -17,7 +17,8 @@ from cobasin.matching.choice import Choice
 from cobasin.matching.state import Match
 from cobasin.matching.weights import ascend
 from cobasin.progress import Progress, rounds
-from cobasin.symmetry.canonical import gauge_of
+from cobasin.symmetry.balance import keep_bases
+from cobasin.symmetry.canonical import frames_as_gauge, frames_of, gauge_of
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import form_of
 from cobasin.symmetry.spec import Space, Spec
@@ -49,7 +50,11 @@ def match_adapters(
     match = Match.of(form, Choice(frozenset({"rank", "scale"}), general=True), *ends)
     first = dict(match.distances)
     history = ascend(match, rounds(progress)).history
-    element = Element(form, match.values, *(gauge_of(form, end) for end in ends))
+    own, target = (gauge_of(form, end) for end in ends)
+    frames = (frames_of(form, gauge) for gauge in (own, target))
+    # a module that has no balanced basis, such as one whose B is zero, keeps its own: the inverse finds none either
+    target |= frames_as_gauge(keep_bases(form, match.values, *frames))
+    element = Element(form, match.values, own, target)
     report = {
         "symmetry": "gl",
         "distance_before": apart(ends[0], ends[1], ends[1]),

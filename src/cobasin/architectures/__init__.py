@@ -177,7 +177,7 @@ def load_file(path: str | Path) -> list[str]:
         InputError: where there is no such file, it fails (with the line), it declares nothing, or a class that is
             declared already or that the installed transformers does not have.
     """
-    file = expanded(path).resolve()
+    file = expanded(path, "spec file").resolve()
     if not file.is_file():
         raise InputError(f"spec file {path}: no such file")
     found = spec_from_file_location(f"spec file {file}", file)

@@ -218,7 +218,7 @@ def _from_memory(label: str, config: PreTrainedConfig, architecture: str, tensor
 
 
 def _find_folder(model: str | Path) -> Path:
-    folder = expanded(model)
+    folder = expanded(model, "model")
     if folder.is_dir():
         check_name(folder)
         return folder

@@ -38,7 +38,7 @@ def publishing(out: str | Path, overwrite: bool, source: Path | None) -> Iterato
 
     Raises InputError where `out` is refused (see `check_output`) or cannot be written.
     """
-    with working(out, overwrite, [source]) as partial, output_errors(expanded(out).resolve()):
+    with working(out, overwrite, [source]) as partial, output_errors(expanded(out, "out").resolve()):
         yield partial
 
 
@@ -59,7 +59,7 @@ def working(
 
     Raises InputError as `publishing` does; where ``resume`` finds what another run has left.
     """
-    out = expanded(out).resolve()
+    out = expanded(out, "out").resolve()
     with output_errors(out):
         left = _left(out, resume)
         # without RUN it was killed before there was anything to keep, or while it was published

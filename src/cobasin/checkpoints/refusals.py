@@ -34,7 +34,7 @@ def check_output(out: Path, overwrite: bool, inputs: Iterable[Path | None] = ())
     `overwrite`, cannot be written to, or overlaps with one of the folders `inputs` (None: a model without a folder),
     with a file that one of these links to, or with one that declares an architecture.
     """
-    target = expanded(out).resolve()
+    target = expanded(out, "out").resolve()
     check_name(target)
     with output_errors(target):
         if target.exists() and not target.is_dir():

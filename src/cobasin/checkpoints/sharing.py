@@ -28,7 +28,7 @@ def sharing(
 
     Raises InputError as `working` does; where the parts of another run are there; where this part is at work already.
     """
-    out = expanded(out).resolve()
+    out = expanded(out, "out").resolve()
     check_output(out, overwrite, inputs)
     folder, made = out.with_name(f".{out.name}.{SHARED}"), [path for path in out.parents if not path.exists()]
     run = {**run, PARTS: part[1]}

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cobasin.cli.shared import SYMMETRY, Json, Out, Overwrite, SpecFile, app, declare, result
-from cobasin.paths import expanded
+from cobasin.cli.shared import SYMMETRY, Json, Out, Overwrite, SpecFile, app, declare, path_of, result
 
 
 @app.command()
@@ -48,7 +47,7 @@ def compare(
         Path | None,
         typer.Option(
             "--out",
-            parser=expanded,
+            parser=path_of("--out"),
             metavar="PATH",
             help="A folder for the picture (compare.png) and the numbers (compare.json).",
         ),

@@ -20,9 +20,9 @@ from cobasin.cli.shared import (
     app,
     declare,
     in_parts,
+    path_of,
     result,
 )
-from cobasin.paths import expanded
 
 
 @app.command()
@@ -77,7 +77,7 @@ def match(
     anchor_out: Annotated[
         Path | None,
         typer.Option(
-            parser=expanded,
+            parser=path_of("--anchor-out"),
             metavar="PATH",
             help="Learn with the anchor's scales and general maps moving, too, and write it here, its function "
             "unchanged: average the two folders that are written.",

@@ -87,7 +87,20 @@ SpecFile = Annotated[
         help="A Python file of yours that declares architectures; it is run. No code is taken from a model folder.",
     ),
 ]
-OUT = typer.Option("--out", parser=expanded, metavar="PATH", help="The folder to write. It appears only when complete.")
+
+
+def path_of(option: str) -> Callable[[str], Path]:
+    """How an option's path is read; messages call it by the option."""
+
+    def parse(path: str) -> Path:
+        return expanded(path, option)
+
+    return parse
+
+
+OUT = typer.Option(
+    "--out", parser=path_of("--out"), metavar="PATH", help="The folder to write. It appears only when complete."
+)
 Out = Annotated[Path, OUT]
 SYMMETRY = (
     "'full' (all symmetries of the architecture, isometries in the heads), 'gl' (full, and any invertible map in the "

@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from cobasin.cli.shared import Json, Overwrite, SpecFile, app, declare, result
+from cobasin.cli.shared import Json, Overwrite, SpecFile, app, declare, path_of, result
 from cobasin.errors import InputError
-from cobasin.paths import expanded
 
 
 @app.command()
@@ -81,7 +80,9 @@ def methods(json: Json = False) -> None:
 def demo(
     out: Annotated[
         Path,
-        typer.Option(parser=expanded, metavar="PATH", help="Where to put the models, the picture and the numbers."),
+        typer.Option(
+            parser=path_of("--out"), metavar="PATH", help="Where to put the models, the picture and the numbers."
+        ),
     ] = Path("demo-out"),
     overwrite: Overwrite = False,
     json: Json = False,

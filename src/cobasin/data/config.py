@@ -59,7 +59,9 @@ class DataConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    path: Annotated[str, BeforeValidator(lambda path: str(path) if isinstance(path, Path) else path)]
+    path: Annotated[
+        str, Field(min_length=1), BeforeValidator(lambda path: str(path) if isinstance(path, Path) else path)
+    ]
     format: Format | None = None
     name: str | None = None
     split: str | None = None

@@ -131,16 +131,26 @@ def plot_plane(plane: LossPlane, out: Path, labels: Sequence[str], metric_name: 
             norm = BoundaryNorm(levels, 256)
             filled = axes.contourf(plane.x, plane.y, values, levels=levels, cmap=colours, norm=norm)
             axes.contour(plane.x, plane.y, values, levels=levels, colors="white", linewidths=0.4, alpha=0.6)
-            figure.colorbar(filled, ax=axes, format="%.3g", ticks=levels[::2])
+            ticks = levels[::2]
+            figure.colorbar(filled, ax=axes, format=f"%.{_digits(list(ticks))}g", ticks=ticks)
+        digits = _digits([end[i] for end in plane.ends])
         for (x, y), end, letter in zip(plane.corners, plane.ends, "ABC", strict=True):
             axes.plot(x, y, "o", color="black", markersize=8, markeredgecolor="white")
-            text = axes.annotate(f"{letter} {end[i]:.3g}", (x, y), (7, 7), textcoords="offset points", fontsize=12)
+            text = axes.annotate(
+                f"{letter} {end[i]:.{digits}g}", (x, y), (7, 7), textcoords="offset points", fontsize=12
+            )
             text.set_path_effects([_halo()])
         axes.set_title(heading, fontsize=13, loc="left")
         axes.set_xlabel("distance from A towards B", fontsize=11)
         axes.set_ylabel("distance at right angles, towards C", fontsize=11)
         axes.set_aspect("equal")
     figure.savefig(out, dpi=150)
+
+
+def _digits(values: Sequence[float]) -> int:
+    """How many digits tell these values apart: three or more, unless they are equal or nearly so."""
+    distinct = len(set(values))
+    return next((digits for digits in range(3, 8) if len({f"{x:.{digits}g}" for x in values}) == distinct), 3)
 
 
 def _halo() -> AbstractPathEffect:

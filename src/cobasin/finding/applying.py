@@ -14,7 +14,7 @@ from cobasin.adapters.move import move_adapter
 from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.typed import Typed
 from cobasin.checkpoints.weight_files import WEIGHT_DTYPES, of_weights
-from cobasin.errors import InputError
+from cobasin.errors import InputError, shown
 from cobasin.finding.acting import acting_on, typed_for
 from cobasin.finding.beside import moved_beside
 from cobasin.symmetry.element import Element, check_element
@@ -80,7 +80,7 @@ def check_dtype(dtype: Any) -> None:
         InputError: it is no dtype of real numbers, or one of a byte, as only quantized weights have.
     """
     if dtype is not None and not (isinstance(dtype, torch.dtype) and of_weights(dtype)):
-        raise InputError(f"dtype {dtype!r}: expected {WEIGHT_DTYPES}, like torch.float32")
+        raise InputError(f"dtype {shown(dtype)}: expected {WEIGHT_DTYPES}, like torch.float32")
 
 
 def check_made(element: Element, source: Typed, made: Checkpoint) -> None:

@@ -167,7 +167,7 @@ def match_all(
     started = time.perf_counter()
     check_progress(progress)
     check_kept(keep)
-    place = None if state is None else expanded(state)
+    place = None if state is None else expanded(state, "state")
     search = Search(method, data, samples, seed, steps, loss, move, device, place, orders)
     if not isinstance(models, Iterable) or isinstance(models, str):
         raise InputError(f"models: {shown(models)}: expected a list of two or more")
@@ -293,6 +293,6 @@ def _fixed(anchor: str | int, count: int) -> int | None:
         if not 0 <= anchor < count:
             raise InputError(f"anchor {anchor} does not exist: there are models 0 to {count - 1}")
         return int(anchor)
-    if anchor not in ("medoid", "consensus"):
-        raise InputError(f"anchor {anchor!r}: expected medoid, consensus, or the position of a model")
+    if not isinstance(anchor, str) or anchor not in ("medoid", "consensus"):
+        raise InputError(f"anchor {shown(anchor)}: expected medoid, consensus, or the position of a model")
     return 0 if anchor == "medoid" and count == 2 else None

@@ -74,8 +74,9 @@ class Search:
 
     def __post_init__(self) -> None:
         for name, words in (("method", Method), ("loss", Loss), ("move", Move)):
-            if (given := getattr(self, name)) not in get_args(words):
-                raise InputError(f"{name} {given!r} is unknown; expected one of {', '.join(get_args(words))}")
+            given = getattr(self, name)
+            if not isinstance(given, str) or given not in get_args(words):  # of an array no comparison says yes or no
+                raise InputError(f"{name} {shown(given)} is unknown; expected one of {', '.join(get_args(words))}")
         if not isinstance(self.orders, bool):
             raise InputError(f"orders {shown(self.orders)}: expected True or False")
         # before anything is asked of them: what is no number may not even be comparable
@@ -106,7 +107,7 @@ class Search:
         Raises:
             InputError: there is no such device.
         """
-        return home(device_of(self.device)) if self.device != "auto" else CPU
+        return CPU if isinstance(self.device, str) and self.device == "auto" else home(device_of(self.device))
 
     def prepared(self, typed: Sequence[Typed]) -> Prepared | None:
         """What running the models needs, None where they are not run; all checks that need no tensor are done.

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from torch import Tensor
 
-from cobasin.errors import InputError, nearest
+from cobasin.errors import InputError, expected, nearest, shown
 from cobasin.symmetry.state import State
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Parameter:
         try:
             return self.adapter.validate_python(value)
         except ValidationError as error:
-            raise ValueError(error.errors()[0]["msg"]) from None
+            raise ValueError(expected(error.errors()[:1])) from None
 
 
 @dataclass(frozen=True)
@@ -255,5 +255,5 @@ def find(name: str) -> Method:
         InputError: there is none; suggests the nearest.
     """
     if not isinstance(name, str) or name not in methods():
-        raise InputError(f"merge method {name!r} is unknown{nearest(str(name), methods())}")
+        raise InputError(f"merge method {shown(name)} is unknown{nearest(str(name), methods())}")
     return methods()[name]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from cobasin.errors import InputError
+from cobasin.errors import InputError, shown
 from cobasin.symmetry.groups import Group, Permutation
 from cobasin.symmetry.keys import Key, is_layer, layer_of
 from cobasin.symmetry.spec import Spec
@@ -45,7 +45,7 @@ class Choice:
         """
         for name, given in (("symmetry", symmetry), ("layers", "" if layers is None else layers)):
             if not isinstance(given, str):
-                raise InputError(f"{name} {given!r}: expected a text, like 'ffn,heads' or '0-4,7'")
+                raise InputError(f"{name} {shown(given)}: expected a text, like 'ffn,heads' or '0-4,7'")
         chosen = None if layers is None else _parse_layers(layers)
         if symmetry == "paper":
             return cls(frozenset({"ffn", "attention", "scale"}), paper=True, layers=chosen)

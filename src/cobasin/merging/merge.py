@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from numbers import Number
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +165,8 @@ def merge(
         if not isinstance(statistics, Mapping):
             raise InputError(f"statistics {shown(statistics)}: expected keys and values, like {{'data': 'FILE.jsonl'}}")
         blocks["statistics"] = dict(statistics)
-    blocks |= {key: block for key, block in (("repair", repair), ("heal", heal)) if block not in (False, 0)}
+    after = (("repair", repair), ("heal", heal))
+    blocks |= {key: block for key, block in after if not isinstance(block, Number) or block}
     common = {key: list(value) if _several(value) else value for key, value in parameters.items() if key not in own}
     recipe = of_models(names, method, common, {key: parameters[key] for key in own}, blocks)
     return merge_recipe(recipe, loaded, progress)
@@ -189,12 +191,12 @@ def merge_recipe(
     """
     check_progress(progress)
     check_kept(keep)
-    if isinstance(recipe, (str, Path)):
-        recipe = Recipe.read(recipe)
-    elif not isinstance(recipe, Recipe):
-        recipe = Recipe.of(recipe)
     if not isinstance(models, Mapping | None):
         raise InputError(f"models: {shown(models)}: expected names of the recipe, and the model of each")
+    if isinstance(recipe, (str, Path)):
+        recipe = Recipe.read(recipe, models or ())
+    elif not isinstance(recipe, Recipe):
+        recipe = Recipe.of(recipe, given=models or ())
     if extra := [name for name in models or () if name not in recipe.referenced]:
         raise InputError(f"models: {extra[0]!r} is not in the recipe; it has {', '.join(recipe.referenced)}")
     names, typed = recipe.referenced, prepare(recipe, models or {})

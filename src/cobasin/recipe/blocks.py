@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from cobasin.data.config import DataConfig, described
 from cobasin.errors import InputError, known_keys, shown
@@ -17,13 +17,15 @@ from cobasin.paths import check_name, expanded
 LAYER_BY_LAYER = "cobasin merges layer k of one model with layer k of the others"
 
 
-def _model(name: Any) -> Any:
-    """A folder or hub id; mergekit's additions to it are refused."""
+def _model(name: Any, info: ValidationInfo) -> Any:
+    """A folder or hub id; mergekit's additions to it are refused, but for a name that a model is given for."""
     if isinstance(name, Path):
         name = str(name)
     if isinstance(name, str):
         check_name(name)
-    if not isinstance(name, str) or not {"+", "@"} & set(name) or expanded(name).exists():
+    if not isinstance(name, str) or not {"+", "@"} & set(name) or name in (info.context or ()):
+        return name
+    if expanded(name).exists():
         return name
     if "+" in name:
         raise ValueError(f"{name}: adapters are not added; merge the LoRA into its base first (peft: merge_and_unload)")
@@ -41,7 +43,7 @@ def _device(name: str) -> str:
 
 
 ModelName = Annotated[str, Field(min_length=1), BeforeValidator(_model)]
-Positive = Annotated[int, Field(strict=True, gt=0)]
+Positive = Annotated[int, Field(strict=True, gt=0, lt=1 << 63)]
 Device = Annotated[str, AfterValidator(_device)]
 Layer = Annotated[int, Field(strict=True, ge=0)]
 Seed = Annotated[int, Field(strict=True, ge=0, lt=1 << 63)]
@@ -191,7 +193,7 @@ class Statistics(Block):
     batch_size: Positive = 16
     seed: Seed = 0
     fisher: Literal["exact", "empirical"] = "exact"
-    cache: str | None = None
+    cache: Annotated[str, Field(min_length=1)] | None = None
     device: Device = "auto"
 
     @field_validator("data", mode="before")

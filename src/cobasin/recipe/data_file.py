@@ -21,5 +21,5 @@ def data_config(data: str, split: str | None = None) -> DataConfig:
     try:
         found = described(content)
     except ValueError as error:
-        raise InputError(f"{data}: {error}") from None
+        raise InputError(f"{data or '--data'}: {error}") from None
     return found if split is None else found.model_copy(update={"split": split})

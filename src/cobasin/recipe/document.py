@@ -20,7 +20,7 @@ def read_yaml(path: str | Path, keys: str = "merge_method: and models:") -> dict
         InputError: for a file that cannot be read, is no YAML or holds anything but one mapping; with the line.
     """
     try:
-        text = expanded(path).read_text("utf-8-sig")
+        text = expanded(path, "file").read_text("utf-8-sig")
     except UnicodeDecodeError:
         raise InputError(f"{path}: is not text in UTF-8; expected YAML") from None
     except OSError as error:

@@ -88,23 +88,28 @@ class Recipe(Block):
     _notes: list[str] = PrivateAttr(default_factory=list)
 
     @classmethod
-    def read(cls, path: str | Path) -> Recipe:
-        """The recipe in a YAML file.
+    def read(cls, path: str | Path, given: Collection[str] = ()) -> Recipe:
+        """The recipe in a YAML file; ``given`` as in `of`.
 
         Raises:
             InputError: for a file that cannot be read and a recipe that makes no sense, in one line.
         """
-        return cls.of(read_yaml(path), str(path))
+        return cls.of(read_yaml(path), str(path), given)
 
     @classmethod
-    def of(cls, content: Mapping[str, Any], where: str = "recipe") -> Recipe:
-        """The recipe with this content; ``where`` is what messages call it.
+    def of(cls, content: Mapping[str, Any], where: str = "recipe", given: Collection[str] = ()) -> Recipe:
+        """The recipe with this content.
+
+        Args:
+            content: by key.
+            where: what messages call it.
+            given: names of models that stand for what is in memory, and may have any letters.
 
         Raises:
             InputError: as `read`.
         """
         try:
-            recipe = cls.model_validate(content)
+            recipe = cls.model_validate(content, context=given)
         except InputError as error:
             raise InputError(f"{where}: {error}") from None
         recipe._where = where

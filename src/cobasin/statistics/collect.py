@@ -104,7 +104,7 @@ def device_of(name: torch.device | str) -> torch.device:
     Raises:
         InputError: there is none.
     """
-    if name == "auto":
+    if isinstance(name, str) and name == "auto":
         from accelerate import PartialState
 
         name = str(PartialState().device)

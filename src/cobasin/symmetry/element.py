@@ -241,7 +241,7 @@ def check_element(given: Any) -> Element:
 
 def _file(path: str | Path) -> Path:
     """The file of an element: the path itself, or its usual name in the folder that it is."""
-    path = expanded(path)
+    path = expanded(path, "element")
     return path / FILE if path.is_dir() else path
 
 

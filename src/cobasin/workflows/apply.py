@@ -45,7 +45,7 @@ def apply_to_folder(element_path: str, model: str, out: Path, base: str | None, 
     Raises:
         InputError: for an output folder that is in the way, a base that is not needed, what the element does not move.
     """
-    path = expanded(element_path)
+    path = expanded(element_path, "element")
     element, folder = Element.load(path), path if path.is_dir() else None
     report: dict = {"cobasin": __version__, "element": element_path, "model": model, "out": str(out), "notes": []}
     if is_adapter(model):
@@ -91,7 +91,7 @@ def transport_to_folder(
     """
     old, target = load(base), load(new)
     source = load_adapter(tuned) if is_adapter(tuned) else load(tuned)
-    path = None if element_path is None else expanded(element_path)
+    path = None if element_path is None else expanded(element_path, "element")
     folders = [model.folder for model in (old, target, source)]
     check_output(out, overwrite, [*folders, path if path and path.is_dir() else None])
     check_read(out, [path])

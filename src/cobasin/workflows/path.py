@@ -65,7 +65,7 @@ def path_to_folder(a: str, b: str, out: Path, request: Request, overwrite: bool)
     """
     grid = _checked(request)
     models = alike([Typed.of(load(name)) for name in (a, b, request.plane) if name is not None])
-    path = None if request.element is None else expanded(request.element)
+    path = None if request.element is None else expanded(request.element, "element")
     folders = [model.checkpoint.folder for model in models]
     check_output(out, overwrite, [*folders, path if path and path.is_dir() else None])
     data = data_config(request.data, request.split)
