@@ -113,8 +113,7 @@ def della_linear(
         lambda_: scales the merged task vector.
     """
     base, deltas = task_vectors(base, tensors)
-    _prune(deltas, density, epsilon, generator, rescale)
-    return base + lambda_ * weighted_sum(deltas, weight, normalize)
+    return base + lambda_ * weighted_sum(_pruned(deltas, density, epsilon, generator, rescale), weight, normalize)
 
 
 @method("della", reference=DELLA, check=_within_reach)
@@ -135,8 +134,7 @@ def della(
     Drops and rescales as `della_linear` does, then sums with the sign consensus of `ties`; same arguments.
     """
     base, deltas = task_vectors(base, tensors)
-    _prune(deltas, density, epsilon, generator, rescale)
-    return base + lambda_ * agreed_sum(deltas, weight, normalize)
+    return base + lambda_ * agreed_sum(_pruned(deltas, density, epsilon, generator, rescale), weight, normalize)
 
 
 def _thinned(
@@ -163,23 +161,28 @@ def _chance(count: int, probability: float, generator: np.random.Generator) -> t
     return torch.from_numpy((draws <= most).view(np.uint8)), (most + 1) / 2**bits
 
 
-def _prune(
+def _pruned(
     deltas: Sequence[Tensor],
     density: Sequence[float],
     epsilon: Sequence[float],
     generator: np.random.Generator,
     rescale: bool,
-) -> None:
-    """Drop entries of the task vectors, in place, by their rank in their row."""
+) -> list[Tensor]:
+    """The task vectors without the entries that they lose by their rank in their row; they are overwritten."""
+    found = []
     for delta, share, reach in zip(deltas, density, epsilon, strict=True):
+        found.append(delta.contiguous())
         if share == 1:
             continue
-        rows = delta.view(len(delta) if delta.dim() > 1 else 1, -1)
-        steps = max(rows.shape[1] - 1, 1)
-        for some in rows.split(max(1, SLICE // rows.shape[1])):  # ranks take four times the memory of the rows
-            ranks = some.abs().argsort(dim=1, stable=True).argsort(dim=1)
-            kept = share + reach * (2 * ranks - (rows.shape[1] - 1)) / steps
+        rows = found[-1].view(len(delta) if delta.dim() > 1 else 1, -1)
+        last = rows.shape[1] - 1
+        # from the smallest to the largest; of one alone neither
+        chances = share + reach * (2 * torch.arange(last + 1, device=rows.device) - last) / max(last, 1)
+        for some in rows.split(max(1, SLICE // (last + 1))):  # an order takes twice the memory of the rows
+            order = some.abs().argsort(dim=1, stable=True)
+            kept = torch.empty_like(some).scatter_(1, order, chances.to(some).expand_as(some))
             draws = torch.from_numpy(generator.random(some.shape, dtype=np.float32)).to(some.device)
             some *= draws < kept
             if rescale:
                 some /= kept
+    return found

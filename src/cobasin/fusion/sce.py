@@ -75,4 +75,4 @@ def _deltas(parts: list[Tensor]) -> Tensor:
 
 
 def _variance(deltas: Tensor) -> Tensor:
-    return deltas.var(0, correction=0)
+    return (deltas - deltas.mean(0)).square_().mean(0)  # Tensor.var takes ten times as long
