@@ -214,6 +214,7 @@ def test_how_an_old_model_generates_is_kept(folder, tmp_path):
     [
         ("qwen2/Qwen2ForCausalLM", {"rope_theta": 1e6, "rope_scaling": {"type": "linear", "factor": 2.0}}),
         ("gptneox/GPTNeoXForCausalLM", {"rotary_pct": 0.25, "rotary_emb_base": 20000}),
+        ("granite-hybrid/GraniteMoeHybridForCausalLM", {"rope_theta": 20000}),  # with a bound that is infinite
         ("gemma3/Gemma3ForCausalLM", {"rope_theta": 1e6, "rope_local_base_freq": 20000.0}),
         ("gemma3-pictures/Gemma3ForConditionalGeneration", {"rope_theta": 1e6, "rope_local_base_freq": 20000.0}),
     ],
@@ -264,6 +265,32 @@ def test_a_flat_configs_rotary_embedding_is_told_where_earlier_versions_read_it(
     assert not earlier.keys() & content.keys()
     read = [one.config.to_dict() | {"_name_or_path": None} for one in (given, load(tmp_path / "out"))]
     assert read[0] == read[1]
+
+
+@pytest.mark.parametrize("case", ["qwen3moe/Qwen3MoeForCausalLM", "qwen3-vl-moe/Qwen3VLMoeForConditionalGeneration"])
+def test_a_key_that_has_a_second_name_now_is_told_by_that_too(case, tmp_path):
+    """Earlier versions of Transformers would take a default for the number of experts."""
+    model(case, 0, torch.float32).save_pretrained(tmp_path / "source")
+
+    def text(config):
+        return config.get("text_config", config)
+
+    def rename(config):
+        text(config)["num_experts"] = text(config).pop("num_local_experts")
+
+    def written():
+        return text(json.loads((tmp_path / "out" / "config.json").read_text()))
+
+    edit_json(tmp_path / "source" / "config.json", rename)
+    given = load(tmp_path / "source")
+    save(given, tmp_path / "out")
+    experts = given.config.get_text_config().num_local_experts
+    assert written()["num_experts"] == written()["num_local_experts"] == experts
+    assert load(tmp_path / "out").config.get_text_config().num_local_experts == experts
+    # the control: a name that no longer says what the config does is not kept
+    edit_json(tmp_path / "source" / "config.json", lambda config: text(config).update(num_experts=experts + 1))
+    save(given, tmp_path / "out", overwrite=True)
+    assert "num_experts" not in written()
 
 
 @pytest.mark.parametrize("case", ["t5-gated/T5ForConditionalGeneration", "umt5/UMT5ForConditionalGeneration"])

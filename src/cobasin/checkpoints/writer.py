@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 import json
-import re
 import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor, wait
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cobasin.checkpoints.checkpoint import Checkpoint, load
+from cobasin.checkpoints.configs import CONFIG_FILE, GENERATION_FILE, keep_generation, write_config
 from cobasin.checkpoints.output import publishing
 from cobasin.checkpoints.sequential import SequentialFile
 from cobasin.checkpoints.weight_files import (
@@ -22,18 +21,11 @@ from cobasin.checkpoints.weight_files import (
     bytes_of,
     module_folders,
     module_weights,
-    read_json,
 )
 from cobasin.errors import InputError, shown
 from cobasin.execution.parts import Part
 from cobasin.whole_files import unfinished
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedConfig
-
-CONFIG_FILE = "config.json"
-GENERATION_FILE = "generation_config.json"
-_TEXT = "text_config"
 _DTYPE_NAMES = {dtype: name for name, dtype in SAFETENSORS_DTYPES.items()}
 _OF_THE_SOURCE = {
     *(CONFIG_FILE, "cobasin.json", "trainer_state.json"),
@@ -96,9 +88,9 @@ def write(
         _write_file(folder / INDEX_FILE, json.dumps(index, indent=2, sort_keys=True) + "\n")
     write_beside(folder, checkpoint.folder, {**checkpoint.beside, **(files or {})})
     if checkpoint.folder is not None and not (folder / GENERATION_FILE).exists():
-        _keep_generation(checkpoint, checkpoint.folder, folder)
+        keep_generation(checkpoint, checkpoint.folder, folder)
     # Last: without a config no loader takes the folder for a model.
-    _write_config(checkpoint, folder)
+    write_config(checkpoint, folder)
 
 
 def write_beside(folder: Path, source: Path | None, files: Mapping[str, Content]) -> None:
@@ -223,67 +215,9 @@ def _carry(source: Path, folder: Path) -> None:
                 shutil.copyfileobj(content, copied)
 
 
-def _keep_generation(checkpoint: Checkpoint, source: Path, folder: Path) -> None:
-    """Write how the model generates where only its config.json says so, as older ones do.
-
-    Transformers takes that out of a config as it reads it, so the new config.json does not have it.
-    """
-    from transformers import GenerationConfig
-
-    said, kept = read_json(source / CONFIG_FILE), checkpoint.config.to_dict()
-    settings = {key: said[key] for key in vars(GenerationConfig()) if said.get(key) is not None}
-    if settings.keys() - kept.keys():
-        _write_file(folder / GENERATION_FILE, json.dumps(settings, indent=2, sort_keys=True) + "\n")
-
-
 def _write_file(path: Path, content: Callable[[Path], object] | str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     if isinstance(content, str):
         path.write_text(content, encoding="utf-8", errors="backslashreplace")  # paths may hold what is no UTF-8
     else:
         content(path)
-
-
-def _write_config(checkpoint: Checkpoint, folder: Path) -> None:
-    config = copy.deepcopy(checkpoint.config)
-    config.architectures = [checkpoint.architecture]
-    dtypes = {header.dtype for header in checkpoint.headers.values() if header.dtype.is_floating_point}
-    if len(dtypes) == 1:
-        # from_pretrained casts to the config's dtype, which may be that of another checkpoint.
-        config.dtype = dtypes.pop()
-    config.save_pretrained(folder)
-    if checkpoint.folder is not None:
-        written, said = (read_json(one / CONFIG_FILE) for one in (folder, checkpoint.folder))
-        told, rotary = written, _with_rotary(written, said)
-        if rotary != written and _read(config, _earlier(rotary)) == _read(config, written):
-            told = rotary
-        # Of T5 Transformers 5 writes that its head is tied, and reads one of its own all the same; earlier ones do not.
-        own = told | {"tie_word_embeddings": False}
-        if said.get("tie_word_embeddings") is False and _read(config, own) == _read(config, written):
-            told = own
-        if told != written:
-            _write_file(folder / CONFIG_FILE, json.dumps(told, indent=2, sort_keys=True) + "\n")
-
-
-def _with_rotary(written: dict[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
-    """A config with what the source's says of rotary embeddings under other keys, such as ``rope_theta``.
-
-    Transformers 5 writes ``rope_parameters`` alone; earlier versions and other tools would take their defaults.
-    """
-    if _TEXT in written and _TEXT not in said:  # older files of Qwen2-VL have one config for all
-        return written | {_TEXT: _with_rotary(written[_TEXT], said)}
-    kept = {key: value for key, value in said.items() if key not in written and re.search("rope|rotary", key)}
-    within = {key: value for key, value in written.items() if isinstance(value, dict)}
-    parts = {key: _with_rotary(part, said[key]) for key, part in within.items() if isinstance(said.get(key), dict)}
-    return written | kept | parts
-
-
-def _earlier(content: Mapping[str, Any]) -> dict[str, Any]:
-    """A config as an earlier version reads it."""
-    rest = {key: value for key, value in content.items() if key != "rope_parameters"}
-    return {key: _earlier(value) if isinstance(value, dict) else value for key, value in rest.items()}
-
-
-def _read(config: PreTrainedConfig, content: dict[str, Any]) -> dict[str, Any]:
-    """What Transformers makes of a config like this one."""
-    return type(config).from_dict(copy.deepcopy(content)).to_dict()

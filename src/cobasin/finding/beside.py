@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from cobasin.checkpoints.checkpoint import Checkpoint
+from cobasin.checkpoints.configs import GENERATION_FILE
 from cobasin.checkpoints.weight_files import read_json
-from cobasin.checkpoints.writer import GENERATION_FILE
 from cobasin.symmetry.element import Element
 
 NAMED = "alignment_heads"
