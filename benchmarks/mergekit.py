@@ -4,7 +4,7 @@
     python benchmarks/mergekit.py --mergekit mergekit-env/bin/mergekit-yaml
 
 Runs the recipes of examples/recipes on random tiny Llamas, and methods, some of them others, on a pair of BERTs. Those
-with randomness (DARE, DELLA) draw other numbers in each tool, so their rows only show that both run.
+with randomness (DARE, DELLA) draw other numbers in each tool: where they drop entries a row only shows that both run.
 """
 
 from __future__ import annotations
@@ -48,8 +48,10 @@ ON_BERT = {
     "ties": {"models": PAIRED, "base": 2, "parameters": {"density": 0.5}},
     "breadcrumbs": {"models": PAIRED, "base": 2, "parameters": {"density": 0.5, "gamma": 0.1}},
     "breadcrumbs_ties": {"models": PAIRED, "base": 2, "parameters": {"density": 0.5, "gamma": 0.1}},
-    "della": {"models": PAIRED, "base": 2, "parameters": {"density": 0.5}},
-    "della_linear": {"models": PAIRED, "base": 2, "parameters": {"density": 0.5}},
+    "dare_linear": {"models": PAIRED, "base": 2, "parameters": {"density": 1.0}},
+    "dare_ties": {"models": PAIRED, "base": 2, "parameters": {"density": 1.0}},
+    "della": {"models": PAIRED, "base": 2, "parameters": {"density": 1.0}},
+    "della_linear": {"models": PAIRED, "base": 2, "parameters": {"density": 1.0}},
     "sce": {"models": ({}, {}), "base": 2, "parameters": {"select_topk": 0.5}},
     "nuslerp": {"models": PAIRED, "base": 2, "parameters": {"nuslerp_flatten": False}},
     "multislerp": {"models": PAIRED},
@@ -124,7 +126,9 @@ def compare(recipe: Path, folder: Path, mergekit: str) -> dict:
     environment = os.environ | {"HF_HUB_OFFLINE": "1"}
     command = [mergekit, str(recipe), str(theirs)]
     peer = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    row: dict = {"recipe": recipe.name, "method": yaml.safe_load(recipe.read_text())["merge_method"]}
+    asked = yaml.safe_load(recipe.read_text())
+    row: dict = {"recipe": recipe.name, "method": asked["merge_method"]}
+    row["drawn"] = "generator" in find(row["method"]).inputs and asked.get("parameters", {}).get("density") != 1
     if peer.returncode:
         return row | {"mergekit": peer.stderr.strip().splitlines()[-1]}
     os.chdir(folder)
@@ -145,8 +149,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Table:
         if "mergekit" in row:  # it refused the recipe
             figures = [f"mergekit: {row['mergekit']}", ""]
         else:
-            drawn = "generator" in find(row["method"]).inputs
-            figures = ["random" if drawn else f"{row['difference']:.1e}", f"{row['control']:.1e}"]
+            figures = ["random" if row["drawn"] else f"{row['difference']:.1e}", f"{row['control']:.1e}"]
         if alone := row.get("only_in_one"):
             figures[0] += f"; only one tool has {', '.join(alone)}"
         body.append([row["recipe"].removesuffix(".yaml"), f"`{row['method']}`", *figures])

@@ -61,6 +61,8 @@ def test_options_that_do_not_go_with_a_recipe(tmp_path, berts, options, text):
         (("--method", "ties", "--base", "{2}", "--set", "density=0"), "density: 0: expected a number above 0"),
         (("--method", "dare_ties", "--base", "{2}", "--set", "density=1.2"), "density: 1.2: expected a number up to 1"),
         (("--method", "ties", "--base", "no-such-base"), "no-such-base: no such folder"),
+        (("--method", "nuslerp", "--base", "{2}", "--weights", "0,0"), "weight: the weights 0, 0 sum to 0"),
+        (("--method", "multislerp", "--base", "{2}", "--weights", "0,0"), "weight: the weights 0, 0 sum to 0"),
         (
             ("--method", "della", "--base", "{2}", "--set", "density=0.9"),
             "word_embeddings.weight: entries would be kept with probabilities of 0.75 to 1.05, density less and plus "

@@ -4,6 +4,7 @@ import json
 from itertools import permutations
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -325,6 +326,13 @@ def test_the_random_numbers_of_dare_are_those_of_the_seed(classifiers):
         torch.testing.assert_close(
             once[name], torch.where(once[name] == base[name], base[name], 2 * tuned[name] - base[name])
         )
+
+
+def test_what_follows_may_be_left_out_in_numpys_words(classifiers):
+    a, b, *_ = classifiers
+    assert merge([a, b], symmetry="none", repair=np.bool_(False), heal=np.int64(0)).recipe.after is None
+    with pytest.raises(InputError, match="heal"):
+        merge([a, b], symmetry="none", heal=np.bool_(True))
 
 
 def test_every_tensor_draws_its_own_where_rows_are_ranked(classifiers):

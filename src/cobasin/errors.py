@@ -145,7 +145,7 @@ def expected(problems: Sequence[ErrorDetails]) -> str:
     if "a number" in kinds and "a whole number" in kinds:
         kinds.remove("a whole number")
     given = problems[0]["input"]
-    quoted = ", in quotes" if kinds == ["text"] and isinstance(given, (int, float)) else ""
+    quoted = ", in quotes" if kinds == ["text"] and type(given) in (int, float) else ""
     return f"expected {' or '.join(kinds)}{quoted}"
 
 

@@ -8,17 +8,17 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge
 from torch import Tensor
 
 from cobasin.errors import InputError
 from cobasin.fusion.arithmetic import SLICE
 from cobasin.fusion.registry import method
-from cobasin.fusion.task_vectors import agreed_sum, task_vectors, weighted_sum
+from cobasin.fusion.task_vectors import Density, agreed_sum, task_vectors, weighted_sum
 
-Density = Annotated[float, Gt(0), Le(1)]
 DARE = "Yu et al., Language models are Super Mario, ICML 2024"
 DELLA = "Deep et al., DELLA-Merging, 2024"
+_ROUNDING = 1e-9  # of density and epsilon, whose sum may be 1
 
 
 @method("dare_linear", reference=DARE, elementwise=True)
@@ -75,7 +75,7 @@ def dare_ties(
 def _within_reach(parameters: Mapping[str, Any]) -> None:
     """Raise InputError where a probability of `della_linear` is none."""
     for density, epsilon in zip(parameters["density"], parameters["epsilon"], strict=True):
-        if density < 1 and not epsilon < density <= 1 - epsilon:
+        if density < 1 and not epsilon < density <= 1 - epsilon + _ROUNDING:
             raise InputError(
                 f"entries would be kept with probabilities of {density - epsilon:g} to {density + epsilon:g}, density "
                 "less and plus epsilon; expected more than 0 and at most 1"
@@ -125,13 +125,13 @@ def della(
     weight: tuple[float, ...] = (1.0,),
     density: tuple[Density, ...] = (1.0,),
     epsilon: tuple[Annotated[float, Ge(0)], ...] = (0.15,),
-    normalize: bool = False,
+    normalize: bool = True,
     rescale: bool = True,
     lambda_: float = 1.0,
 ) -> Tensor:
     """TIES of task vectors that lost entries at random, small ones more often than large ones.
 
-    Drops and rescales as `della_linear` does, then sums with the sign consensus of `ties`; same arguments.
+    Drops and rescales as `della_linear` does, then sums with the sign consensus of `ties`, and divides as it does.
     """
     base, deltas = task_vectors(base, tensors)
     return base + lambda_ * agreed_sum(_pruned(deltas, density, epsilon, generator, rescale), weight, normalize)

@@ -26,8 +26,8 @@ def sce(
     """The mean of what varies most between task vectors, weighted by their sizes, where signs agree.
 
     Of the positions whose entries differ between the task vectors, the ``select_topk`` with the highest variance are
-    kept, and those as high as the last of them. A model then counts by the sum of the squares of its entries. An entry
-    is the mean over the models whose sign is that of the sum over all.
+    kept, and those as high as the last of them; with 1 all are, also those that do not differ. A model then counts by
+    the sum of the squares of its entries. An entry is the mean over the models whose sign is that of the sum over all.
 
     Args:
         base: what the task vectors start from.
@@ -58,9 +58,12 @@ def _least(models: Sequence[Tensor], part: float) -> float:
     """The least variance of what is selected."""
     if part == 1:
         return 0.0
-    variances = np.concatenate(of_slices(lambda _, parts: _variance(_deltas(parts)).cpu().numpy(), *models))
+    variances = by_slices(lambda _, parts: _variance(_deltas(parts)), *models).view(-1).cpu().numpy()
     count = int(part * np.count_nonzero(variances))
-    return float(np.partition(variances, -count)[-count]) if count else np.inf
+    if not count:
+        return np.inf
+    variances.partition(-count)  # in place
+    return float(variances[-count])
 
 
 def _selected(parts: list[Tensor], least: float) -> Tensor:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
 import torch
 from annotated_types import Ge, Le
@@ -103,7 +103,12 @@ def karcher(
     return _combined(tensors, (mean * scales * (weights @ norms)).tolist(), dtype)
 
 
-@method("nuslerp", reference=MERGEKIT, fewest=2, most=2)
+def _some_weight(parameters: Mapping[str, Any]) -> None:
+    """Raise InputError where all weights are 0."""
+    weight_sum(parameters["weight"])
+
+
+@method("nuslerp", reference=MERGEKIT, fewest=2, most=2, check=_some_weight)
 def nuslerp(
     base: Tensor | None,
     tensors: Sequence[Tensor],
@@ -139,7 +144,7 @@ def nuslerp(
     return start + first * ends[0] + second * ends[1]
 
 
-@method("multislerp", reference=MERGEKIT, fewest=2)
+@method("multislerp", reference=MERGEKIT, fewest=2, check=_some_weight)
 def multislerp(
     base: Tensor | None,
     tensors: Sequence[Tensor],

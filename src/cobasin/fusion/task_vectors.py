@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import torch
+from annotated_types import Gt, Le
 from torch import Tensor
 from torch.nn.functional import hardshrink
 
 from cobasin.fusion.arithmetic import widened
 from cobasin.fusion.average import linear
 from cobasin.fusion.registry import method
+
+Density = Annotated[float, Gt(0), Le(1)]
+"""The part of a task vector's entries that is kept."""
 
 NO_WEIGHT = 1e-6  # of all weights: no less is divided by, as rounding to float32 leaves up to so much where some cancel
 

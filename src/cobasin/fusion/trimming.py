@@ -7,16 +7,15 @@ from functools import partial
 from typing import Annotated
 
 import torch
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Lt
 from torch import Tensor
 
 from cobasin.fusion.arithmetic import by_slices, widened
 from cobasin.fusion.largest import Largest
 from cobasin.fusion.registry import method
-from cobasin.fusion.task_vectors import agreed_sum, task_vectors, weighted_sum
+from cobasin.fusion.task_vectors import Density, agreed_sum, task_vectors, weighted_sum
 from cobasin.symmetry.state import common_dtype
 
-Density = Annotated[float, Gt(0), Le(1)]
 Outliers = Annotated[float, Ge(0), Lt(1)]
 BREADCRUMBS = "Davari and Belilovsky, Model Breadcrumbs, ECCV 2024"
 

@@ -10,6 +10,7 @@ from numbers import Number
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from cobasin.checkpoints.alike import equally_tied, omissions
@@ -166,7 +167,7 @@ def merge(
             raise InputError(f"statistics {shown(statistics)}: expected keys and values, like {{'data': 'FILE.jsonl'}}")
         blocks["statistics"] = dict(statistics)
     after = (("repair", repair), ("heal", heal))
-    blocks |= {key: block for key, block in after if not isinstance(block, Number) or block}
+    blocks |= {key: block for key, block in after if not isinstance(block, (Number, np.bool_)) or block}
     common = {key: list(value) if _several(value) else value for key, value in parameters.items() if key not in own}
     recipe = of_models(names, method, common, {key: parameters[key] for key in own}, blocks)
     return merge_recipe(recipe, loaded, progress)

@@ -109,9 +109,10 @@ def _memory(recipe: Recipe, typed: list[Typed]) -> dict[str, int]:
         size // len(stack) if unmoved and (stack := spec.entries[name].stack) else size for name, size in sizes.items()
     ]
     largest, whole = max(fused_at_once) * FLOAT32, sum(sizes.values()) * FLOAT32
-    # what is computed and what is being written; of what is not computed in slices also the tensors of all models
+    # what is computed and what is being written; of what is not computed in slices also the tensors of all models, and
+    # what is made of them on the way
     sliced = recipe.method.elementwise or "dtype" in recipe.method.inputs
-    memory = {"fusing": (2 + len(typed) * (not sliced)) * largest}
+    memory = {"fusing": (2 + 2 * len(typed) * (not sliced)) * largest}
     if not unmoved:
         memory["matching"], moved = _matching(recipe, spec, sizes)
         memory["fusing"] += len(typed) * moved
