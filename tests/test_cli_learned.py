@@ -252,14 +252,14 @@ def test_a_line_to_an_anchor_that_has_moved(tmp_path):
 def test_of_two_folders_both_are_written_or_none(tmp_path, monkeypatch, failing):
     """A disk that is full as either is written."""
     source, anchor = unrelated(tmp_path, VIT)
-    before, write_config = snapshot(tmp_path), writer._write_config
+    before, write_config = snapshot(tmp_path), writer.write_config
 
     def full(checkpoint, folder):
         if failing in folder.name:
             raise OSError(errno.ENOSPC, "No space left on device")
         write_config(checkpoint, folder)
 
-    monkeypatch.setattr(writer, "_write_config", full)
+    monkeypatch.setattr(writer, "write_config", full)
     options = ("--method", "learned", "--steps", 2, "--samples", 16, "--symmetry", "gl")
     line = refused(
         tmp_path,

@@ -12,6 +12,7 @@ from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.typed import Typed
 from cobasin.checkpoints.weight_files import Header
 from cobasin.checkpoints.writer import save
+from cobasin.errors import InputError
 from command_line import edit_json
 from model_folders import as_bins, assert_bitwise, changed, names
 from tiny_models import checkpoint, model
@@ -310,6 +311,17 @@ def test_a_head_of_its_own_is_told_to_earlier_versions(case, tmp_path):
     edit_json(source / "config.json", lambda config: config.pop("tie_word_embeddings"))
     save(load(source), out, overwrite=True)
     assert json.loads((out / "config.json").read_text())["tie_word_embeddings"] is True
+
+
+@pytest.mark.parametrize("word", ["no", 1, None])
+def test_what_is_neither_yes_nor_no_overwrites_nothing(folder, tmp_path, word):
+    save(load(folder), tmp_path / "out")
+    before = (tmp_path / "out" / "config.json").stat().st_ino
+    with pytest.raises(InputError, match="expected True or False"):
+        save(load(folder), tmp_path / "out", overwrite=word)
+    assert (tmp_path / "out" / "config.json").stat().st_ino == before
+    save(load(folder), tmp_path / "out", overwrite=True)
+    assert (tmp_path / "out" / "config.json").stat().st_ino != before
 
 
 def test_extra_files(folder, tmp_path):

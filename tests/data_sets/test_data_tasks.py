@@ -124,6 +124,11 @@ def test_a_name_that_yaml_reads_as_a_boolean_is_refused(options):
         DataConfig(path="x", **options)
 
 
+def test_data_that_annotates_no_label_is_refused():
+    with pytest.raises(ValidationError, match="annotated"):
+        DataConfig(path="x", annotated=[])
+
+
 def test_tags_are_renamed_with_their_prefix():
     labels = Labels.of(bert(**named("O", "B-PER", "I-PER")), {"person": "PER", "O": "O"})
     assert [labels.index(tag, "x") for tag in ("O", "B-person", "I-person", "B-PER")] == [0, 1, 2, 1]

@@ -94,8 +94,9 @@ def test_the_models_draw_in_turn():
 
 
 def changes(function, base, others, draws, **given):
-    """How far the base is moved, for as many seeds."""
-    return torch.stack([function(base, others, seeded(i), **given) - base for i in range(draws)])
+    """How far each of as many copies of a matrix is moved: what a row loses is drawn for it alone."""
+    base, *others = (one.repeat(draws, 1) for one in (base, *others))
+    return (function(base, others, seeded(), **given) - base).unflatten(0, (draws, -1))
 
 
 @pytest.mark.parametrize("rescale", [True, False])
@@ -121,10 +122,11 @@ def test_della_ranks_within_the_first_axis(shape, rows):
     base = torch.zeros(shape, dtype=torch.float64)
     other = torch.arange(1.0, base.numel() + 1, dtype=torch.float64).view(shape)
     given = {"weight": (1.0,), "density": (0.6,), "epsilon": (0.4,), "rescale": False}
-    kept = (changes(della_linear, base, [other], 2000, **given) != 0).double().mean(0).view(rows, -1)
-    assert kept.shape[1] > 1 or float((kept - 0.6).abs().max()) < 0.05
+    found = torch.stack([della_linear(base, [other], seeded(i), **given) for i in range(1000)])
+    kept = (found != 0).double().mean(0).view(rows, -1)
+    assert kept.shape[1] > 1 or float((kept - 0.6).abs().max()) < 0.07
     assert kept.shape[1] == 1 or float(kept[:, -1].min()) == 1
-    assert kept.shape[1] == 1 or float((kept[:, 0] - 0.2).abs().max()) < 0.05
+    assert kept.shape[1] == 1 or float((kept[:, 0] - 0.2).abs().max()) < 0.07
 
 
 def test_della_keeps_the_expectation():

@@ -60,7 +60,7 @@ def _with_rotary(written: dict[str, Any], said: Mapping[str, Any]) -> dict[str, 
 
     Transformers 5 writes ``rope_parameters`` alone.
     """
-    if _TEXT in written and _TEXT not in said:  # older files of Qwen2-VL have one config for all
+    if isinstance(written.get(_TEXT), dict) and _TEXT not in said:  # older files of Qwen2-VL have one config for all
         return written | {_TEXT: _with_rotary(written[_TEXT], said)}
     kept = {key: value for key, value in said.items() if key not in written and re.search("rope|rotary", key)}
     within = {key: value for key, value in written.items() if isinstance(value, dict)}

@@ -12,7 +12,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from cobasin.architectures import files
-from cobasin.errors import InputError
+from cobasin.errors import InputError, shown
 from cobasin.paths import check_name, expanded
 
 _WAYS_OUT = {
@@ -32,8 +32,11 @@ def check_output(out: Path, overwrite: bool, inputs: Iterable[Path | None] = ())
 
     Raises InputError if `out` is a file or a mount point, has a path that no model is read from, holds files without
     `overwrite`, cannot be written to, or overlaps with one of the folders `inputs` (None: a model without a folder),
-    with a file that one of these links to, or with one that declares an architecture.
+    with a file that one of these links to, or with one that declares an architecture; and if `overwrite` is neither
+    True nor False.
     """
+    if not isinstance(overwrite, bool):  # "no" would count as yes
+        raise InputError(f"overwrite {shown(overwrite)}: expected True or False")
     target = expanded(out, "out").resolve()
     check_name(target)
     with output_errors(target):

@@ -68,7 +68,7 @@ class DataConfig(BaseModel):
     columns: dict[Role, str | int | None] = {}
     where: dict[str | int, str | bool | int | float] = {}
     labels: dict[str | int, str | int] = {}
-    annotated: list[str | int] | None = None
+    annotated: Annotated[list[str | int], Field(min_length=1)] | None = None
     threshold: Annotated[float, Field(allow_inf_nan=False)] = 0.0
     max_length: Annotated[int, Field(ge=2)] | None = None
     block: Annotated[int, Field(ge=2)] | None = None
