@@ -3,8 +3,8 @@
     python3 -m venv mergekit-env && mergekit-env/bin/pip install torch==2.13.0 mergekit==0.1.5
     python benchmarks/mergekit.py --mergekit mergekit-env/bin/mergekit-yaml
 
-Runs the recipes of examples/recipes on random tiny Llamas, and methods, some of them others, on a pair of BERTs. Those
-with randomness (DARE, DELLA) draw other numbers in each tool: where they drop entries a row only shows that both run.
+Runs the recipes of examples/recipes on random tiny Llamas, and one recipe a method on a pair of BERTs. Methods with
+randomness (DARE, DELLA) draw other numbers in each tool: where they drop entries a row only shows that both run.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from cobasin.fusion.dropping import dare_linear, dare_ties, della, della_linear
 from cobasin.fusion.registry import find
 from cobasin.fusion.task_vectors import task_arithmetic
 from cobasin.fusion.trimming import ties
-from task_vectors import close, models, seeded
+from task_vector_cases import close, models, seeded
 
 
 @pytest.mark.parametrize("function", [dare_linear, dare_ties])
@@ -162,6 +162,15 @@ def test_della_takes_rows_in_parts(monkeypatch):
     for size in (7, 95):
         monkeypatch.setattr(dropping, "SLICE", size)
         assert torch.equal(della(base, others, seeded(), **given), expected)
+
+
+def test_della_of_convolutions_that_lie_otherwise_in_memory():
+    base, others = models((3, 4, 5))
+    given = {"weight": (1.0,) * 3, "density": (0.5,) * 3, "epsilon": (0.2,) * 3}
+    turned = [one.mT.contiguous().mT for one in (base, *others)]
+    with pytest.raises(RuntimeError, match="view"):
+        (turned[1] - turned[0]).view(3, -1)  # control
+    assert close(della(turned[0], turned[1:], seeded(), **given), della(base, others, seeded(), **given))
 
 
 @pytest.mark.parametrize("name", ["della", "della_linear"])

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from cobasin.fusion.sce import sce
-from task_vectors import close, models
+from task_vector_cases import close, models
 
 
 def defined(base, tensors, part):

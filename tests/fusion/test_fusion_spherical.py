@@ -7,6 +7,7 @@ import torch
 
 from cobasin.fusion.arithmetic import inner_products
 from cobasin.fusion.spherical import karcher, multislerp, nuslerp, slerp
+from task_vector_cases import close
 
 
 def random(seed, *shape):
@@ -17,10 +18,6 @@ def angle(x, y):
     """Of the flattened tensors, in radians; exact for small ones as well."""
     u, v = x / x.norm(), y / y.norm()
     return 2 * math.atan2(float((u - v).norm()), float((u + v).norm()))
-
-
-def close(x, y, tolerance=1e-12):
-    return float((x - y).abs().max()) < tolerance
 
 
 def test_slerp_ends():

@@ -8,7 +8,7 @@ from cobasin.fusion.sce import sce
 from cobasin.fusion.spherical import slerp
 from cobasin.fusion.task_vectors import task_arithmetic
 from cobasin.fusion.trimming import breadcrumbs, ties
-from task_vectors import WEIGHTS, close, models
+from task_vector_cases import WEIGHTS, close, models
 
 
 @pytest.mark.parametrize("weight", WEIGHTS)

@@ -5,7 +5,7 @@ import torch
 
 from cobasin.fusion.task_vectors import task_arithmetic
 from cobasin.fusion.trimming import breadcrumbs, breadcrumbs_ties, ties
-from task_vectors import DENSITIES, WEIGHTS, close, consensus, models, trimmed
+from task_vector_cases import DENSITIES, WEIGHTS, close, consensus, models, trimmed
 
 
 @pytest.mark.parametrize("weight", WEIGHTS)

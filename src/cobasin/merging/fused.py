@@ -174,7 +174,7 @@ class Fusion:
             seed = f"{self.recipe.seed} {part}"
             if method.elementwise:
                 return _by_slices(method, given, parameters, seed)
-            return method.fuse(given | {"generator": _generator(seed)}, parameters)
+            return method.fuse(given | _drawing(method, seed), parameters)
         except InputError as error:
             raise InputError(f"{self.on_disk(part)}: {error}") from None
 
@@ -192,17 +192,18 @@ def _by_slices(method: Method, given: dict[str, Any], parameters: dict[str, Any]
     count = len(given["tensors"])
 
     def fuse(start: int, parts: list[Tensor]) -> Tensor:
-        own = given | {"tensors": parts[:count], "base": parts[-1]}
-        if "generator" in method.inputs:
-            own["generator"] = _generator(f"{seed} {start}")
-        return method.fuse(own, parameters)
+        own = {"tensors": parts[:count], "base": parts[-1], **_drawing(method, f"{seed} {start}")}
+        return method.fuse(given | own, parameters)
 
     return by_slices(fuse, *tensors, dtype=given["dtype"])
 
 
-def _generator(seed: str) -> np.random.Generator:
+def _drawing(method: Method, seed: str) -> dict[str, Any]:
+    """A generator for a method that draws."""
+    if "generator" not in method.inputs:
+        return {}
     digest = hashlib.sha256(seed.encode()).digest()
-    return np.random.Generator(np.random.SFC64(int.from_bytes(digest)))  # the fastest there
+    return {"generator": np.random.Generator(np.random.SFC64(int.from_bytes(digest)))}  # the fastest there
 
 
 def _within(given: Mapping[str, Any], i: int) -> dict[str, Any]:
