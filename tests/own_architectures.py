@@ -5,11 +5,13 @@ from pathlib import Path
 import torch
 import transformers as T
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "declare_starcoder2.py"
+EXAMPLE = Path(__file__).parents[1] / "examples" / "declare_hyperclovax.py"
+# with other tensors, ties or norms
+VARIANTS = ({}, {"tie_word_embeddings": True, "attention_bias": False}, {"use_post_norm": True, "mlp_bias": True})
 
 
-def starcoder2(seed: int = 0, **options):
-    """A tiny random StarCoder2."""
+def hyperclovax(seed: int = 0, **options):
+    """A tiny random HyperCLOVA X, without norms behind its branches."""
     torch.manual_seed(seed)
     sizes = {
         "hidden_size": 24,
@@ -19,10 +21,13 @@ def starcoder2(seed: int = 0, **options):
         "intermediate_size": 20,
         "vocab_size": 40,
         "max_position_embeddings": 32,
+        "pad_token_id": None,
         "bos_token_id": 0,
         "eos_token_id": 1,
+        "use_post_norm": False,
+        "attention_bias": True,
     }
-    return T.Starcoder2ForCausalLM(T.Starcoder2Config(**{**sizes, **options})).eval()
+    return T.HyperCLOVAXForCausalLM(T.HyperCLOVAXConfig(**{**sizes, **options})).eval()
 
 
 def changed(folder: Path, *replacements: tuple[str, str]) -> Path:

@@ -6,15 +6,16 @@ import pytest
 import torch
 import transformers
 
-from cobasin.architectures import load_file
+from cobasin.architectures import declare, load_file
 from cobasin.checkpoints import typed
 from cobasin.checkpoints.checkpoint import load
 from cobasin.errors import InputError
 from cobasin.proposal import checking
 from cobasin.proposal.checking import check_declaration
+from cobasin.symmetry.groups import Orthogonal
 from cobasin.verification import FLOAT32_PARTS
 from command_line import refused, run
-from own_architectures import EXAMPLE, changed, starcoder2
+from own_architectures import EXAMPLE, changed, hyperclovax
 from tiny_models import checkpoint, config, model
 
 pytestmark = pytest.mark.usefixtures("registry")
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("registry")
 
 def check(tmp_path, *replacements):
     load_file(changed(tmp_path, *replacements))
-    return check_declaration(starcoder2())
+    return check_declaration(hyperclovax())
 
 
 def broken(found):
@@ -33,7 +34,7 @@ def broken(found):
     ("old", "new", "spaces", "repair"),
     [
         ("(kv pair' freq)", "(kv pair freq)", {"pair"}, "layers.{layer}.self_attn.k_proj: pair' instead of pair"),
-        ("neurons(config.hidden_act)", "neurons('relu')", {"ffn"}, "space ffn: the group Permutation("),
+        ('_proj", "ffn~"', '_proj", "ffn"', {"ffn"}, "gate_proj: ffn~ instead of ffn"),
         ("Rotation2(scaled=True)", "Orthogonal(scaled=True)", {"pair"}, "space pair: the group Rotation2("),
         ("(kv rep vo')", "(rep kv vo')", {"kv", "rep", "vo"}, "every tensor: kv rep instead of rep kv"),
         ('"(kv rep pair freq)"', '"(rep kv pair freq)"', {"kv", "rep", "pair"}, "kv rep instead of rep kv"),
@@ -68,17 +69,26 @@ def test_two_types_exchanged(tmp_path):
     assert f"{name % 'k'} and {name % 'v'}: each other's types" in found.repairs
 
 
+def changed_norm(spec, place, **changes):
+    return {"norms": (*spec.norms[:place], replace(spec.norms[place], **changes), *spec.norms[place + 1 :])}
+
+
 @pytest.mark.parametrize(
-    ("old", "new", "named"),
+    ("changes", "named"),
     [
-        ('for name in "qkv")', 'for name in "qk")', "layers.*.input_layernorm.weight"),
-        (', f"{BEFORE_MLP}.bias"),', "),", "layers.*.post_attention_layernorm.bias"),
-        ('Norm("norm.weight", ("lm_head.weight",), "norm.bias"),', "", "norm.weight"),
-        ("folded=Orthogonal(fix_ones=True)", "folded=Orthogonal()", "resid"),
+        (lambda spec: changed_norm(spec, 0, readers=spec.norms[0].readers[:2]), "layers.*.input_layernorm.weight"),
+        (lambda spec: changed_norm(spec, 1, bias=None), "layers.*.post_attention_layernorm.bias"),
+        (lambda spec: {"norms": spec.norms[:2]}, "norm.weight"),
+        (lambda spec: {"spaces": spec.spaces | {"resid": replace(spec.spaces["resid"], folded=Orthogonal())}}, "resid"),
     ],
 )
-def test_what_cannot_be_folded_is_named(tmp_path, old, new, named):
-    found = check(tmp_path, (old, new))
+def test_what_cannot_be_folded_is_named(monkeypatch, changes, named):
+    def wrong(*arguments):
+        spec = declare(*arguments)
+        return replace(spec, **changes(spec))
+
+    monkeypatch.setattr(typed, "declare", wrong)
+    found = check_declaration(checkpoint("starcoder2/Starcoder2ForCausalLM"))
     assert found.plain < 1e-9
     assert found.canonical > 1e-3
     assert named in broken(found)
@@ -110,25 +120,33 @@ def test_a_tensor_that_makes_a_small_difference():
     assert check_declaration(transformers.FalconH1ForCausalLM(made)).sound
 
 
+def test_float32_models_are_checked_in_float64():
+    assert check_declaration(model("gpt2/GPT2LMHeadModel").to(torch.bfloat16)).plain < 1e-9
+
+
 def test_a_missing_tensor_is_named_at_once(tmp_path):
-    with pytest.raises(InputError, match=r"unexpected tensor model\.norm\.bias"):
-        check(tmp_path, ('**layer_norm("norm")', '"norm.weight": "resid"'), ('"norm.bias"', "None"))
+    with pytest.raises(InputError, match=r"unexpected tensor model\.norm\.weight"):
+        check(
+            tmp_path,
+            (', *behind, "norm")', ", *behind)"),
+            ('Norm("norm.weight", ("lm_head.weight",), centred=False),', ""),
+        )
 
 
 def test_on_the_command_line(tmp_path):
-    starcoder2().save_pretrained(tmp_path / "model")
+    hyperclovax().save_pretrained(tmp_path / "model")
     finished = run("inspect", tmp_path / "model", "--spec", EXAMPLE, "--check")
     assert finished.code == 0
-    assert "the declaration of Starcoder2ForCausalLM holds" in finished.out
+    assert "the declaration of HyperCLOVAXForCausalLM holds" in finished.out
     assert run("inspect", tmp_path / "model", "--spec", EXAMPLE, "--check", "--json").json["sound"]
 
 
 def test_a_wrong_declaration_on_the_command_line(tmp_path):
-    starcoder2().save_pretrained(tmp_path / "model")
+    hyperclovax().save_pretrained(tmp_path / "model")
     spec = changed(tmp_path, ("(kv pair' freq)", "(kv pair freq)"))
     finished = run("inspect", tmp_path / "model", "--spec", spec, "--check")
     assert finished.code == 1
-    assert "the declaration of Starcoder2ForCausalLM is wrong" in finished.out
+    assert "the declaration of HyperCLOVAXForCausalLM is wrong" in finished.out
     assert "layers.{layer}.self_attn.k_proj: pair' instead of pair" in finished.out
     report = run("inspect", tmp_path / "model", "--spec", spec, "--check", "--json").json
     assert not report["sound"]

@@ -20,7 +20,7 @@ from cobasin.proposal.checking import check_declaration
 from cobasin.symmetry.gauges import KeyBias
 from command_line import refused, run
 from families import SMALL
-from own_architectures import EXAMPLE, starcoder2
+from own_architectures import EXAMPLE, VARIANTS, hyperclovax
 from tiny_models import CASES, checkpoint, model
 
 pytestmark = pytest.mark.usefixtures("registry")
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("registry")
 # Of these the draft is the declaration: types, groups, norms, free biases.
 AGREEING = (
     *("gpt2", "llama-", "llama3", "mistral/", "qwen2/", "bert", "roberta", "xlm-roberta/", "gptneox/", "gptj", "opt/"),
-    *("falcon-7b", "falcon-40b", "phi/", "stablelm/", "mixtral/", "arcee"),
+    *("falcon-7b", "falcon-40b", "phi/", "stablelm/", "starcoder2/", "mixtral/", "arcee"),
 )
 OTHERS = ("Model", "ForQuestionAnswering", "BertForPreTraining")  # a draft takes any two outputs for labels
 TINY = {**SMALL, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
@@ -74,7 +74,7 @@ LATENT = {"num_key_value_heads": 4, "q_lora_rank": 10, "kv_lora_rank": 8, "qk_no
 LATENT |= {"v_head_dim": 6}
 
 UNKNOWN = {
-    "starcoder2": lambda: starcoder2(),
+    "hyperclovax": hyperclovax,
     "openai-gpt": lambda: T.OpenAIGPTLMHeadModel(
         T.OpenAIGPTConfig(n_embd=24, n_head=4, n_layer=2, n_positions=32, vocab_size=40)
     ),
@@ -119,11 +119,11 @@ def one_line(text):
 def test_from_a_folder_to_a_match(tmp_path):
     """Propose, save, check, match: an architecture that nobody has declared."""
     for seed, name in enumerate("ab"):
-        starcoder2(seed).save_pretrained(tmp_path / name)
+        hyperclovax(seed).save_pretrained(tmp_path / name)
     drafted = run("inspect", tmp_path / "a", "--propose")
     assert drafted.code == 0
     assert not drafted.reads
-    assert drafted.out.startswith('"""UNVERIFIED draft of a declaration of Starcoder2ForCausalLM')
+    assert drafted.out.startswith('"""UNVERIFIED draft of a declaration of HyperCLOVAXForCausalLM')
     assert "inspect MODEL --spec THIS_FILE --check" in drafted.out
     report = run("inspect", tmp_path / "a", "--propose", "--json").json
     assert report == {"model": str(tmp_path / "a"), "verified": False, "declaration": drafted.out}
@@ -134,22 +134,28 @@ def test_from_a_folder_to_a_match(tmp_path):
 
 
 def test_a_draft_is_never_used_by_itself(tmp_path):
-    starcoder2().save_pretrained(tmp_path / "a")
+    hyperclovax().save_pretrained(tmp_path / "a")
     run("inspect", tmp_path / "a", "--propose")
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     line = refused(tmp_path, "match", tmp_path / "a", tmp_path / "b", "--out", tmp_path / "c")
-    assert "'Starcoder2ForCausalLM' is not declared" in line
+    assert "'HyperCLOVAXForCausalLM' is not declared" in line
 
 
-def test_the_draft_of_the_example_is_the_example(monkeypatch):
-    given = cobasin.load(starcoder2())
+@pytest.mark.parametrize("options", VARIANTS)
+def test_the_draft_of_the_example_is_the_example(options, monkeypatch):
+    given = cobasin.load(hyperclovax(**options))
     load_file(EXAMPLE)
     declared = Typed.of(given).spec
     draft = spec_of(propose(given), given, monkeypatch)
     assert {n: s for n, s in draft.spaces.items()} == dict(declared.spaces)
     assert draft.templates == declared.templates
     assert reading(draft) == reading(declared)
-    assert set(draft.function_keys) == set(declared.function_keys) | {"use_bias", "pad_token_id"}
+    layouts = {
+        "attention_bias",
+        "mlp_bias",
+        "use_post_norm",
+    }  # the tensors tell these
+    assert set(draft.function_keys) == set(declared.function_keys) | layouts | {"pad_token_id"}
 
 
 @pytest.mark.parametrize("case", ["t5/T5ForConditionalGeneration", "bart/BartForConditionalGeneration"])
@@ -180,17 +186,17 @@ def test_what_is_not_known_to_be_free_is_left_fixed(case, monkeypatch):
 
 
 def test_layers_that_lack_a_tensor():
-    made = starcoder2()
+    made = hyperclovax()
     state = {name: t for name, t in made.state_dict().items() if name != "model.layers.1.self_attn.q_proj.bias"}
-    source = propose(cobasin.load(state, made.config.to_dict() | {"architectures": ["Starcoder2ForCausalLM"]}))
+    source = propose(cobasin.load(state, made.config.to_dict() | {"architectures": ["HyperCLOVAXForCausalLM"]}))
     assert r'r"layers\.(1)\.self_attn\.q_proj\.bias"' in source
     assert "not every layer has the same tensors" in source
 
 
 @pytest.mark.parametrize("name", ['model.x": "1", "y', "a\nb", 'x"""y', "it's"])
 def test_names_that_would_be_code_are_refused(name, tmp_path):
-    made = starcoder2(0)
-    made.config.architectures = ["Starcoder2ForCausalLM"]
+    made = hyperclovax(0)
+    made.config.architectures = ["HyperCLOVAXForCausalLM"]
     with pytest.raises(InputError, match="no draft is made of"):
         propose(load({**made.state_dict(), name: torch.ones(2)}, made.config))
     made.config.update({name: 1})

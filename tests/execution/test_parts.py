@@ -22,7 +22,7 @@ from cobasin.merging import statistics
 from cobasin.whole_files import unfinished
 from command_line import pair, refused, run, snapshot
 from merge_cases import CLASSIFIER, recipe, saved, token_rows
-from own_architectures import EXAMPLE, starcoder2
+from own_architectures import EXAMPLE, hyperclovax
 from test_resume import assert_same_files
 
 CASE = "bert/BertForMaskedLM"
@@ -252,7 +252,7 @@ def test_parts_of_another_run_are_not_mixed_in(tmp_path, impatient):
 
 def test_a_declaration_that_was_edited_is_of_another_run(tmp_path, impatient, registry):
     for seed, name in enumerate("ab"):
-        starcoder2(seed).save_pretrained(tmp_path / name)
+        hyperclovax(seed).save_pretrained(tmp_path / name)
     spec = tmp_path / "spec.py"
     spec.write_text(EXAMPLE.read_text())
     command = ["match", tmp_path / "a", tmp_path / "b", "--out", tmp_path / "out", "--symmetry", "ffn", "--spec", spec]

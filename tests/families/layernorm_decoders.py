@@ -122,6 +122,18 @@ FAMILIES = {
         T.StableLmConfig,
         {**SMALL, **_PARTIAL, "num_key_value_heads": 2, "use_parallel_residual": True, "qk_layernorm": True},
     ),
+    "starcoder2": (
+        "Starcoder2",
+        ("ForCausalLM", *DECODER_HEADS),
+        T.Starcoder2Config,
+        {**_PAD, "num_key_value_heads": 2},
+    ),
+    "starcoder2-plain": (
+        "Starcoder2",
+        ("ForCausalLM",),
+        T.Starcoder2Config,
+        {**SMALL, "use_bias": False, "hidden_act": "relu", "tie_word_embeddings": False},
+    ),
     "olmo1": ("Olmo", ("ForCausalLM", *_CLASSES), T.OlmoConfig, {**_PAD, "num_key_value_heads": 2}),
     "olmo1-biased-tied": (
         "Olmo",
@@ -208,6 +220,14 @@ KEYS = {
         "num_attention_heads + num_key_value_heads": ((2, 1), CHANGES),
     },
     "stablelm/StableLmForSequenceClassification": PADDING_KEYS,
+    "starcoder2/Starcoder2ForCausalLM": {
+        **{key: _NORM_KEYS[key] for key in ("is_causal", "hidden_act")},
+        "num_attention_heads + num_key_value_heads": ((2, 1), CHANGES),
+        "norm_epsilon": (0.1, CHANGES),
+        "rope_parameters": (LINEAR_ROPE, CHANGES),
+        "sliding_window": (3, CHANGES),
+    },
+    "starcoder2/Starcoder2ForSequenceClassification": PADDING_KEYS,
     "olmo1/OlmoForCausalLM": {
         **CAUSAL_KEYS,
         "num_attention_heads + num_key_value_heads": ((2, 1), CHANGES),
@@ -223,6 +243,7 @@ TIED = (
     "opt-350m/OPTForCausalLM",
     "biogpt/BioGptForCausalLM",
     "bloom/BloomForCausalLM",
+    "starcoder2/Starcoder2ForCausalLM",
     "gptneo/GPTNeoForCausalLM",
     "falcon-rw/FalconForCausalLM",
     "olmo1-biased-tied/OlmoForCausalLM",

@@ -1,4 +1,4 @@
-"""Decoders with LayerNorms, rotary embeddings and grouped-query attention: Falcon, Phi, StableLM, OLMo 1.
+"""Decoders with LayerNorms, rotary embeddings and grouped-query attention: Falcon, Phi, StableLM, StarCoder2, OLMo 1.
 
 Most of them have attention and FFN in parallel, behind one LayerNorm.
 """
@@ -57,11 +57,12 @@ def grouped_attention(
     config = request.config
     width = head_width(config)
     rotated = rotated_size(config, width)
-    require(rotated > 0 or not config.qk_layernorm, "qk_layernorm = true without a rotary embedding")
+    normed = getattr(config, "qk_layernorm", False)  # StarCoder2 lacks the key
+    require(rotated > 0 or not normed, "qk_layernorm = true without a rotary embedding")
     spaces, query, key = head_bases(width, PER_GROUP, rotated)
     gains: Templates = {}
     key_bias = f"{OWN}.k_proj.bias" if biased else ""
-    if config.qk_layernorm:
+    if normed:
         over = LAYER if shared else PER_GROUP
         spaces["pair"] = Space(2)
         spaces["freq"] = Space(rotated // 2, Diagonal(signed=True, scaled=True), over, part="attention")
@@ -171,6 +172,33 @@ def stablelm(request: Request) -> Spec:
         {**reads, "norm": layers_of(head)},
         biases,
         (*KEYS, *rope_keys(config)),
+        "model.",
+    )
+
+
+@declares("Starcoder2", "starcoder2", *HEADS)
+def starcoder2(request: Request) -> Spec:
+    """StarCoder2: one branch after the other, an FFN without a gate."""
+    config, biased = request.config, request.config.use_bias
+    spaces, attention, biases = grouped_attention(request, f"{OWN}.o_proj", biased, biased, shared=True)
+    head, ties = output_head(request, "embed_tokens.weight")
+    return layer_norm_decoder(
+        request,
+        (head, ties),
+        {**spaces, "ffn": Space(config.intermediate_size, neurons(config.hidden_act), LAYER, part="ffn")},
+        {
+            "embed_tokens.weight": "vocab resid",
+            **attention,
+            **linear(f"{MLP}.c_fc", "ffn", "resid", biased),
+            **linear(f"{MLP}.c_proj", "resid", "ffn'", biased),
+        },
+        {
+            "layers.{layer}.input_layernorm": PROJECTIONS,
+            "layers.{layer}.post_attention_layernorm": (f"{MLP}.c_fc",),
+            "norm": layers_of(head),
+        },
+        biases,
+        (*KEYS[:-1], "norm_epsilon", "sliding_window", *rope_keys(config)),
         "model.",
     )
 
