@@ -56,6 +56,9 @@ ON_BERT = {
     "nuslerp": {"models": PAIRED, "base": 2, "parameters": {"nuslerp_flatten": False}},
     "multislerp": {"models": PAIRED},
     "nearswap": {"models": ({}, {}), "base": 0, "parameters": {"t": 0.02}},
+    "ram": {"models": ({}, {}), "base": 2, "parameters": {"epsilon": 0.05}},
+    "ramplus_tl": {"models": ({}, {}), "base": 2, "parameters": {"epsilon": 0.05}},
+    "arcee_fusion": {"models": ({}, {}), "base": 0},
 }
 
 

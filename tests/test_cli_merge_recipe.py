@@ -462,9 +462,10 @@ def test_the_help_names_every_method():
 def test_methods_are_listed_with_what_they_take_and_need():
     rows = {row["method"]: row for row in run("methods", "--json").json["methods"]}
     assert rows.keys() == methods().keys()
-    assert (rows["slerp"]["parameters"], rows["slerp"]["base"]) == ({"t": None}, False)
-    assert (rows["ties"]["base"], rows["ties"]["statistics"]) == (True, None)
-    assert (rows["fisher"]["base"], rows["fisher"]["statistics"]) == (False, "fisher")
+    assert (rows["slerp"]["parameters"], rows["slerp"]["base"]) == ({"t": None}, "optional")
+    assert (rows["ties"]["base"], rows["ties"]["statistics"]) == ("needed", None)
+    assert (rows["fisher"]["base"], rows["fisher"]["statistics"]) == (None, "fisher")
+    assert rows["nuslerp"]["base"] == rows["arcee_fusion"]["base"] == "optional"
     text = " ".join(run("methods").out.split())
     assert "t=(required)" in text
     assert all(row["method"] in text and row["reference"].split(",")[0] in text for row in rows.values())

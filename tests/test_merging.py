@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from transformers import BertForSequenceClassification
 
 from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.writer import save
@@ -21,7 +22,7 @@ from cobasin.recipe import Recipe
 from command_line import run, stock, tensors_of
 from merge_cases import CLASSIFIER, METHODS, PARAMETERS, matching_once, recipe, roles, saved, token_rows
 from model_folders import assert_bitwise
-from tiny_models import checkpoint
+from tiny_models import checkpoint, config
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +61,17 @@ def test_a_recipe_does_what_the_call_does(classifiers, tmp_path, name, symmetry)
     assert run("merge", recipe(tmp_path / "recipe.yaml", name, models, **keys), "--out", out).code == 0
     assert_bitwise(dict(called.checkpoint), tensors_of(out))
     stock(out)
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if not find(name).statistics])
+def test_a_head_without_labels_has_nothing_to_fuse(name):
+    empty = config(CLASSIFIER)
+    empty.num_labels = 0
+    models = [BertForSequenceClassification(empty) for _ in range(3)]
+    chosen, base = roles(find(name), models)
+    merged = dict(merge(chosen, name, base=base, symmetry="none", **PARAMETERS.get(name, {})).checkpoint)
+    assert merged["classifier.weight"].shape == (0, 24)
+    assert not torch.equal(merged["bert.pooler.dense.weight"], models[0].bert.pooler.dense.weight)
 
 
 def test_a_recipe_may_be_a_file_its_content_or_read_before(classifiers, tmp_path):

@@ -28,7 +28,7 @@ def test_lambda_is_written_as_in_recipes():
 
 
 def test_an_unknown_method_is_refused_with_the_nearest():
-    with pytest.raises(InputError, match=r"'slrep' is unknown; did you mean 'slerp'\? \(known: breadcrumbs, "):
+    with pytest.raises(InputError, match=r"'slrep' is unknown; did you mean 'slerp'\? \(known: arcee_fusion, "):
         find("slrep")
     with pytest.raises(InputError, match=r"'frankenstein' is unknown \(known: "):
         find("frankenstein")

@@ -35,10 +35,11 @@ def merge(
     method: Annotated[
         str | None,
         typer.Option(
-            help="How to merge. Means: linear (the default), slerp, nuslerp, multislerp, karcher, nearswap. Of what "
-            "was learned since a --base: task_arithmetic, ties, dare_linear, dare_ties, breadcrumbs, breadcrumbs_ties, "
-            "della, della_linear, sce, model_stock. With data, so by a recipe: fisher, regmean, regmean++. By optimal "
-            "transport: ot_wts; with data, ot_acts, ot_acts_emd."
+            help="How to merge. Means: linear (the default), slerp, nuslerp, multislerp, karcher. One model towards "
+            "another: nearswap, arcee_fusion. Of what was learned since a --base: task_arithmetic, ties, dare_linear, "
+            "dare_ties, breadcrumbs, breadcrumbs_ties, della, della_linear, sce, ram, ramplus_tl, model_stock. With "
+            "data, so by a recipe: fisher, regmean, regmean++. By optimal transport: ot_wts; with data, ot_acts, "
+            "ot_acts_emd."
         ),
     ] = None,
     weights: Annotated[str | None, typer.Option(help="One number a model, like 0.7,0.3; by default 1 each.")] = None,

@@ -138,7 +138,7 @@ class Method:
             "method": self.name,
             "does": self.summary,
             "parameters": {p.name: None if p.default is REQUIRED else p.default for p in self.parameters.values()},
-            "base": self.needs_base,
+            "base": "needed" if self.needs_base else "optional" if self.takes_base else None,
             "statistics": self.statistics,
             "reference": self.reference,
         }

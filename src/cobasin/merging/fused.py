@@ -168,6 +168,8 @@ class Fusion:
 
     def _fused(self, part: str, given: dict[str, Any], dtype: torch.dtype | None) -> Tensor:
         method, parameters, given = self.method, self.parameters[part], given | {"dtype": dtype}
+        if not given["tensors"][0].numel():  # of a head without labels
+            return given["tensors"][0]
         if any(given[kind] is None for kind in ("grams", "fishers") if kind in method.inputs):
             method, parameters = find("linear"), {"weight": parameters["weight"], "normalize": True}
         try:

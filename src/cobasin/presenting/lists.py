@@ -32,7 +32,8 @@ def methods(report: dict) -> None:
     table = Table(*(Column(name, max_width=width) for name, width in widths.items()), show_lines=True)
     for row in report["methods"]:
         given = ", ".join(f"{name}={_default(value)}" for name, value in row["parameters"].items())
-        needs = [word for word, needed in (("a base", row["base"]), ("data", row["statistics"])) if needed]
+        base = {"needed": "a base", "optional": "(a base)", None: ""}[row["base"]]
+        needs = [word for word in (base, "data" if row["statistics"] else "") if word]
         table.add_row(row["method"], row["does"].replace("``", ""), given, ", ".join(needs), row["reference"])
     output.table(table)
 
