@@ -218,3 +218,11 @@ def test_the_base_of_slerp_keeps_its_head_where_it_is_listed(tmp_path):
     for one in (first, second):
         own, merged = tensors_of(one), tensors_of(tmp_path / "out" / one.name)
         assert all(torch.equal(merged[name], own[name]) for name in heads_of(own))
+
+
+@pytest.mark.parametrize("method", ["linear", "nuslerp"])
+def test_weights_of_heads_that_are_kept_do_not_matter(tmp_path, method):
+    models = tasks(tmp_path, BERT)
+    weight = [{"filter": "classifier", "value": 0}, {"value": 1}]
+    path = recipe(tmp_path / "recipe.yaml", method, models, parameters={"weight": weight})
+    assert run("merge", path, "--keep-heads", "--match", "none", "--out", tmp_path / "out").code == 0

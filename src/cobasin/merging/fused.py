@@ -101,6 +101,8 @@ class Fusion:
             InputError: where a tensor has no value of a parameter, or is averaged with weights that add up to nothing.
         """
         for part in self.parts:
+            if part in heads:
+                continue
             parameters = self.parameters[part]
             weight, disk = parameters.get("weight", ()), self.on_disk(part)
             if any(abs(one) > LARGEST for one in weight):
@@ -110,9 +112,7 @@ class Fusion:
                     self.method.check(parameters)
                 except InputError as error:
                     raise InputError(f"{disk}: {error}") from None
-            if part in heads or not self._averages(parameters):
-                continue
-            if sum(weight) <= NO_WEIGHT * sum(map(abs, weight)):
+            if self._averages(parameters) and sum(weight) <= NO_WEIGHT * sum(map(abs, weight)):
                 shown = ", ".join(f"{one:g}" for one in weight)
                 raise InputError(
                     f"{disk}: the weights {shown} sum to {sum(weight):g}; expected a positive sum"
