@@ -36,6 +36,8 @@ def omissions(models: Iterable[Typed]) -> list[str]:
             found.append(f"{label}: {', '.join(model.left_out)} left out: not read by its class, and not in all models")
         if model.copied:
             found.append(f"{label}: {', '.join(model.copied)} neither compared nor merged: not in all models")
+        if model.lacking:
+            found.append(f"{label}: {', '.join(model.lacking)} taken for zero: it has none of these for this task")
         patterns = [re.compile(rf"(.*\.)?{pattern}") for pattern in model.spec.further]
         if further := sum(any(one.fullmatch(name) for one in patterns) for name in model.checkpoint.headers):
             found.append(

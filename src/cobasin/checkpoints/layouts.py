@@ -59,7 +59,7 @@ def laid_out_as(model: Typed, spec: Spec) -> Typed:
         return made
 
     made = replace(given, headers=headers, read=read, stored=False)
-    return Typed(made, declare(given.config, given.architecture, headers), model.left_out)
+    return replace(model, checkpoint=made, spec=declare(given.config, given.architecture, headers), copied=())
 
 
 def _blocks(spec: Spec, other: Spec) -> dict[tuple, tuple[str, Block]]:

@@ -37,12 +37,14 @@ class Typed(Mapping[str, Tensor]):
         checkpoint, spec: the tensors, and their types.
         left_out: tensors of the file that are not among them, see `Typed.without`.
         copied: tensors of the file that are buffers here, see `Typed.copying`.
+        lacking: tensors that the file does not have, and that are zero here, see `headed_as`.
     """
 
     checkpoint: Checkpoint
     spec: Spec
     left_out: tuple[str, ...] = ()
     copied: tuple[str, ...] = ()
+    lacking: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"<Typed {self.checkpoint!r}>"  # what match_all returns holds several, and a spec fills a page
@@ -103,7 +105,7 @@ class Typed(Mapping[str, Tensor]):
             return self[own[on_disk]] if on_disk in own else self.checkpoint[on_disk]
 
         untied = replace(self.checkpoint, config=config, headers=headers, read=read, stored=False)
-        return Typed(untied, spec, self.left_out).copying(self.copied)
+        return replace(self, checkpoint=untied, spec=spec, copied=()).copying(self.copied)
 
     def without(self, names: Collection[str]) -> Typed:
         """The same model without these tensors, which its class does not read."""
@@ -112,7 +114,8 @@ class Typed(Mapping[str, Tensor]):
         given, left = self.checkpoint, {self.disk_names[name] for name in names}
         headers = {disk: header for disk, header in given.headers.items() if disk not in left}
         spec = declare(given.config, given.architecture, headers)
-        return Typed(replace(given, headers=headers, stored=False), spec, (*self.left_out, *sorted(names)))
+        made, left_out = replace(given, headers=headers, stored=False), (*self.left_out, *sorted(names))
+        return replace(self, checkpoint=made, spec=spec, left_out=left_out, copied=())
 
     def copying(self, names: Collection[str]) -> Typed:
         """The same model with these tensors copied as they are, like buffers.

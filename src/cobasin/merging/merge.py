@@ -116,7 +116,8 @@ def merge(
             dtypes, the sharding and the other files of the one that gives the head, if named; else of the base, if
             there is one; else of the first.
         method: a name from `cobasin.fusion.registry.methods`.
-        base: the model that task vectors start from, for methods that need one; it is matched like the others.
+        base: the model that task vectors start from, for methods that need one; it is matched like the others. Of
+            another class with the same layers, such as a language model of classifiers, it has a head of zeros.
         symmetry: as in `match`, or ``none`` to merge the models as they are.
         anchor: ``medoid``, ``consensus``, or the index of the model that all are matched to; see `match_all`.
         weights: one a model; equal by default.

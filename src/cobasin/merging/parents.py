@@ -9,6 +9,7 @@ from typing import Any
 
 from cobasin.checkpoints.alike import alike
 from cobasin.checkpoints.checkpoint import Checkpoint, load
+from cobasin.checkpoints.headed import headed_as
 from cobasin.checkpoints.pairs import check_pair
 from cobasin.checkpoints.typed import Typed
 from cobasin.checkpoints.weight_files import module_weights
@@ -28,7 +29,8 @@ def prepare(recipe: Recipe, models: Mapping[str, Any]) -> list[Typed]:
         InputError: they do not go together, or not with the recipe.
     """
     names = recipe.referenced
-    typed = alike([Typed.of(_loaded(name, models.get(name, name))) for name in names])
+    typed = [Typed.of(_loaded(name, models.get(name, name))) for name in names]
+    typed = alike(_with_headed_base(recipe, typed))
     for other in typed[1:]:
         check_pair(other, typed[0])
     for space, size in typed[0].spec.sizes.items():
@@ -55,6 +57,17 @@ def prepare(recipe: Recipe, models: Mapping[str, Any]) -> list[Typed]:
     merged = ends(recipe, typed)
     Fusion(recipe, merged, merged, Statistics()).check(merged[0].task_heads if head else ())
     return typed
+
+
+def _with_headed_base(recipe: Recipe, typed: list[Typed]) -> list[Typed]:
+    """The models, the base of task vectors as one of their class: mostly it has none of their heads, or another."""
+    if recipe.base is None or recipe.base in recipe.between:
+        return typed
+    place, first = recipe.referenced.index(recipe.base), typed[recipe.positions[0]]
+    base, other = typed[place].checkpoint, first.checkpoint
+    if base.architecture == other.architecture or base.config.model_type != other.config.model_type:
+        return typed
+    return [headed_as(model, first) if i == place else model for i, model in enumerate(typed)]
 
 
 def _loaded(name: str, model: Any) -> Checkpoint:

@@ -1,0 +1,44 @@
+"""A model as one of another class with the same layers: a base as the classifiers that were made from it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from cobasin.checkpoints.pairs import check_layers
+from cobasin.checkpoints.typed import Typed
+from cobasin.errors import InputError
+from cobasin.symmetry.keys import layer_of
+
+
+def headed_as(model: Typed, other: Typed) -> Typed:
+    """The model as one of the class of another; what only that one has beside the layers is zero.
+
+    Raises:
+        InputError: where settings, sizes or vocabularies differ, or layers lack a tensor.
+    """
+    check_layers(other, model)
+    given, asked, heads = model.checkpoint, other.checkpoint, set(other.task_heads)
+    source, lacking = dict[str, str](), dict[str, str]()
+    for part, disk in other.disk_names.items():
+        twin, name = model.spec.tied.get(part, part), other.spec.file_entries[part][0]
+        if name not in heads and twin in model.disk_names:
+            source[disk] = twin
+        elif layer_of(other.spec.entries[name].index) is None:
+            lacking[disk] = part
+        else:
+            raise InputError(f"{given.label}: its layers lack {disk}, which those of {asked.label} have")
+    headers = {
+        disk: replace(header, dtype=given.headers[model.disk_names[source[disk]]].dtype) if disk in source else header
+        for disk, header in asked.headers.items()
+    }
+
+    def read(disk: str) -> Tensor:
+        if disk in lacking:
+            return torch.zeros(headers[disk].shape, dtype=headers[disk].dtype)
+        return model.part(source[disk]) if disk in source else asked[disk]
+
+    made = replace(asked, label=given.label, headers=headers, read=read, folder=given.folder, stored=False, beside={})
+    return Typed(made, other.spec, lacking=(*lacking.values(),))

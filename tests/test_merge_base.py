@@ -1,0 +1,114 @@
+"""A base of task vectors that is of another class than the models: with another head on the same layers, or none."""
+
+import pytest
+import torch
+import transformers as T
+
+from cobasin.checkpoints.checkpoint import load
+from cobasin.checkpoints.typed import Typed
+from cobasin.errors import InputError
+from cobasin.merging.merge import merge
+from cobasin.verification import verify
+from command_line import refused, run, stock
+from permuted_copies import permuted
+from tiny_models import model
+
+BASES = {
+    "roberta/RobertaForSequenceClassification": "roberta/RobertaForMaskedLM",
+    "bert/BertForSequenceClassification": "bert/BertForMaskedLM",  # without the pooler that the classifier reads
+    "vit/ViTForImageClassification": "vit/ViTModel",
+    "gpt2/GPT2ForTokenClassification": "gpt2/GPT2LMHeadModel",
+    "mixtral/MixtralForSequenceClassification": "mixtral/MixtralForCausalLM",  # experts one by one
+    "t5/T5ForSequenceClassification": "t5/T5ForConditionalGeneration",
+}
+ROBERTA = "roberta/RobertaForSequenceClassification"
+
+
+def fine_tunes(base, case, count=2):
+    """Models of another class, with a base's layers and a little noise, and heads of their own."""
+    found, there = [], shared(base)
+    for seed in range(1, count + 1):
+        made = model(case, seed)
+        with torch.no_grad():
+            for name, tensor in shared(made).items():
+                if name in there:
+                    tensor.copy_(there[name] + 0.05 * torch.randn_like(tensor))
+        found.append(made)
+    return found
+
+
+def shared(model):
+    """The parameters of the base model by their names there, the others by their own."""
+    prefix = f"{model.base_model_prefix}."
+    return {name.removeprefix(prefix): tensor for name, tensor in model.named_parameters()}
+
+
+@pytest.mark.parametrize("case", BASES)
+def test_what_the_base_lacks_counts_as_a_whole(case, tmp_path):
+    base = model(BASES[case])
+    models = fine_tunes(base, case)
+    for name, one in zip(("a", "b", "base"), (*models, base), strict=True):
+        one.save_pretrained(tmp_path / name)
+    how = "--method", "task_arithmetic", "--weights", "0.5,0.25", "--match", "none", "--out", tmp_path / "out"
+    report = run("merge", tmp_path / "a", tmp_path / "b", "--base", tmp_path / "base", *how, "--json").json
+    there, (a, b), result = shared(base), map(shared, models), shared(stock(tmp_path / "out").double())
+    assert result.keys() == a.keys()
+    new = {name for name in a if name not in there}
+    assert new
+    (note,) = [one for one in report["notes"] if "taken for zero" in one]
+    assert all(name in note for name in new)
+    for name, tensor in result.items():
+        x = 0 * tensor if name in new else there[name]
+        assert torch.allclose(tensor, x + 0.5 * (a[name] - x) + 0.25 * (b[name] - x), rtol=0, atol=1e-12), name
+        assert not torch.allclose(tensor, 0.5 * a[name] + 0.25 * b[name], atol=1e-3) or name in new
+
+
+def test_a_head_of_another_task_is_not_looked_at():
+    models = fine_tunes(base := model(BASES[ROBERTA]), ROBERTA)
+    other = T.RobertaForTokenClassification(base.config)
+    with torch.no_grad():
+        for name, tensor in shared(other).items():
+            tensor.copy_(shared(base).get(name, torch.full_like(tensor, 7.0)))
+    expected = dict(merge(models, "ties", base=base, symmetry="none", density=0.5).checkpoint)
+    for one in (other, base.roberta):
+        found = dict(merge(models, "ties", base=one.double(), symmetry="none", density=0.5).checkpoint)
+        assert found.keys() == expected.keys()
+        assert all(torch.equal(found[name], expected[name]) for name in expected)
+    without = dict(merge(models, "ties", base=models[0], symmetry="none", density=0.5).checkpoint)
+    assert any(not torch.equal(without[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize("head", [None, "keep", 1])
+def test_it_is_matched_like_the_models(head):
+    base = model(BASES[ROBERTA])
+    models, moved = fine_tunes(base, ROBERTA), permuted(Typed.of(load(base))).checkpoint
+    expected = merge(models, "task_arithmetic", base=base, weight=0.5, head=head)
+    merged = merge(models, "task_arithmetic", base=moved, weight=0.5, head=head)
+    assert len(merged.checkpoints) == len(expected.checkpoints) == 1 + (head == "keep")
+    for one, other in zip(merged.checkpoints, expected.checkpoints, strict=True):
+        assert verify(one, other).same
+    raw = merge(models, "task_arithmetic", base=moved, weight=0.5, head=head, symmetry="none")
+    assert verify(raw.checkpoint, expected.checkpoint).same is False
+
+
+def test_it_is_read_in_its_own_dtype():
+    base = model(BASES[ROBERTA])
+    models = [one.half() for one in fine_tunes(base, ROBERTA)]
+    (name,) = [name for name in load(models[0]).headers if name.endswith("0.attention.self.query.weight")]
+    merged = merge(models, "task_arithmetic", base=base, weight=0.0, symmetry="none").checkpoint[name]
+    assert torch.equal(merged.double(), load(base)[name].to(merged.dtype).double())
+
+
+def test_other_layers_are_refused(tmp_path):
+    models = fine_tunes(model(BASES[ROBERTA]), ROBERTA)
+    for made, why in (
+        (T.RobertaModel(T.RobertaConfig(**{**models[0].config.to_dict(), "intermediate_size": 28})), "ffn has size"),
+        (T.RobertaModel(T.RobertaConfig(**{**models[0].config.to_dict(), "hidden_act": "relu"})), "hidden_act is"),
+        (model("bert/BertForMaskedLM"), "only models of one architecture match"),
+    ):
+        with pytest.raises(InputError, match=why):
+            merge(models, "ties", base=made)
+    models[0].save_pretrained(tmp_path / "a")
+    model(BASES[ROBERTA]).save_pretrained(tmp_path / "base")
+    line = refused(tmp_path, "merge", tmp_path / "a", tmp_path / "base", "--out", tmp_path / "out")
+    assert "only models of one architecture match" in line
