@@ -187,6 +187,15 @@ def test_merge_of_three(tmp_path):
         assert_same_files(out, tmp_path / "whole")
 
 
+def test_methods_of_angles_where_nothing_of_the_form_is_fixed(tmp_path):
+    """They fuse in the anchor's gauge, which is empty where neither norms nor biases are free."""
+    start = ["merge", *map(str, saved(tmp_path, CASE, 2)), "--match", "ffn", "--method", "karcher", "--out"]
+    assert run(*start, tmp_path / "whole").code == 0
+    killed([[*start, str(tmp_path / "out")], "elements", 1])
+    assert run(*start, tmp_path / "out", "--resume").code == 0
+    assert_same_files(tmp_path / "out", tmp_path / "whole")
+
+
 def occupied(out):
     """A folder with something in it."""
     out.mkdir()

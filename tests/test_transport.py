@@ -19,7 +19,7 @@ from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import form_of
 from cobasin.symmetry.state import Lazy
 from cobasin.verification import verify
-from command_line import refused, run
+from command_line import near, refused, run
 from tiny_models import ONE_A_DECLARATION, checkpoint, model, tolerance
 
 GPT2, LLAMA = "gpt2/GPT2LMHeadModel", "llama-gqa/LlamaForCausalLM"
@@ -53,6 +53,16 @@ def test_on_a_base_with_the_same_function_a_fine_tune_is_what_it_was(case):
     ends = [Typed.of(one) for one in (new, fine, base)]
     as_it_is = ends[0].derived(Lazy(ends[0], lambda name: ends[0][name] + ends[1][name] - ends[2][name]))
     assert moved_by(as_it_is, expected) > 1e-3
+
+
+@pytest.mark.usefixtures("few_rounds")
+def test_a_head_of_another_shape_is_the_fine_tunes():
+    """For another task, with other labels, under the name that the bases' head has."""
+    base, new = (checkpoint("bert/BertForTokenClassification", seed) for seed in (1, 2))
+    fine = load(near(model("bert/BertForSequenceClassification", 3), num_labels=4))
+    carried = transport(base, fine, new).checkpoint
+    assert carried["classifier.weight"].shape == (4, 24) != base["classifier.weight"].shape
+    assert carried["classifier.bias"].equal(fine["classifier.bias"])
 
 
 @pytest.mark.usefixtures("few_rounds")
@@ -173,9 +183,9 @@ def test_what_is_no_fine_tune_is_told_from_one_by_most_of_its_matrices():
         for parameter in zeros.parameters():
             parameter.zero_()
     base, other, zeros = (Typed.of(load(made)) for made in (base, other, zeros))
-    assert _origin(base, other)
-    assert not _origin(base, base)
-    assert not _origin(zeros, zeros)
+    assert _origin(base, other, ())
+    assert not _origin(base, base, ())
+    assert not _origin(zeros, zeros, ())
 
 
 def test_a_tied_head_is_untied(tmp_path):

@@ -8,6 +8,7 @@ keeps of what was learned has to be measured.
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
@@ -120,7 +121,7 @@ def transport(
     if other:
         made.beside = moved_beside(acting, typed.checkpoint)
     whole = [f"{', '.join(own)}: not in the bases, or of another task: carried as a whole"] if own else []
-    return Transported(made, found, (*_origin(source, learned), *whole, *left_out))
+    return Transported(made, found, (*_origin(source, learned, own), *whole, *left_out))
 
 
 def transport_adapter(
@@ -167,13 +168,15 @@ def _bases(
     return element, source, target
 
 
-def _origin(base: Typed, tuned: Typed) -> tuple[str, ...]:
+def _origin(base: Typed, tuned: Typed, own: Collection[str]) -> tuple[str, ...]:
     """What there is to say where a fine-tune differs from its base by more than they share.
 
     Of matrices a and b, ``|a - b|²/(|a|² + |b|²)`` is near 0 where one is a fine-tune of the other, 1 where they are
     unrelated. Of some matrices the median counts: a few, such as tables of positions, may be the same in all models.
+    What is the fine-tune's ``own``, such as a head for another task, does not count.
     """
-    names = [name for name, entry in base.spec.entries.items() if len(entry.layout.shape) > 1 and name in tuned]
+    shared = {*tuned} - {*own}
+    names = [name for name, entry in base.spec.entries.items() if len(entry.layout.shape) > 1 and name in shared]
     ratios = []
     for name in names[:: len(names) // LOOKED_AT + 1]:
         a, b = base[name], tuned[name]

@@ -47,11 +47,9 @@ class Fusion:
         self._form = element.form if element is not None and self.method.in_canonical_form else None
         self._compared = states
         if element is not None and self._form is not None:
-            assert element.target is not None
+            gauge = element.target or {}  # of a form that fixes nothing
             self._compared = [Folded(self._form, state) for state in states]
-            self._written = Unfolded(
-                self._form, Lazy(states[0], lambda name: self.from_tensors(name, None)), element.target
-            )
+            self._written = Unfolded(self._form, Lazy(states[0], lambda name: self.from_tensors(name, None)), gauge)
         self.base = None if recipe.base is None else recipe.referenced.index(recipe.base)
         self._order = {name: i for i, name in enumerate(self.spec.entries)}
         layered = (name for name, entry in self.spec.entries.items() if layer_of(entry.index) is not None)
