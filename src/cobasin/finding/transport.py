@@ -173,7 +173,9 @@ def _origin(base: Typed, tuned: Typed) -> tuple[str, ...]:
     Of matrices a and b, ``|a - b|²/(|a|² + |b|²)`` is near 0 where one is a fine-tune of the other, 1 where they are
     unrelated. Of some matrices the median counts: a few, such as tables of positions, may be the same in all models.
     """
-    names = [name for name, entry in base.spec.entries.items() if len(entry.layout.shape) > 1 and name in tuned]
+    shapes = {name: entry.layout.shape for name, entry in tuned.spec.entries.items()}  # heads of two tasks may differ
+    own = {name: entry.layout.shape for name, entry in base.spec.entries.items()}
+    names = [name for name, shape in own.items() if len(shape) > 1 and shape == shapes.get(name)]
     ratios = []
     for name in names[:: len(names) // LOOKED_AT + 1]:
         a, b = base[name], tuned[name]
