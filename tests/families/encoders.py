@@ -2,12 +2,12 @@
 
 import transformers as T
 
-from families import CHANGES, CHOOSING_HEADS, FAILS, KEEPS, SHAPES, SMALL, UNCOVERED
+from families import CHANGES, CHOOSING_HEADS, FAILS, KEEPS, PAIRED_HEADS, SHAPES, SMALL, UNCOVERED
 
 _ALBERT = {**SMALL, "embedding_size": 10, "num_hidden_layers": 3}
 
 FAMILIES = {
-    "bert": ("Bert", ("ForPreTraining", *CHOOSING_HEADS), T.BertConfig, SMALL),
+    "bert": ("Bert", (*PAIRED_HEADS, *CHOOSING_HEADS), T.BertConfig, SMALL),
     "bert-untied-relu": (
         "Bert",
         ("ForMaskedLM",),
@@ -21,7 +21,7 @@ FAMILIES = {
         T.XLMRobertaConfig,
         {**SMALL, "pad_token_id": 1},
     ),
-    "ernie": ("Ernie", ("ForPreTraining", *CHOOSING_HEADS), T.ErnieConfig, {**SMALL, "use_task_id": True}),
+    "ernie": ("Ernie", (*PAIRED_HEADS, *CHOOSING_HEADS), T.ErnieConfig, {**SMALL, "use_task_id": True}),
     "ernie-without-tasks": ("Ernie", ("ForMaskedLM",), T.ErnieConfig, {**SMALL, "tie_word_embeddings": False}),
     "data2vec-text": ("Data2VecText", CHOOSING_HEADS, T.Data2VecTextConfig, {**SMALL, "pad_token_id": 1}),
     "camembert": ("Camembert", CHOOSING_HEADS, T.CamembertConfig, {**SMALL, "pad_token_id": 1}),

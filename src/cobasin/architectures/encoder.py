@@ -17,6 +17,7 @@ from cobasin.symmetry.spec import Space, Spec
 
 ANSWERING = ("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
 HEADS = (*ANSWERING, "ForMultipleChoice")
+PAIRED = ("ForPreTraining", "ForNextSentencePrediction")  # tell whether two sentences follow each other
 POOLED = ("ForSequenceClassification", "ForMultipleChoice")  # read one vector of a text
 SAME_FUNCTION = ("is_decoder", "add_cross_attention")
 SENTENCES = ("cls.seq_relationship", "sop_classifier.classifier")  # read the pooler, tell the order of sentences
@@ -50,8 +51,9 @@ def bert_head(
     """A task head (templates, ties): on the pooled first token, on every token, or the masked-LM head ``masked``."""
     if request.head == "ForMaskedLM":
         return masked
-    if request.head == "ForPreTraining":
-        return masked[0] | linear(pooler, "pool", "resid") | linear(SENTENCES[0], "order", "pool"), masked[1]
+    if request.head in PAIRED:
+        templates, ties = masked if request.head == "ForPreTraining" else ({}, {})
+        return templates | linear(pooler, "pool", "resid") | linear(SENTENCES[0], "order", "pool"), ties
     if request.head in POOLED:
         return linear(pooler, "pool", "resid") | linear("classifier", "label", "pool"), {}
     return token_head(request) | bare_pooler(request, pooler), {}
@@ -182,13 +184,13 @@ def bert_masked_lm(request: Request) -> tuple[dict[str, str], dict[str, str]]:
     return masked_lm(tied, f"{p}.transform.dense", f"{p}.transform.LayerNorm", f"{p}.decoder", f"{p}.bias")
 
 
-@declares("Bert", "bert", *HEADS, "ForPreTraining")
+@declares("Bert", "bert", *HEADS, *PAIRED)
 def bert(request: Request) -> Spec:
     """BERT."""
     return bert_spec(request, *bert_head(request, "pooler.dense", bert_masked_lm(request)), "bert.")
 
 
-@declares("Ernie", "ernie", *HEADS, "ForPreTraining")
+@declares("Ernie", "ernie", *HEADS, *PAIRED)
 def ernie(request: Request) -> Spec:
     """ERNIE 1 to 3: BERT, where its config says so with embeddings of tasks."""
     config = request.config
