@@ -219,10 +219,16 @@ def test_inputs_that_cannot_be_made_up(tmp_path):
     assert "no inputs can be made up for T5Model; give it data" in line
 
 
-def test_a_model_that_no_inputs_are_read_for_is_told_to_leave_them_out(tmp_path):
-    speech = saved(tmp_path, "wav2vec2/Wav2Vec2ForCTC", 2)
-    line = refused(tmp_path, "merge", *speech, "--repair", "--out", tmp_path / "out")
-    assert "for Wav2Vec2ForCTC, nor read; match by weights, without repair and heal" in line
+@pytest.mark.parametrize(
+    ("case", "text"),
+    [
+        ("wav2vec2/Wav2Vec2ForCTC", "for Wav2Vec2ForCTC, nor read; match by weights, without repair and heal"),
+        ("bert/BertForMultipleChoice", "by weights, with nothing that runs models on data"),
+    ],
+)
+def test_a_model_that_no_inputs_are_read_for_is_told_to_leave_them_out(tmp_path, case, text):
+    line = refused(tmp_path, "merge", *saved(tmp_path, case, 2), "--repair", "--out", tmp_path / "out")
+    assert text in line
 
 
 def test_the_data_is_not_overwritten(tmp_path, berts, rows):

@@ -36,6 +36,7 @@ from tiny_models import checkpoint, model, tolerance
 GPT2 = "gpt2-untied/GPT2LMHeadModel"
 VIT = "vit/ViTForImageClassification"
 BERT = "bert/BertForSequenceClassification"
+CHOICE = "bert/BertForMultipleChoice"
 CASES = ["bert/BertForMaskedLM", GPT2, "llama-gqa/LlamaForCausalLM", "qwen3/Qwen3ForCausalLM", VIT]
 FEW = {"activations": {"samples": 16}, "learned": {"samples": 16, "steps": 3}}
 
@@ -313,6 +314,8 @@ def test_many_models():
             {"method": "activations"},
             "for MBartForConditionalGeneration; give it",
         ),
+        (CHOICE, {"method": "activations"}, "which chooses among several texts; match and merge it by weights"),
+        (CHOICE, {"method": "learned", "data": rows()}, "no data is read or made up for a BertForMultipleChoice"),
         ("wav2vec2/Wav2Vec2ForCTC", {"method": "activations"}, "for Wav2Vec2ForCTC, nor read; match by weights"),
         (GPT2, {"method": "activations", "device": "cuda:99"}, "device 'cuda:99' cannot be used here"),
     ],

@@ -115,11 +115,12 @@ def test_a_copy_of_what_is_tied_is_carried_too():
     assert torch.equal(carried[head], carried[word])
 
 
-def test_heads_of_two_tasks_are_two_heads():
-    """Of one name, they are no version of each other."""
+@pytest.mark.parametrize("case", ["bert/BertForTokenClassification", "bert/BertForMultipleChoice"])
+def test_heads_of_two_tasks_are_two_heads(case):
+    """Of one name, they are no version of each other, and may have other shapes."""
     base, new = (checkpoint(CLASSIFIER, seed) for seed in (1, 2))
-    other = with_layers_of(base, "bert/BertForTokenClassification", noise=0.1)
-    carried = transport(base, other, new, symmetry="ffn").checkpoint
+    other = with_layers_of(base, case, noise=0.1)
+    carried = transport(base, other, new, symmetry="heads").checkpoint
     assert torch.equal(carried["classifier.weight"], other["classifier.weight"])
 
 

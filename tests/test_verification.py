@@ -58,6 +58,7 @@ KINDS = [
     ("T5ForConditionalGeneration", "T5Config", T5, 2 * 32 * 40),
     ("T5EncoderModel", "T5Config", T5, (32 + 22) * 24),
     ("BartForSequenceClassification", "BartConfig", BART, 6),
+    ("BartForQuestionAnswering", "BartConfig", BART, (28 + 19) * 2),
     ("WhisperForConditionalGeneration", "WhisperConfig", WHISPER, 2 * 20 * 40),
     ("WhisperForAudioClassification", "WhisperConfig", WHISPER, 4),
     ("CLIPModel", "CLIPConfig", {**TOWERS, "projection_dim": 16}, 4),

@@ -46,7 +46,7 @@ def test_by_problem():
     assert task_of(bert(head, problem_type="multi_label_classification")) == "multilabel"
     assert task_of(vit(problem_type="multi_label_classification")) == "multilabel"
     assert "regression of 2 numbers" in refusal(task_of, bert(head, problem_type="regression"))
-    assert "no data is read for a BertForMultipleChoice" in refusal(task_of, bert("ForMultipleChoice"))
+    assert "a BertForMultipleChoice, which chooses among several" in refusal(task_of, bert("ForMultipleChoice"))
 
 
 def test_a_label_by_name_index_or_new_name():

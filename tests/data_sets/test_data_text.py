@@ -318,6 +318,14 @@ def test_a_classifier_that_decodes_looks_for_the_end_of_every_text(case):
     forward(model, first(model, [rows[0], {"input_ids": [7, end], "label": 1}]))
 
 
+@pytest.mark.parametrize("case", ["bart/BartForQuestionAnswering", "t5/T5ForQuestionAnswering"])
+def test_a_decoder_that_looks_for_an_answer_reads_the_same_text(case):
+    model = tiny_models.checkpoint(case)
+    batch = first(model, [{"input_ids": [5, 6, 7]}, {"input_ids": [8]}])
+    assert batch.inputs.keys() == {"input_ids", "attention_mask"}
+    assert forward(model, batch).start_logits.shape == (2, 3)
+
+
 def test_targets_as_text():
     torch.manual_seed(0)
     config = T.BartConfig(

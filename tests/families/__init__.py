@@ -24,6 +24,8 @@ SMALL = {
 }
 ENCODER_HEADS = ("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification")
 ANSWERING_HEADS = (*ENCODER_HEADS, "ForQuestionAnswering")
+PAIRED_HEADS = ("ForPreTraining", "ForNextSentencePrediction")
+CHOOSING_HEADS = (*ANSWERING_HEADS, "ForMultipleChoice")
 DECODER_HEADS = ("ForSequenceClassification", "ForTokenClassification", "Model")
 LINEAR_ROPE = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
 LINEAR_ROPES = dict.fromkeys(("full_attention", "sliding_attention"), LINEAR_ROPE)  # of models that have two

@@ -2,7 +2,7 @@
 
 import transformers as T
 
-from families import ANSWERING_HEADS, CHANGES, ENCODER_HEADS, KEEPS, SHAPES, SMALL, UNCOVERED
+from families import ANSWERING_HEADS, CHANGES, CHOOSING_HEADS, ENCODER_HEADS, KEEPS, SHAPES, SMALL, UNCOVERED
 
 _DEBERTA = {**SMALL, "relative_attention": True, "type_vocab_size": 0, "pos_att_type": "c2p|p2c"}
 _DEBERTA2 = {**_DEBERTA, "position_buckets": 8, "norm_rel_ebd": "layer_norm", "position_biased_input": False}
@@ -24,7 +24,7 @@ FAMILIES = {
     "deberta": ("Deberta", ANSWERING_HEADS, T.DebertaConfig, {**_DEBERTA, "max_relative_positions": 8}),
     "deberta-v2-shared": (
         "DebertaV2",
-        ANSWERING_HEADS,
+        CHOOSING_HEADS,
         T.DebertaV2Config,
         {**_DEBERTA2, "share_att_key": True},
     ),

@@ -43,10 +43,12 @@ _T5_HEADS = (
     "ForConditionalGeneration",
     "EncoderModel",
     "Model",
+    "ForQuestionAnswering",
     "ForSequenceClassification",
     "ForTokenClassification",
 )
-_BART_HEADS = ("ForConditionalGeneration", "Model", "ForSequenceClassification")
+_PLBART_HEADS = ("ForConditionalGeneration", "Model", "ForSequenceClassification")
+_BART_HEADS = ("ForConditionalGeneration", "Model", "ForQuestionAnswering", "ForSequenceClassification")
 _GENERATION = ("ForConditionalGeneration", "Model")
 
 FAMILIES = {
@@ -61,7 +63,7 @@ FAMILIES = {
     "umt5": ("UMT5", _T5_HEADS, T.UMT5Config, _T5),
     "bart": ("Bart", _BART_HEADS, T.BartConfig, _STACKS),
     "mbart": ("MBart", _BART_HEADS, T.MBartConfig, {**_STACKS, "scale_embedding": True}),
-    "plbart": ("PLBart", _BART_HEADS, T.PLBartConfig, _STACKS),
+    "plbart": ("PLBart", _PLBART_HEADS, T.PLBartConfig, _STACKS),
     "blenderbot-small": ("BlenderbotSmall", _GENERATION, T.BlenderbotSmallConfig, _STACKS),
     "blenderbot": ("Blenderbot", _GENERATION, T.BlenderbotConfig, _STACKS),
     "blenderbot-untied": ("Blenderbot", _GENERATION, T.BlenderbotConfig, {**_STACKS, **_UNTIED}),
@@ -96,6 +98,7 @@ _TOKEN_KEYS = {
     "pad_token_id": (7, KEEPS),
     "decoder_start_token_id": (7, CHANGES),
 }
+_ANSWER_KEYS = {"decoder_start_token_id": (7, CHANGES)}
 # the decoder reads what the encoder reads, its last token in front
 _SHIFTED_KEYS = {**_TOKEN_KEYS, "pad_token_id": (7, CHANGES), "decoder_start_token_id": (7, KEEPS)}
 _WHISPER_KEYS = {
@@ -108,14 +111,17 @@ _BART_KEYS = {**_WHISPER_KEYS, "tie_word_embeddings": (False, UNCOVERED)}
 KEYS = {
     "t5/T5ForConditionalGeneration": _T5_KEYS,
     "t5/T5ForSequenceClassification": _TOKEN_KEYS,
+    "t5/T5ForQuestionAnswering": _ANSWER_KEYS,
     "mt5/MT5ForConditionalGeneration": _MT5_KEYS,
     "mt5/MT5ForSequenceClassification": _TOKEN_KEYS,
     "umt5/UMT5ForConditionalGeneration": _UMT5_KEYS,
     "umt5/UMT5ForSequenceClassification": _TOKEN_KEYS,
     "bart/BartForConditionalGeneration": {**_BART_KEYS, "scale_embedding": (True, CHANGES)},
     "bart/BartForSequenceClassification": _TOKEN_KEYS,
+    "bart/BartForQuestionAnswering": _ANSWER_KEYS,
     "mbart/MBartForConditionalGeneration": {**_BART_KEYS, "scale_embedding": (False, CHANGES)},
     "mbart/MBartForSequenceClassification": _SHIFTED_KEYS,
+    "mbart/MBartForQuestionAnswering": {"pad_token_id": (7, CHANGES)},
     "plbart/PLBartForConditionalGeneration": {**_BART_KEYS, "scale_embedding": (False, CHANGES)},
     "plbart/PLBartForSequenceClassification": _SHIFTED_KEYS,
     "blenderbot-small/BlenderbotSmallForConditionalGeneration": {**_BART_KEYS, "scale_embedding": (True, CHANGES)},

@@ -2,30 +2,30 @@
 
 import transformers as T
 
-from families import ANSWERING_HEADS, CHANGES, FAILS, KEEPS, SHAPES, SMALL
+from families import CHANGES, CHOOSING_HEADS, FAILS, KEEPS, PAIRED_HEADS, SHAPES, SMALL, UNCOVERED
 
 _ALBERT = {**SMALL, "embedding_size": 10, "num_hidden_layers": 3}
 
 FAMILIES = {
-    "bert": ("Bert", ("ForPreTraining", *ANSWERING_HEADS), T.BertConfig, SMALL),
+    "bert": ("Bert", (*PAIRED_HEADS, *CHOOSING_HEADS), T.BertConfig, SMALL),
     "bert-untied-relu": (
         "Bert",
         ("ForMaskedLM",),
         T.BertConfig,
         {**SMALL, "tie_word_embeddings": False, "hidden_act": "relu"},
     ),
-    "roberta": ("Roberta", ANSWERING_HEADS, T.RobertaConfig, {**SMALL, "pad_token_id": 1}),
+    "roberta": ("Roberta", CHOOSING_HEADS, T.RobertaConfig, {**SMALL, "pad_token_id": 1}),
     "xlm-roberta": (
         "XLMRoberta",
-        ANSWERING_HEADS,
+        CHOOSING_HEADS,
         T.XLMRobertaConfig,
         {**SMALL, "pad_token_id": 1},
     ),
-    "ernie": ("Ernie", ("ForPreTraining", *ANSWERING_HEADS), T.ErnieConfig, {**SMALL, "use_task_id": True}),
+    "ernie": ("Ernie", (*PAIRED_HEADS, *CHOOSING_HEADS), T.ErnieConfig, {**SMALL, "use_task_id": True}),
     "ernie-without-tasks": ("Ernie", ("ForMaskedLM",), T.ErnieConfig, {**SMALL, "tie_word_embeddings": False}),
-    "data2vec-text": ("Data2VecText", ANSWERING_HEADS, T.Data2VecTextConfig, {**SMALL, "pad_token_id": 1}),
-    "camembert": ("Camembert", ANSWERING_HEADS, T.CamembertConfig, {**SMALL, "pad_token_id": 1}),
-    "mpnet": ("MPNet", ANSWERING_HEADS, T.MPNetConfig, SMALL),
+    "data2vec-text": ("Data2VecText", CHOOSING_HEADS, T.Data2VecTextConfig, {**SMALL, "pad_token_id": 1}),
+    "camembert": ("Camembert", CHOOSING_HEADS, T.CamembertConfig, {**SMALL, "pad_token_id": 1}),
+    "mpnet": ("MPNet", CHOOSING_HEADS, T.MPNetConfig, SMALL),
     "mpnet-untied-relu": (
         "MPNet",
         ("ForMaskedLM",),
@@ -34,7 +34,7 @@ FAMILIES = {
     ),
     "distilbert": (
         "DistilBert",
-        ANSWERING_HEADS,
+        CHOOSING_HEADS,
         T.DistilBertConfig,
         {
             "vocab_size": 40,
@@ -47,7 +47,7 @@ FAMILIES = {
     ),
     "electra": (
         "Electra",
-        ("ForPreTraining", *ANSWERING_HEADS),
+        ("ForPreTraining", *CHOOSING_HEADS),
         T.ElectraConfig,
         {**SMALL, "embedding_size": 10},
     ),
@@ -65,11 +65,11 @@ FAMILIES = {
     ),
     "rembert": (
         "RemBert",
-        ANSWERING_HEADS,
+        CHOOSING_HEADS,
         T.RemBertConfig,
         {**SMALL, "input_embedding_size": 10, "output_embedding_size": 14},
     ),
-    "albert": ("Albert", ANSWERING_HEADS, T.AlbertConfig, _ALBERT),
+    "albert": ("Albert", CHOOSING_HEADS, T.AlbertConfig, _ALBERT),
     "albert-groups-untied": (
         "Albert",
         ("ForMaskedLM",),
@@ -106,6 +106,11 @@ KEYS = {
         "activation": ("relu", CHANGES),
     },
     "electra/ElectraForPreTraining": _BERT_KEYS,
+    "electra/ElectraForMultipleChoice": {
+        "summary_type": ("mean", CHANGES),
+        "summary_activation": ("relu", CHANGES),
+        "summary_use_proj": (False, UNCOVERED),
+    },
     "rembert/RemBertForMaskedLM": _BERT_KEYS,
     "albert/AlbertForMaskedLM": {**_KEYS, **_NO_DECODER_KEYS, "num_hidden_layers": (5, CHANGES)},
 }

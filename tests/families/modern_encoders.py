@@ -2,7 +2,7 @@
 
 import transformers as T
 
-from families import ANSWERING_HEADS, CHANGES, LINEAR_ROPES, PADDING_KEYS, SMALL
+from families import CHANGES, CHOOSING_HEADS, LINEAR_ROPES, PADDING_KEYS, SMALL
 
 _MODERNBERT = {
     **SMALL,
@@ -23,7 +23,7 @@ _BIASED = {
 _CAUSAL_HEADS = ("ForCausalLM", "Model", "ForSequenceClassification")
 
 FAMILIES = {
-    "modernbert": ("ModernBert", ANSWERING_HEADS, T.ModernBertConfig, _MODERNBERT),
+    "modernbert": ("ModernBert", CHOOSING_HEADS, T.ModernBertConfig, _MODERNBERT),
     "modernbert-offsets": ("ModernBert", ("ForMaskedLM",), T.ModernBertConfig, {**_MODERNBERT, "norm_bias": True}),
     "modernbert-biased": (
         "ModernBert",

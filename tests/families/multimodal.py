@@ -20,7 +20,7 @@ _SIGLIP2 = {"text_config": {**SMALL, "projection_size": 20}, "vision_config": _P
 _SIGLIP = {"text_config": {**SMALL, "projection_size": 20}, "vision_config": _VISION}
 
 FAMILIES = {
-    "clip": ("CLIP", ("Model",), T.CLIPConfig, _CLIP),
+    "clip": ("CLIP", ("Model", "ForImageClassification"), T.CLIPConfig, {**_CLIP, "num_labels": 3}),
     "clip-text": ("CLIP", ("TextModelWithProjection", "TextModel"), T.CLIPTextConfig, _TEXT),
     "clip-vision": (
         "CLIP",

@@ -8,7 +8,16 @@ queries read it. Where nothing else reads the relative positions, their table ha
 from __future__ import annotations
 
 from cobasin.architectures import Request, declares
-from cobasin.architectures.encoder import HEADS, SAME_FUNCTION, bert_layer, bert_spaces, masked_lm, token_head
+from cobasin.architectures.encoder import (
+    ANSWERING,
+    HEADS,
+    POOLED,
+    SAME_FUNCTION,
+    bert_layer,
+    bert_spaces,
+    masked_lm,
+    token_head,
+)
 from cobasin.architectures.parts import layer_norm, linear, neurons, require, tie_keys
 from cobasin.symmetry.gauges import KeyBias, Norm, ValueBias
 from cobasin.symmetry.groups import Orthogonal, Permutation
@@ -38,7 +47,7 @@ def _embeddings(config) -> dict[str, str]:
 
 def _head(request: Request) -> tuple[dict[str, str], dict[str, str]]:
     config = request.config
-    if request.head == "ForSequenceClassification":
+    if request.head in POOLED:
         return linear("pooler.dense", "pool", "resid") | linear("classifier", "label", "pool'"), {}
     if request.head == "ForMaskedLM" and config.legacy:
         p = "cls.predictions"
@@ -118,7 +127,7 @@ def _own_basis(config, readers: dict[str, str], normed: bool) -> tuple[dict[str,
     return basis, (Norm(RELATIVE[1], weights, RELATIVE[2], stream="rel_basis"),)
 
 
-@declares("Deberta", "deberta", *HEADS)
+@declares("Deberta", "deberta", *ANSWERING)
 def deberta(request: Request) -> Spec:
     """DeBERTa v1: query, key and value fused per head, only query and value with a bias."""
     config = request.config

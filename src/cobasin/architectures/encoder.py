@@ -15,7 +15,10 @@ from cobasin.symmetry.gauges import KeyBias, ValueBias
 from cobasin.symmetry.groups import Permutation, SignedPermutation
 from cobasin.symmetry.spec import Space, Spec
 
-HEADS = ("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
+ANSWERING = ("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
+HEADS = (*ANSWERING, "ForMultipleChoice")
+PAIRED = ("ForPreTraining", "ForNextSentencePrediction")  # tell whether two sentences follow each other
+POOLED = ("ForSequenceClassification", "ForMultipleChoice")  # read one vector of a text
 SAME_FUNCTION = ("is_decoder", "add_cross_attention")
 SENTENCES = ("cls.seq_relationship", "sop_classifier.classifier")  # read the pooler, tell the order of sentences
 
@@ -48,11 +51,17 @@ def bert_head(
     """A task head (templates, ties): on the pooled first token, on every token, or the masked-LM head ``masked``."""
     if request.head == "ForMaskedLM":
         return masked
-    if request.head == "ForPreTraining":
-        return masked[0] | linear(pooler, "pool", "resid") | linear(SENTENCES[0], "order", "pool"), masked[1]
-    if request.head == "ForSequenceClassification":
+    if request.head in PAIRED:
+        templates, ties = masked if request.head == "ForPreTraining" else ({}, {})
+        return templates | linear(pooler, "pool", "resid") | linear(SENTENCES[0], "order", "pool"), ties
+    if request.head in POOLED:
         return linear(pooler, "pool", "resid") | linear("classifier", "label", "pool"), {}
     return token_head(request) | bare_pooler(request, pooler), {}
+
+
+def classes(request: Request) -> Space:
+    """The rows of a classifier: the labels, or the one that scores each of several texts, whatever a config says."""
+    return Space(1) if request.head == "ForMultipleChoice" else labels(request.config)
 
 
 def token_head(request: Request) -> dict[str, str]:
@@ -108,7 +117,7 @@ def bert_spaces(request: Request, layers: tuple[str, ...] = LAYER) -> dict[str, 
         "vocab": Space(config.vocab_size),
         "pos": Space(config.max_position_embeddings),
         "type": Space(getattr(config, "type_vocab_size", 0)),  # MPNet has none
-        "label": labels(config),
+        "label": classes(request),
         "trans": Space(config.hidden_size, Permutation(), part="ffn"),
         "span": Space(2),
         "order": Space(2),
@@ -175,13 +184,13 @@ def bert_masked_lm(request: Request) -> tuple[dict[str, str], dict[str, str]]:
     return masked_lm(tied, f"{p}.transform.dense", f"{p}.transform.LayerNorm", f"{p}.decoder", f"{p}.bias")
 
 
-@declares("Bert", "bert", *HEADS, "ForPreTraining")
+@declares("Bert", "bert", *HEADS, *PAIRED)
 def bert(request: Request) -> Spec:
     """BERT."""
     return bert_spec(request, *bert_head(request, "pooler.dense", bert_masked_lm(request)), "bert.")
 
 
-@declares("Ernie", "ernie", *HEADS, "ForPreTraining")
+@declares("Ernie", "ernie", *HEADS, *PAIRED)
 def ernie(request: Request) -> Spec:
     """ERNIE 1 to 3: BERT, where its config says so with embeddings of tasks."""
     config = request.config
@@ -192,7 +201,9 @@ def ernie(request: Request) -> Spec:
 
 
 def roberta_head(request: Request) -> tuple[dict[str, str], dict[str, str]]:
-    """A task head (templates, ties) of RoBERTa and MPNet, whose classifier does not read the pooler."""
+    """A task head (templates, ties) of RoBERTa and MPNet: the pooler is read where choices are scored, as in BERT."""
+    if request.head == "ForMultipleChoice":
+        return bert_head(request, "pooler.dense", ({}, {}))
     if request.head == "ForSequenceClassification":
         return linear("classifier.dense", "pool", "resid") | linear("classifier.out_proj", "label", "pool"), {}
     if request.head == "ForMaskedLM":
@@ -245,11 +256,11 @@ def distilbert(request: Request) -> Spec:
         "trans": Space(config.dim, Permutation(), part="ffn"),
         "vocab": Space(config.vocab_size),
         "pos": Space(config.max_position_embeddings),
-        "label": labels(config),
+        "label": classes(request),
         "span": Space(2),
     }
     head, ties = token_head(request), {}
-    if request.head == "ForSequenceClassification":
+    if request.head in POOLED:
         head = linear("pre_classifier", "pool", "resid") | linear("classifier", "label", "pool'")
     if request.head == "ForMaskedLM":
         names = ("vocab_transform", "vocab_layer_norm", "vocab_projector", "vocab_projector.bias")

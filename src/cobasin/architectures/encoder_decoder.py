@@ -18,7 +18,8 @@ FUNCTION_KEYS = (
     "is_causal",
 )
 # a sequence is classified at its last end-of-sequence token; the decoder reads the sequence itself, shifted right
-TOKENS_READ = {"ForSequenceClassification": ("eos_token_id", "pad_token_id", "decoder_start_token_id")}
+SHIFTED = ("pad_token_id", "decoder_start_token_id")
+TOKENS_READ = {"ForSequenceClassification": ("eos_token_id", *SHIFTED), "ForQuestionAnswering": SHIFTED}
 
 
 def heads(prefix: str, count: int, width: int, layer: str, tied: bool = False) -> dict[str, Space]:
@@ -58,8 +59,10 @@ def multi_head(
     return found
 
 
-def sentence_head(request: Request) -> dict[str, str]:
-    """The classification head of BART and T5; its tanh is odd."""
+def sequence_head(request: Request) -> dict[str, str]:
+    """The head of BART and T5 over labels, whose tanh is odd, or over the start and the end of an answer."""
+    if request.head == "ForQuestionAnswering":
+        return linear("qa_outputs", "span", "resid")
     if request.head != "ForSequenceClassification":
         return {}
     name = "classification_head"
@@ -76,6 +79,7 @@ def both_stacks(config) -> dict[str, Space]:
         **heads("cross_", decoder, width, "decoder_layer"),
         "vocab": Space(config.vocab_size),
         "label": labels(config),
+        "span": Space(2),
     }
 
 
@@ -119,8 +123,8 @@ def norms_in_front(read: dict[str, tuple[str, ...]], keys: tuple[str, ...] = ())
     )
 
 
-@declares("Bart", "bart", *HEADS)
-@declares("MBart", "mbart", *HEADS)
+@declares("Bart", "bart", *HEADS, "ForQuestionAnswering")
+@declares("MBart", "mbart", *HEADS, "ForQuestionAnswering")
 @declares("PLBart", "plbart", *HEADS)
 @declares("BlenderbotSmall", "blenderbot-small", "ForConditionalGeneration", "Model")
 def bart(request: Request) -> Spec:
@@ -136,7 +140,7 @@ def bart(request: Request) -> Spec:
     ties: dict[str, str] = dict.fromkeys(others, embedding)
     if request.head == "ForConditionalGeneration":
         ties["lm_head.weight"] = embedding
-    templates = dict.fromkeys((embedding, *ties), "vocab resid") | sentence_head(request)
+    templates = dict.fromkeys((embedding, *ties), "vocab resid") | sequence_head(request)
     for name, layer, prefix, memory in (("encoder", ENCODER, "", ""), ("decoder", DECODER, "decoder_", "resid")):
         templates |= {f"{name}.embed_positions.weight": "pos resid", **layer_norm(f"{name}.layernorm_embedding")}
         templates |= block(layer, prefix, "resid", memory)

@@ -21,7 +21,7 @@ from cobasin.architectures.encoder import (
     token_head,
     unread,
 )
-from cobasin.architectures.parts import layer_norm, linear, neurons, tie_keys
+from cobasin.architectures.parts import layer_norm, linear, neurons, require, tie_keys
 from cobasin.symmetry.gauges import KeyBias, Norm, ValueBias
 from cobasin.symmetry.groups import Orthogonal, Permutation
 from cobasin.symmetry.spec import Space, Spec
@@ -67,15 +67,23 @@ def electra(request: Request) -> Spec:
             linear("classifier.dense", "pool", "resid") | linear("classifier.out_proj", "label", "pool"),
             {},
         ),
+        "ForMultipleChoice": (
+            linear("sequence_summary.summary", "pool", "resid") | linear("classifier", "label", "pool'"),
+            {},
+        ),
     }.get(request.head, (token_head(request), {}))
     spec = bert_spec(request, head, ties, "electra.", embed)
+    keys = ("summary_type", "summary_activation") if request.head == "ForMultipleChoice" else ()
+    require(not keys or config.summary_use_proj, "summary_use_proj = false")
     # the classification head has a gelu, whatever the config says
-    pool = neurons(config.hidden_act if request.head == "ForPreTraining" else "gelu")
+    activations = {"ForPreTraining": config.hidden_act, "ForMultipleChoice": config.summary_activation}
+    pool = neurons(activations.get(request.head, "gelu"))
     return replace(
         spec,
         spaces={**spec.spaces, **_embedding_spaces(request), "pool": Space(config.hidden_size, pool, part="ffn")},
         templates={**spec.templates, **(linear(project, "resid", "embed") if narrow else {})},
         norms=(_embedding_norm(request, project),) if narrow else (),
+        function_keys=(*spec.function_keys, *keys),
     )
 
 

@@ -8,8 +8,8 @@ The norm in front of a tied decoder stays: the decoder is the embedding.
 from __future__ import annotations
 
 from cobasin.architectures import Request, declares
-from cobasin.architectures.encoder import HEADS, stream
-from cobasin.architectures.parts import LAYER, NEURONS, PADDING_READ, attention, labels, linear, rope_keys, tie_keys
+from cobasin.architectures.encoder import HEADS, POOLED, classes, stream
+from cobasin.architectures.parts import LAYER, NEURONS, PADDING_READ, attention, linear, rope_keys, tie_keys
 from cobasin.symmetry.gauges import Norm, ValueBias
 from cobasin.symmetry.groups import Permutation
 from cobasin.symmetry.spec import Space, Spec
@@ -39,7 +39,7 @@ def modernbert(request: Request) -> Spec:
             "ffn": Space(config.intermediate_size, NEURONS, LAYER, part="ffn"),
             "trans": Space(config.hidden_size, Permutation(), part="ffn"),
             "vocab": Space(config.vocab_size),
-            "label": labels(config),
+            "label": classes(request),
         },
         templates,
         prefix="model.",
@@ -56,7 +56,7 @@ def modernbert(request: Request) -> Spec:
             *tie_keys(ties),
             *rope_keys(config),
             *(() if request.head == "Model" else ("classifier_activation",)),
-            *(("classifier_pooling",) if request.head == "ForSequenceClassification" and not causal else ()),
+            *(("classifier_pooling",) if request.head in POOLED and not causal else ()),
             *(PADDING_READ.get(request.head, ()) if causal else ()),
         ),
     )

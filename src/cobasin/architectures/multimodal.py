@@ -175,6 +175,20 @@ def clip_vision_projection(request: Request) -> Spec:
     return clip_tower(request, config, VISION, spaces, VISION_PROJECTION)
 
 
+@declares("CLIP", "clip", "ForImageClassification")
+def clip_classifier(request: Request) -> Spec:
+    """CLIP's vision tower with a head on the mean of its patches, which the tower's last norm is not in front of."""
+    config = request.config.vision_config
+    spaces = {"resid": _permuted(config.hidden_size), "label": labels(request.config)}
+    spec = clip_tower(request, config, VISION, spaces, linear("classifier", "label", "resid"))
+    return replace(_classifier(spec), unread=tuple(layer_norm(f"{VISION}post_layernorm")))
+
+
+def _classifier(spec: Spec) -> Spec:
+    """A tower with a head, whose keys are those of a part of its config."""
+    return replace(spec, function_keys=tuple(f"vision_config.{key}" for key in spec.function_keys))
+
+
 def _pooled(request: Request, config, root: str, resid: Space, joint: Space) -> Spec:
     """SigLIP's vision tower with its attention-pooling head, which writes the joint space as a stream of its own.
 
@@ -233,14 +247,8 @@ def siglip(request: Request) -> Spec:
 def siglip_classifier(request: Request) -> Spec:
     """SigLIP's vision tower with a head on the mean of its stream; the pooling head in the file is not read."""
     config = request.config.vision_config
-    spec = siglip_tower(
-        request,
-        config,
-        VISION,
-        {"resid": free_stream(config.hidden_size), "label": labels(request.config)},
-        linear("classifier", "label", "resid"),
-    )
-    return replace(spec, function_keys=tuple(f"vision_config.{key}" for key in spec.function_keys))
+    spaces = {"resid": free_stream(config.hidden_size), "label": labels(request.config)}
+    return _classifier(siglip_tower(request, config, VISION, spaces, linear("classifier", "label", "resid")))
 
 
 @declares("Siglip", "siglip_text_model", "TextModel")

@@ -11,6 +11,7 @@ from dataclasses import replace
 from cobasin.architectures import Request, declares
 from cobasin.architectures.encoder import (
     HEADS,
+    PAIRED,
     bert_embeddings,
     bert_head,
     bert_masked_lm,
@@ -84,7 +85,7 @@ def _encoder(
     return replace(spec, templates={**spec.templates, **templates})
 
 
-@declares("MegatronBert", "megatron-bert", *HEADS, "ForPreTraining")
+@declares("MegatronBert", "megatron-bert", *HEADS, *PAIRED)
 def megatron_bert(request: Request) -> Spec:
     """MegatronBERT."""
     head, ties = bert_head(request, "pooler.dense", bert_masked_lm(request))

@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from cobasin.architectures import Request, declares
-from cobasin.architectures.encoder import HEADS as ANSWERING_HEADS
-from cobasin.architectures.encoder import bert_head, bert_spaces, masked_lm, roberta_head, unread
+from cobasin.architectures.encoder import ANSWERING, bert_head, bert_spaces, masked_lm, roberta_head, unread
 from cobasin.architectures.joining import without_keys
 from cobasin.architectures.parts import NEURONS, attention, layer_norm, linear, output_head, rope_keys, tie_keys
 from cobasin.architectures.rmsnorm_decoder import gated, head_width, projections, rmsnorm_decoder, rotary
@@ -117,7 +116,7 @@ def gte(request: Request) -> Spec:
     return _post_norm(request, GTE, mlp, head, True, prefix="gte.", aliases={"new.": ""})
 
 
-@declares("JinaEmbeddingsV3", "jina_embeddings_v3", *ANSWERING_HEADS)
+@declares("JinaEmbeddingsV3", "jina_embeddings_v3", *ANSWERING)
 def jina(request: Request) -> Spec:
     """Jina embeddings v3, without the adapters of its tasks."""
     mlp = linear("fc1", "ffn", "resid") | linear("fc2", "resid", "ffn'")

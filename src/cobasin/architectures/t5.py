@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 
 from cobasin.architectures import Request, declares
-from cobasin.architectures.encoder_decoder import TOKENS_READ, heads, multi_head, sentence_head, stack
+from cobasin.architectures.encoder_decoder import TOKENS_READ, heads, multi_head, sequence_head, stack
 from cobasin.architectures.parts import Parts, labels, linear, neurons
 from cobasin.symmetry.gauges import Norm, SoftmaxShift
 from cobasin.symmetry.groups import Orthogonal, SignedPermutation
 from cobasin.symmetry.spec import Space, Spec
 
 ENCODERS = ("EncoderModel", "ForTokenClassification")
-HEADS = ("ForConditionalGeneration", "Model", "ForSequenceClassification", *ENCODERS)
+HEADS = ("ForConditionalGeneration", "Model", "ForSequenceClassification", "ForQuestionAnswering", *ENCODERS)
 ENCODER, DECODER = "encoder.block.{layer}.layer", "decoder.block.{decoder_layer}.layer"
 CROSS = f"{DECODER}.1.EncDecAttention"
 POSITION = "0.SelfAttention.relative_attention_bias.weight"
@@ -80,7 +80,7 @@ def t5(request: Request) -> Spec:
     names = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
     embedding, *others = names[: 3 if decodes else 2]
     ties: dict[str, str] = dict.fromkeys(others, embedding)
-    head = sentence_head(request)
+    head = sequence_head(request)
     if request.head == "ForTokenClassification":
         head = linear("classifier", "label", "resid")
     if request.head == "ForConditionalGeneration":
@@ -97,6 +97,7 @@ def t5(request: Request) -> Spec:
         "vocab": Space(config.vocab_size),
         "pool": Space(config.d_model, SignedPermutation, part="ffn"),
         "label": labels(config),
+        "span": Space(2),
     }
     later = r"(en|de)coder\.block\.[1-9]\d*\.layer\." + re.escape(POSITION)
     return Spec(

@@ -13,7 +13,15 @@ from torch.nn import Parameter
 
 from cobasin.architectures.parts import sides
 from cobasin.checkpoints.pictures_in_text import READ, with_pictures
-from cobasin.checkpoints.running import first_written, input_sizes, model_class, part_of, positions, written_vocabulary
+from cobasin.checkpoints.running import (
+    SHIFTING,
+    first_written,
+    input_sizes,
+    model_class,
+    part_of,
+    positions,
+    written_vocabulary,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -128,7 +136,7 @@ def _tokens(
     inputs = {"input_ids": tokens, "attention_mask": mask}
     if count := segments(config):
         inputs["token_type_ids"] = (torch.arange(length) * count // length).repeat(2, 1)
-    if not architecture.endswith("ForSequenceClassification"):  # there the decoder reads what the encoder reads
+    if not architecture.endswith(SHIFTING):
         inputs["decoder_input_ids"] = decoder_tokens
     if architecture.endswith("ForSequenceClassification") and pad is None:
         # Decoders find the last token of a row by the padding token, and refuse a batch without one.

@@ -47,6 +47,8 @@ INPUT_SIZES = {
     "waveform": ("conv_kernel", "conv_stride"),  # the input_values of a model that begins with convolutions
 }
 
+# Classes whose decoder, where they have one, reads what the encoder reads.
+SHIFTING = ("ForSequenceClassification", "ForQuestionAnswering")
 _IN_TRAINING = ("masked_spec_embed",)  # what only training reads, in place of masked frames
 
 

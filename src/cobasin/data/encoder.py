@@ -14,7 +14,7 @@ from torch import Tensor
 from cobasin.architectures.parts import sides
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.probes import patch_noise
-from cobasin.checkpoints.running import first_written, input_sizes, model_class, part_of
+from cobasin.checkpoints.running import SHIFTING, first_written, input_sizes, model_class, part_of
 from cobasin.data.config import DataConfig
 from cobasin.data.examples import Example
 from cobasin.data.images import ImageInputs
@@ -53,7 +53,7 @@ class Batch:
 def inputs_of(checkpoint: Checkpoint, task: Task) -> dict[str, dict[str, Any]]:
     """What is read from data for a model: its inputs, each with its sizes by config key.
 
-    A classifier's decoder is not among them: it reads what the encoder reads.
+    The decoder of a classifier, or of a model for questions, is not among them: it reads what the encoder reads.
 
     Raises:
         InputError: it reads something else than text and images.
@@ -61,7 +61,7 @@ def inputs_of(checkpoint: Checkpoint, task: Task) -> dict[str, dict[str, Any]]:
     reads = input_sizes(checkpoint.config, checkpoint.architecture)
     if not reads.keys() <= {"input_ids", "decoder_input_ids", "pixel_values"}:
         raise InputError(f"{checkpoint.label}: reads {', '.join(reads)}; data is text or images")
-    if task not in ("seq2seq_lm", "features"):
+    if task not in ("seq2seq_lm", "features") or checkpoint.architecture.endswith(SHIFTING):
         reads.pop("decoder_input_ids", None)
     return reads
 

@@ -57,7 +57,12 @@ def task_of(checkpoint: Checkpoint) -> Task:
     task: Task = found[0] if found else "features"
     if task == "seq2seq_lm" and config.model_type in READ:
         return "causal_lm"  # of texts without pictures
-    if name.endswith("ForMultipleChoice") or (task == "seq2seq_lm" and not config.is_encoder_decoder):
+    if name.endswith("ForMultipleChoice"):
+        raise InputError(
+            f"{checkpoint.label}: no data is read or made up for a {name}, which chooses among several texts; match "
+            "and merge it by weights, with nothing that runs models on data"
+        )
+    if task == "seq2seq_lm" and not config.is_encoder_decoder:
         raise InputError(f"{checkpoint.label}: no data is read for a {name}")
     if task not in ("classification", "image"):
         return task
