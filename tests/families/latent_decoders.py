@@ -28,6 +28,9 @@ MISTRAL4 = {**_LATENT, "first_k_dense_replace": 0}
 # the factor on the queries grows from the fourth token on; other types of embedding would be one of the whole head
 _GROWING = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 4}
 MISTRAL4["rope_parameters"] = {**_GROWING, "llama_4_scaling_beta": 0.5}
+_YOUTU = {**GROUPED, **{key: _LATENT[key] for key in _LATENT if key.endswith(("_rank", "_head_dim"))}}
+# Transformers zeroes the row of padding as it loads the model, whatever the file says
+_YOUTU |= {"num_key_value_heads": 4, "pad_token_id": None}
 _V2_HEADS = ("ForCausalLM", "ForSequenceClassification", "Model")
 
 FAMILIES = {
@@ -72,8 +75,15 @@ FAMILIES = {
         T.Mistral4Config,
         {**MISTRAL4, **_GROUPS, "first_k_dense_replace": 1, "attention_bias": True, "tie_word_embeddings": True},
     ),
+    "youtu": ("Youtu", ("ForCausalLM", "Model"), T.YoutuConfig, _YOUTU),
+    "youtu-direct-untied": (
+        "Youtu",
+        ("ForCausalLM",),
+        T.YoutuConfig,
+        {**_YOUTU, "q_lora_rank": None, "attention_bias": True, "tie_word_embeddings": False},
+    ),
 }
-FLOAT32_PARTS: tuple[str, ...] = ("deepseek", "glm4moelite", "mistral4")  # RMSNorm, routers and rotary angles
+FLOAT32_PARTS: tuple[str, ...] = ("deepseek", "glm4moelite", "mistral4", "youtu")  # RMSNorm, routers and rotary angles
 
 _KEYS = {
     **{key: row for key, row in RMS_KEYS.items() if key != "num_key_value_heads"},
@@ -109,10 +119,15 @@ KEYS = {
     },
     "mistral4-biased-tied/Mistral4ForCausalLM": {"n_group": (1, CHANGES), "topk_group": (2, CHANGES)},
     "mistral4/Mistral4ForSequenceClassification": PADDING_KEYS,
+    "youtu/YoutuForCausalLM": {
+        **{key: row for key, row in _KEYS.items() if not key.startswith(("num_experts", "routed"))},
+        "rope_interleave": (False, CHANGES),
+    },
 }
 TIED = (
     "deepseek2-direct-tied/DeepseekV2ForCausalLM",
     "deepseek3-direct-tied/DeepseekV3ForCausalLM",
     "glm4moelite-direct-tied/Glm4MoeLiteForCausalLM",
     "mistral4-biased-tied/Mistral4ForCausalLM",
+    "youtu/YoutuForCausalLM",
 )

@@ -1,4 +1,4 @@
-"""Decoders with multi-head latent attention, routed and shared experts: DeepSeek-V2 and V3, GLM-4.7-Flash, Mistral 4.
+"""Decoders with multi-head latent attention: DeepSeek-V2 and V3, GLM-4.7-Flash, Mistral 4; without experts Youtu-LLM.
 
 Keys and values, and as a rule queries, come from a latent with fewer coordinates than the stream. It passes an RMSNorm,
 so that it is a small stream in every layer: signed and permuted, with the gain folded rotated. Every head has a basis
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from cobasin.architectures import Request, declares
 from cobasin.architectures.corrected_router import CHOICE, CORRECTED, ROUTER, deepseek_decoder
 from cobasin.architectures.parts import LAYER, PER_GROUP, linear, require, rotary_basis
-from cobasin.architectures.rmsnorm_decoder import OWN
+from cobasin.architectures.rmsnorm_decoder import OWN, gated, rmsnorm_decoder
 from cobasin.symmetry.gauges import Norm
 from cobasin.symmetry.groups import Orthogonal, SignedPermutation
 from cobasin.symmetry.spec import Space, Spec
@@ -50,6 +50,10 @@ def latent_attention(config: PreTrainedConfig, order: str) -> tuple[dict[str, Sp
     return spaces, templates, (*norms, norm)
 
 
+def _order(config: PreTrainedConfig) -> str:
+    return "freq pair" if config.rope_interleave else "pair freq"
+
+
 @declares("DeepseekV2", "deepseek_v2", "Model", "ForCausalLM", "ForSequenceClassification")
 def deepseek_v2(request: Request) -> Spec:
     """DeepSeek-V2 and V2-Lite. A softmax over all experts cancels what the rows of the router share.
@@ -75,6 +79,14 @@ def deepseek_v3(request: Request) -> Spec:
     """
     config = request.config
     shifted = ROUTER if config.model_type == "mistral4" else CORRECTED
-    basis, attention, norms = latent_attention(config, "freq pair" if config.rope_interleave else "pair freq")
+    basis, attention, norms = latent_attention(config, _order(config))
     spec = deepseek_decoder(request, basis, attention, shifted, keys=(*CHOICE, "rope_interleave"))
+    return replace(spec, norms=spec.norms + norms)
+
+
+@declares("Youtu", "youtu", "Model", "ForCausalLM")
+def youtu(request: Request) -> Spec:
+    """Youtu-LLM: a plain FFN in all layers."""
+    basis, attention, norms = latent_attention(request.config, _order(request.config))
+    spec = rmsnorm_decoder(request, basis, attention, gated(), keys=("rope_interleave",))
     return replace(spec, norms=spec.norms + norms)
