@@ -1,4 +1,4 @@
-"""Decoders with a mixture of experts: Mixtral, Qwen2-MoE, Qwen3-MoE, OLMoE, GPT-OSS, HunYuan, Granite.
+"""Decoders with a mixture of experts: Mixtral, Qwen2-MoE, Qwen3-MoE, Mellum 2, OLMoE, GPT-OSS, HunYuan, Granite.
 
 Experts may change order together with their router rows, and neurons inside each expert. A file has the experts one by
 one, or fused as Transformers 5 has them in memory.
@@ -115,8 +115,11 @@ def dense_layers(
 
 def qwen_layers(config: PreTrainedConfig) -> tuple[dict[str, Space], dict[str, str], tuple[str, ...]]:
     """The same of a Qwen model."""
-    layers = range(config.num_hidden_layers)
-    dense = [i for i in layers if i in config.mlp_only_layers or (i + 1) % config.decoder_sparse_step]
+    layers, kinds = range(config.num_hidden_layers), getattr(config, "mlp_layer_types", None)
+    if kinds is None:
+        dense = [i for i in layers if i in config.mlp_only_layers or (i + 1) % config.decoder_sparse_step]
+    else:
+        dense = [i for i in layers if kinds[i] != "sparse"]
     require(config.num_experts > 0 and len(dense) < len(layers), "a mixture of experts without experts")
     return dense_layers(config, dense)
 
@@ -168,6 +171,13 @@ def _qwen3(request: Request, mlp: dict[str, str], *keys: str) -> Spec:
     spaces = basis | moe_spaces(config.num_experts, config.moe_intermediate_size) | dense
     attention = normed_projections(config.attention_bias, shared=True)
     return _moe(request, spaces, attention, mlp | plain, absent, keys)
+
+
+@declares("Mellum", "mellum", "Model", "ForCausalLM")
+def mellum(request: Request) -> Spec:
+    """Mellum 2: layers in which a window slides have a rotary embedding of their own."""
+    spec = _qwen3(request, experts(request), "norm_topk_prob", "sliding_window", "layer_types")
+    return replace(spec, further=(r"mtp\..*",))
 
 
 @declares("Olmoe", "olmoe", "Model", "ForCausalLM")
