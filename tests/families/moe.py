@@ -43,6 +43,7 @@ FAMILIES = {
         T.MellumConfig,
         {**_MELLUM, "mlp_layer_types": ["dense", "sparse"], "attention_bias": True, "tie_word_embeddings": True},
     ),
+    "flex-olmo": ("FlexOlmo", ("ForCausalLM", "Model"), T.FlexOlmoConfig, {**_EXPERTS, "num_experts": 4}),
     "gptoss": ("GptOss", HEADS, T.GptOssConfig, _OSS),
     "gptoss-unbiased-tied": (
         "GptOss",
@@ -93,6 +94,7 @@ FLOAT32_PARTS: tuple[str, ...] = (
     "qwen3moe",
     "olmoe",
     "mellum",
+    "flex-olmo",
     "gptoss",
     "hunyuan-moe",
     "granite-moe",
@@ -119,6 +121,10 @@ KEYS = {
         "norm_topk_prob": (False, CHANGES),
         "layer_types": (["full_attention"] * 2, CHANGES),
         "rope_parameters": (LINEAR_ROPES, CHANGES),
+    },
+    "flex-olmo/FlexOlmoForCausalLM": {
+        **_KEYS,
+        "norm_topk_prob": (True, KEEPS),  # a factor on what experts put out, which the norm behind them ignores
     },
     "gptoss/GptOssForCausalLM": {
         **_KEYS,

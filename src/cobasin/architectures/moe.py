@@ -18,6 +18,8 @@ from cobasin.architectures.rmsnorm_decoder import (
     HEADS,
     MLP,
     OWN,
+    POST_NORMS,
+    PRE_NORMS,
     gated,
     head_width,
     projections,
@@ -92,10 +94,15 @@ def _moe(
     absent: tuple[str, ...] = (),
     keys: tuple[str, ...] = (),
     chosen: str = "num_experts_per_tok",
+    norms: tuple[tuple[str, ...], tuple[str, ...]] = (PRE_NORMS, ()),
 ) -> Spec:
-    """A decoder whose ``mlp`` begins with a router, behind which a softmax stands."""
-    shift = SoftmaxShift(next(iter(mlp)))
-    return rmsnorm_decoder(request, spaces, attention, mlp, biases=(shift,), absent=absent, keys=(chosen, *keys))
+    """A decoder whose ``mlp`` begins with a router, behind which a softmax stands.
+
+    ``norms`` are those in front of the branches, and those behind them.
+    """
+    biases = (SoftmaxShift(next(iter(mlp))),)
+    keys = (chosen, *keys)
+    return rmsnorm_decoder(request, spaces, attention, mlp, *norms, biases=biases, absent=absent, keys=keys)
 
 
 def dense_layers(
@@ -181,13 +188,15 @@ def mellum(request: Request) -> Spec:
 
 
 @declares("Olmoe", "olmoe", "Model", "ForCausalLM")
+@declares("FlexOlmo", "flex_olmo", "Model", "ForCausalLM")
 def olmoe(request: Request) -> Spec:
-    """OLMoE: experts, and norms over all queries and all keys of a layer."""
+    """OLMoE: experts, and norms over all queries and all keys of a layer; FlexOlmo, with norms behind the branches."""
     config = request.config
-    require(config.clip_qkv is None, "clip_qkv")
+    require(getattr(config, "clip_qkv", None) is None, "clip_qkv")
     spaces = normed_basis(head_width(config), shared=False) | moe_spaces(config.num_experts, config.intermediate_size)
     attention = normed_projections(config.attention_bias, shared=False)
-    return _moe(request, spaces, attention, experts(request), keys=("norm_topk_prob",))
+    norms = ((), POST_NORMS) if config.model_type == "flex_olmo" else (PRE_NORMS, ())
+    return _moe(request, spaces, attention, experts(request), keys=("norm_topk_prob",), norms=norms)
 
 
 @declares("HunYuanMoEV1", "hunyuan_v1_moe", "Model", "ForCausalLM", "ForSequenceClassification")
