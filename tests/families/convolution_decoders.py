@@ -2,7 +2,7 @@
 
 import transformers as T
 
-from families import CAUSAL_KEYS, CHANGES, LINEAR_ROPE, SHAPES, UNCOVERED
+from families import CAUSAL_KEYS, CHANGES, LINEAR_ROPE, LINEAR_ROPES, SHAPES, UNCOVERED
 from families.rmsnorm_decoders import GROUPED, HEAD_KEY
 
 _LFM2 = {**GROUPED, "layer_types": ["conv", "full_attention"], "block_multiple_of": 4}
@@ -15,6 +15,19 @@ _MOE = {
     "moe_intermediate_size": 8,
     "routed_scaling_factor": 0.7,
 }
+# a quarter of the head is turned where no window slides
+_PROPORTIONAL = {"rope_type": "proportional", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
+_LFM3 = {
+    **GROUPED,
+    "num_hidden_layers": 3,
+    "head_dim": 8,
+    "layer_types": ["sliding_attention", "conv", "full_attention"],
+    "sliding_window": 5,
+    "rope_parameters": {
+        "full_attention": _PROPORTIONAL,
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e3},
+    },
+}
 
 FAMILIES = {
     "lfm2": ("Lfm2", ("ForCausalLM", "Model"), T.Lfm2Config, _LFM2),
@@ -23,6 +36,21 @@ FAMILIES = {
         ("ForCausalLM",),
         T.Lfm2Config,
         {**_LFM2, "conv_bias": True, "block_auto_adjust_ff_dim": False, "tie_word_embeddings": False},
+    ),
+    "lfm3": ("Lfm3", ("ForCausalLM", "Model"), T.Lfm3Config, _LFM3),
+    "lfm3-prenorm-ungated-untied": (
+        "Lfm3",
+        ("ForCausalLM",),
+        T.Lfm3Config,
+        {
+            **_LFM3,
+            "num_hidden_layers": 2,
+            "layer_types": ["conv", "full_attention"],
+            "conv_bias": True,
+            "use_sandwich_norm": False,
+            "use_attention_gate": False,
+            "tie_word_embeddings": False,
+        },
     ),
     "lfm2-moe": ("Lfm2Moe", ("ForCausalLM", "Model"), T.Lfm2MoeConfig, _MOE),
     "lfm2-moe-uncorrected-untied": (
@@ -33,7 +61,7 @@ FAMILIES = {
     ),
     "lfm2-moe-fused": ("Lfm2Moe", ("ForCausalLM",), T.Lfm2MoeConfig, {**_MOE, "tie_word_embeddings": False}),
 }
-FLOAT32_PARTS: tuple[str, ...] = ("lfm2",)  # RMSNorm and rotary angles
+FLOAT32_PARTS: tuple[str, ...] = ("lfm2", "lfm3")  # RMSNorm and rotary angles
 _KEYS = {
     **CAUSAL_KEYS,
     HEAD_KEY: ((2, 1, 12), SHAPES),  # a gain a coordinate of a head
@@ -43,6 +71,14 @@ _KEYS = {
 }
 KEYS = {
     "lfm2/Lfm2ForCausalLM": _KEYS,
+    "lfm3/Lfm3ForCausalLM": {
+        **_KEYS,
+        "num_key_value_heads": (4, SHAPES),
+        "rope_parameters": (LINEAR_ROPES, CHANGES),
+        "sliding_window": (9, CHANGES),
+        "layer_types": (["full_attention", "conv", "full_attention"], CHANGES),
+        "attention_bias": (True, UNCOVERED),
+    },
     "lfm2-moe/Lfm2MoeForCausalLM": {
         **_KEYS,
         "num_experts_per_tok": (1, CHANGES),
@@ -51,4 +87,4 @@ KEYS = {
         "num_dense_layers": (2, UNCOVERED),
     },
 }
-TIED = ("lfm2/Lfm2ForCausalLM", "lfm2-moe/Lfm2MoeForCausalLM")
+TIED = ("lfm3/Lfm3ForCausalLM", "lfm2/Lfm2ForCausalLM", "lfm2-moe/Lfm2MoeForCausalLM")

@@ -5,6 +5,7 @@ import transformers as T
 from families import CAUSAL_KEYS, CHANGES, DECODER_HEADS, LINEAR_ROPE, PADDING_KEYS, SHAPES, SMALL, UNCOVERED
 
 _GPT2 = {"vocab_size": 40, "n_embd": 24, "n_layer": 2, "n_head": 4, "n_inner": 20, "n_positions": 32}
+_MPT = {"vocab_size": 40, "d_model": 24, "n_layers": 2, "n_heads": 4, "max_seq_len": 32, "pad_token_id": 0}
 _LLAMA3_ROPE = {
     "rope_type": "llama3",
     "rope_theta": 500000.0,
@@ -29,6 +30,8 @@ FAMILIES = {
         T.GPTBigCodeConfig,
         {**_GPT2, "multi_query": False, "tie_word_embeddings": False},
     ),
+    "mpt": ("Mpt", ("ForCausalLM", *DECODER_HEADS, "ForQuestionAnswering"), T.MptConfig, _MPT),
+    "mpt-untied": ("Mpt", ("ForCausalLM",), T.MptConfig, {**_MPT, "n_heads": 3, "tie_word_embeddings": False}),
     "llama-gqa": (
         "Llama",
         ("ForCausalLM", *DECODER_HEADS, "ForQuestionAnswering"),
@@ -78,6 +81,14 @@ KEYS = {
         "add_cross_attention": (True, UNCOVERED),
     },
     "gptbigcode/GPTBigCodeForSequenceClassification": PADDING_KEYS,
+    "mpt/MptForCausalLM": {
+        **CAUSAL_KEYS,
+        "n_heads": (2, CHANGES),
+        "layer_norm_epsilon": (0.1, CHANGES),
+        "attn_config.softmax_scale": (1.0, CHANGES),
+        "attn_config.clip_qkv": (6.0, UNCOVERED),
+    },
+    "mpt/MptForSequenceClassification": PADDING_KEYS,
     "llama-gqa/LlamaForCausalLM": {
         **CAUSAL_KEYS,
         # alone, the number of key-value heads would change the shapes
@@ -91,4 +102,9 @@ KEYS = {
     },
     "llama-gqa/LlamaForSequenceClassification": PADDING_KEYS,
 }
-TIED = ("gpt2/GPT2LMHeadModel", "gptbigcode/GPTBigCodeForCausalLM", "llama-mqa-tied/LlamaForCausalLM")
+TIED = (
+    "mpt/MptForCausalLM",
+    "gpt2/GPT2LMHeadModel",
+    "gptbigcode/GPTBigCodeForCausalLM",
+    "llama-mqa-tied/LlamaForCausalLM",
+)

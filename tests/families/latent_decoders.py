@@ -28,6 +28,11 @@ MISTRAL4 = {**_LATENT, "first_k_dense_replace": 0}
 # the factor on the queries grows from the fourth token on; other types of embedding would be one of the whole head
 _GROWING = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 4}
 MISTRAL4["rope_parameters"] = {**_GROWING, "llama_4_scaling_beta": 0.5}
+_YOUTU = {**GROUPED, **{key: _LATENT[key] for key in _LATENT if key.endswith(("_rank", "_head_dim"))}}
+# Transformers zeroes the row of padding as it loads the model, whatever the file says
+_YOUTU |= {"num_key_value_heads": 4, "pad_token_id": None}
+_SPARSE = {**_LATENT, "index_topk": 4, "index_n_heads": 3, "index_head_dim": 9}
+_GLM5 = {**_SPARSE, "indexer_types": ["full", "shared"], "attention_bias": True, "tie_word_embeddings": True}
 _V2_HEADS = ("ForCausalLM", "ForSequenceClassification", "Model")
 
 FAMILIES = {
@@ -72,8 +77,23 @@ FAMILIES = {
         T.Mistral4Config,
         {**MISTRAL4, **_GROUPS, "first_k_dense_replace": 1, "attention_bias": True, "tie_word_embeddings": True},
     ),
+    "deepseek32": ("DeepseekV32", ("ForCausalLM", "Model"), T.DeepseekV32Config, {**_SPARSE, **_GROUPS}),
+    "glm5-shared-biased-tied": ("GlmMoeDsa", ("ForCausalLM", "Model"), T.GlmMoeDsaConfig, _GLM5),
+    "youtu": ("Youtu", ("ForCausalLM", "Model"), T.YoutuConfig, _YOUTU),
+    "youtu-direct-untied": (
+        "Youtu",
+        ("ForCausalLM",),
+        T.YoutuConfig,
+        {**_YOUTU, "q_lora_rank": None, "attention_bias": True, "tie_word_embeddings": False},
+    ),
 }
-FLOAT32_PARTS: tuple[str, ...] = ("deepseek", "glm4moelite", "mistral4")  # RMSNorm, routers and rotary angles
+FLOAT32_PARTS: tuple[str, ...] = (
+    "deepseek",
+    "glm4moelite",
+    "mistral4",
+    "glm5",
+    "youtu",
+)  # RMSNorm, routers and rotary angles
 
 _KEYS = {
     **{key: row for key, row in RMS_KEYS.items() if key != "num_key_value_heads"},
@@ -83,6 +103,12 @@ _KEYS = {
     "routed_scaling_factor": (0.5, CHANGES),
 }
 _V3_KEYS = {**_KEYS, "norm_topk_prob": (False, CHANGES), "rope_interleave": (False, CHANGES)}
+_SPARSE_KEYS = {
+    **_KEYS,
+    HEAD_KEY: ((2, 2, 2), SHAPES),
+    "norm_topk_prob": (False, CHANGES),
+    "index_topk": (8, CHANGES),
+}
 KEYS = {
     "deepseek2/DeepseekV2ForCausalLM": {
         **_KEYS,
@@ -109,10 +135,22 @@ KEYS = {
     },
     "mistral4-biased-tied/Mistral4ForCausalLM": {"n_group": (1, CHANGES), "topk_group": (2, CHANGES)},
     "mistral4/Mistral4ForSequenceClassification": PADDING_KEYS,
+    "deepseek32/DeepseekV32ForCausalLM": {
+        **_SPARSE_KEYS,
+        "n_group": (1, CHANGES),
+        "topk_group": (2, CHANGES),
+    },
+    "glm5-shared-biased-tied/GlmMoeDsaForCausalLM": _SPARSE_KEYS,
+    "youtu/YoutuForCausalLM": {
+        **{key: row for key, row in _KEYS.items() if not key.startswith(("num_experts", "routed"))},
+        "rope_interleave": (False, CHANGES),
+    },
 }
 TIED = (
     "deepseek2-direct-tied/DeepseekV2ForCausalLM",
     "deepseek3-direct-tied/DeepseekV3ForCausalLM",
     "glm4moelite-direct-tied/Glm4MoeLiteForCausalLM",
     "mistral4-biased-tied/Mistral4ForCausalLM",
+    "glm5-shared-biased-tied/GlmMoeDsaForCausalLM",
+    "youtu/YoutuForCausalLM",
 )

@@ -2,7 +2,7 @@
 
 import transformers as T
 
-from families import CHANGES, KEEPS, PADDING_KEYS, SHAPES, UNCOVERED
+from families import CHANGES, KEEPS, LINEAR_ROPES, PADDING_KEYS, SHAPES, UNCOVERED
 from families.rmsnorm_decoders import (
     ANSWERING,
     GRANITE_FACTORS,
@@ -25,6 +25,7 @@ _OSS["rope_parameters"] = {"rope_type": "default", "rope_theta": 10000.0}
 _HUNYUAN = {**_EXPERTS, "head_dim": 8, "num_experts": 4, "moe_topk": 2}
 del _HUNYUAN["num_experts_per_tok"]
 _GRANITE = {**_EXPERTS, **GRANITE_FACTORS, "num_local_experts": 4}
+_MELLUM = {**_QWEN, "head_dim": 8, "sliding_window": 5, "layer_types": ["sliding_attention", "full_attention"]}
 _PHI = {**GROUPED, "num_local_experts": 4, "router_jitter_noise": 0.4}
 
 FAMILIES = {
@@ -35,6 +36,14 @@ FAMILIES = {
     "qwen3moe": ("Qwen3Moe", ANSWERING, T.Qwen3MoeConfig, {**_QWEN, "norm_topk_prob": True}),
     "qwen3moe-dense": ("Qwen3Moe", ("ForCausalLM",), T.Qwen3MoeConfig, {**_QWEN, "decoder_sparse_step": 2}),
     "olmoe": ("Olmoe", ("ForCausalLM", "Model"), T.OlmoeConfig, {**_EXPERTS, "num_experts": 4}),
+    "mellum": ("Mellum", ("ForCausalLM", "Model"), T.MellumConfig, _MELLUM),
+    "mellum-dense-tied": (
+        "Mellum",
+        ("ForCausalLM",),
+        T.MellumConfig,
+        {**_MELLUM, "mlp_layer_types": ["dense", "sparse"], "attention_bias": True, "tie_word_embeddings": True},
+    ),
+    "flex-olmo": ("FlexOlmo", ("ForCausalLM", "Model"), T.FlexOlmoConfig, {**_EXPERTS, "num_experts": 4}),
     "gptoss": ("GptOss", HEADS, T.GptOssConfig, _OSS),
     "gptoss-unbiased-tied": (
         "GptOss",
@@ -84,6 +93,8 @@ FLOAT32_PARTS: tuple[str, ...] = (
     "qwen2moe",
     "qwen3moe",
     "olmoe",
+    "mellum",
+    "flex-olmo",
     "gptoss",
     "hunyuan-moe",
     "granite-moe",
@@ -103,6 +114,18 @@ KEYS = {
     },
     "qwen3moe/Qwen3MoeForSequenceClassification": PADDING_KEYS,
     "olmoe/OlmoeForCausalLM": {**_KEYS, "norm_topk_prob": (True, CHANGES), "clip_qkv": (8.0, UNCOVERED)},
+    "mellum/MellumForCausalLM": {
+        **_KEYS,
+        **WINDOW_KEYS,
+        HEAD_KEY: ((2, 1, 16), SHAPES),  # a gain a coordinate of a head
+        "norm_topk_prob": (False, CHANGES),
+        "layer_types": (["full_attention"] * 2, CHANGES),
+        "rope_parameters": (LINEAR_ROPES, CHANGES),
+    },
+    "flex-olmo/FlexOlmoForCausalLM": {
+        **_KEYS,
+        "norm_topk_prob": (True, KEEPS),  # a factor on what experts put out, which the norm behind them ignores
+    },
     "gptoss/GptOssForCausalLM": {
         **_KEYS,
         **WINDOW_KEYS,
@@ -130,6 +153,7 @@ KEYS = {
     "granite-moe-shared/GraniteMoeSharedForCausalLM": _KEYS | GRANITE_KEYS,
 }
 TIED = (
+    "mellum-dense-tied/MellumForCausalLM",
     "gptoss-unbiased-tied/GptOssForCausalLM",
     "hunyuan-moe-biased-tied/HunYuanMoEV1ForCausalLM",
     "granite-moe-shared/GraniteMoeSharedForCausalLM",

@@ -26,6 +26,9 @@ MINISTRAL3 = {**GROUPED, "head_dim": 8, "rope_parameters": {"rope_type": "defaul
 MINISTRAL3["sliding_window"] = 5
 _SMOL = {**GROUPED, "no_rope_layers": [1, 0], "use_sliding_window": True, "sliding_window": 5}
 _SMOL["layer_types"] = ["sliding_attention", "full_attention"]
+# the first layer turns queries and keys, the second does not
+_SWASH = {**_GRANITE, "sliding_window": 5, "layer_rope_theta": [500.0, 0], "tie_word_embeddings": False}
+_SWASH_MOE = {**_SWASH, "num_local_experts": 4, "num_experts_per_tok": 2}
 
 FAMILIES = {
     "granite": ("Granite", ("ForCausalLM", "Model"), T.GraniteConfig, _GRANITE),
@@ -34,6 +37,20 @@ FAMILIES = {
         ("ForCausalLM",),
         T.GraniteConfig,
         {**_GRANITE, "attention_bias": True, "mlp_bias": True},
+    ),
+    "granite-swa": ("GraniteSWA", ("ForCausalLM", "Model"), T.GraniteSWAConfig, _SWASH),
+    "granite-swa-biased-tied": (
+        "GraniteSWA",
+        ("ForCausalLM",),
+        T.GraniteSWAConfig,
+        {**_SWASH, "attention_bias": True, "mlp_bias": True, "layer_rope_theta": None, "tie_word_embeddings": True},
+    ),
+    "granite-moe-swa": ("GraniteMoeSWA", ("ForCausalLM", "Model"), T.GraniteMoeSWAConfig, _SWASH_MOE),
+    "granite-moe-swa-shared-fused": (
+        "GraniteMoeSWA",
+        ("ForCausalLM",),
+        T.GraniteMoeSWAConfig,
+        {**_SWASH_MOE, "shared_intermediate_size": 10, "tie_word_embeddings": True},
     ),
     "seed-oss": ("SeedOss", ANSWERING, T.SeedOssConfig, _SEED),
     "seed-oss-out-biased": (
@@ -131,8 +148,17 @@ GEMMA2_KEYS = {key: row for key, row in GEMMA_KEYS.items() if key != "hidden_act
     "layer_types": (["full_attention"] * 2, CHANGES),
 }
 GRANITE_KEYS = {factor: (1.0, CHANGES) for factor in GRANITE_FACTORS}
+_SWASH_KEYS = {
+    **RMS_KEYS,
+    **WINDOW_KEYS,
+    HEAD_KEY: ((2, 1, 12), SHAPES),  # a sink a head
+    "layer_types": (["full_attention"] * 2, CHANGES),
+    "layer_rope_theta": ([9.0, 0], CHANGES),
+}
 KEYS = {
     "granite/GraniteForCausalLM": RMS_KEYS | GRANITE_KEYS,
+    "granite-swa/GraniteSWAForCausalLM": {**_SWASH_KEYS, **GRANITE_KEYS},
+    "granite-moe-swa/GraniteMoeSWAForCausalLM": {**_SWASH_KEYS, **GRANITE_KEYS, "num_experts_per_tok": (1, CHANGES)},
     "seed-oss/SeedOssForCausalLM": {**RMS_KEYS, HEAD_KEY: ((2, 1, 16), CHANGES)},
     "seed-oss/SeedOssForSequenceClassification": PADDING_KEYS,
     "mistral/MistralForCausalLM": RMS_KEYS | WINDOW_KEYS,
@@ -179,6 +205,8 @@ KEYS = {
     },
 }
 TIED = (
+    "granite-swa-biased-tied/GraniteSWAForCausalLM",
+    "granite-moe-swa-shared-fused/GraniteMoeSWAForCausalLM",
     "gemma/GemmaForCausalLM",
     "gemma2/Gemma2ForCausalLM",
     "smollm3/SmolLM3ForCausalLM",

@@ -7,6 +7,7 @@ from families.rmsnorm_decoders import ANSWERING, GROUPED, HEAD_KEY, RMS_KEYS
 
 _ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 _APERTUS = {**GROUPED, "rope_parameters": _ROPE}
+_NANOCHAT = {**GROUPED, "final_logit_softcapping": 3.0}
 _NEMOTRON = {**GROUPED, "rope_parameters": {**_ROPE, "partial_rotary_factor": 0.5}}
 _BIASED = {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}
 
@@ -21,6 +22,13 @@ FAMILIES = {
         T.ApertusConfig,
         {**_APERTUS, "attention_bias": True, "hidden_act": "gelu", "tie_word_embeddings": True},
     ),
+    "nanochat": ("NanoChat", ("ForCausalLM", "Model"), T.NanoChatConfig, _NANOCHAT),
+    "nanochat-biased-tied": (
+        "NanoChat",
+        ("ForCausalLM",),
+        T.NanoChatConfig,
+        {**_NANOCHAT, "attention_bias": True, "tie_word_embeddings": True},
+    ),
     "nemotron": ("Nemotron", ANSWERING, T.NemotronConfig, {**_NEMOTRON, "head_dim": 12}),
     "nemotron-biased-tied": ("Nemotron", ("ForCausalLM",), T.NemotronConfig, {**_NEMOTRON, **_BIASED}),
     "jais2": ("Jais2", ("ForCausalLM", "Model"), T.Jais2Config, GROUPED),
@@ -31,7 +39,7 @@ FAMILIES = {
         {**GROUPED, "attention_bias": False, "hidden_act": "relu", "tie_word_embeddings": True},
     ),
 }
-FLOAT32_PARTS: tuple[str, ...] = ("arcee", "apertus")  # RMSNorm and rotary angles
+FLOAT32_PARTS: tuple[str, ...] = ("arcee", "apertus", "nanochat")  # RMSNorm and rotary angles
 
 KEYS = {
     "arcee/ArceeForCausalLM": RMS_KEYS,
@@ -42,6 +50,7 @@ KEYS = {
         "hidden_act": ("gelu", SHAPES),  # xielu has tensors
     },
     "apertus-biased-tied/ApertusForCausalLM": {"hidden_act": ("relu", CHANGES)},
+    "nanochat/NanoChatForCausalLM": {**RMS_KEYS, "final_logit_softcapping": (1.0, CHANGES)},
     "nemotron/NemotronForCausalLM": {
         **CAUSAL_KEYS,
         HEAD_KEY: ((2, 1, 24), CHANGES),
@@ -63,6 +72,7 @@ KEYS = {
 TIED = (
     "arcee-biased-tied/ArceeForCausalLM",
     "apertus-biased-tied/ApertusForCausalLM",
+    "nanochat-biased-tied/NanoChatForCausalLM",
     "nemotron-biased-tied/NemotronForCausalLM",
     "jais2-relu-tied/Jais2ForCausalLM",
 )

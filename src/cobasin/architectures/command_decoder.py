@@ -1,17 +1,56 @@
-"""Cohere's decoders, Command and Aya: attention and a gated FFN in parallel, behind a LayerNorm without an offset."""
+"""Cohere's decoders, Command and Aya: attention and a gated FFN in parallel, behind a LayerNorm without an offset.
+
+The FFN may be of experts, and the norm an RMSNorm then.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from cobasin.architectures import Request, declares
 from cobasin.architectures import interleaved_decoder as interleaved
 from cobasin.architectures.layernorm_decoder import Templates, layer_norm_decoder, layers_of
+from cobasin.architectures.moe import dense_layers, experts, moe_spaces
 from cobasin.architectures.no_rope_decoder import somewhere_rotary
 from cobasin.architectures.parallel_decoder import KEYS
-from cobasin.architectures.parts import LAYER, NEURONS, PER_GROUP, groups, head_bases, output_head, rope_keys
-from cobasin.architectures.rmsnorm_decoder import OWN, VALUE_BIAS, gated, head_width, projections
-from cobasin.symmetry.gauges import FreeGauge
+from cobasin.architectures.parts import (
+    LAYER,
+    NEURONS,
+    PER_GROUP,
+    groups,
+    head_bases,
+    output_head,
+    require,
+    rope_keys,
+)
+from cobasin.architectures.rmsnorm_decoder import (
+    MLP,
+    OWN,
+    PRE_NORMS,
+    VALUE_BIAS,
+    gated,
+    head_width,
+    projections,
+    rmsnorm_decoder,
+)
+from cobasin.symmetry.gauges import FreeGauge, SoftmaxShift
 from cobasin.symmetry.groups import Diagonal
 from cobasin.symmetry.spec import Space, Spec
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+
+WINDOWS = ("sliding_window", "layer_types")
+ROUTED = (
+    "num_experts_per_tok",
+    "expert_selection_fn",
+    "norm_topk_prob",
+    "shared_expert_combination_strategy",
+    "prefix_dense_sliding_window_pattern",
+)
 
 
 def _command(
@@ -20,11 +59,12 @@ def _command(
     attention: Templates,
     biases: tuple[FreeGauge, ...] = (),
     keys: tuple[str, ...] = (),
+    mlp: Templates | None = None,
 ) -> Spec:
     config = request.config
     head, ties = output_head(request, "embed_tokens.weight")
-    layer = attention | gated()
-    readers = layers_of({name: type_ for name, type_ in layer.items() if type_.endswith(" resid")})
+    layer = attention | (gated() if mlp is None else mlp)
+    readers = tuple(name.removesuffix(".weight") for name, type_ in layer.items() if type_.endswith(" resid"))
     return layer_norm_decoder(
         request,
         (head, ties),
@@ -63,7 +103,35 @@ def cohere(request: Request) -> Spec:
 @declares("Cohere2", "cohere2", "Model", "ForCausalLM")
 def cohere2(request: Request) -> Spec:
     """Command R7B and A: a rotary embedding in the layers whose window slides."""
-    config = request.config
-    turned = [kind == "sliding_attention" for kind in config.layer_types]
-    parts = somewhere_rotary(config, turned, interleaved.QUERY, interleaved.KEY)
-    return _command(request, *parts, keys=("sliding_window", "layer_types"))
+    return _command(request, *_sliding(request.config), keys=WINDOWS)
+
+
+def _sliding(
+    config: PreTrainedConfig, also: Collection[int] = ()
+) -> tuple[dict[str, Space], Templates, tuple[FreeGauge, ...]]:
+    """Spaces, templates and free biases of attention that is rotary where a window slides, and in layers ``also``."""
+    turned = [kind == "sliding_attention" or i in also for i, kind in enumerate(config.layer_types)]
+    return somewhere_rotary(config, turned, interleaved.QUERY, interleaved.KEY)
+
+
+@declares("Cohere2Moe", "cohere2_moe", "Model", "ForCausalLM")
+def cohere2_moe(request: Request) -> Spec:
+    """Command with experts behind its first layers: of LayerNorms, or of RMSNorms."""
+    config, keys = request.config, (*WINDOWS, *ROUTED)
+    dense = [i for i, kind in enumerate(config.mlp_layer_types) if kind == "dense"]
+    require(len(dense) < config.num_hidden_layers, "mlp_layer_types that leaves no layer with experts")
+    own, plain, absent = dense_layers(config, dense)
+    if dense:
+        own["dense"] = replace(own["dense"], size=config.prefix_dense_intermediate_size or config.intermediate_size)
+    mlp = experts(request) | plain
+    spaces, attention, biases = _sliding(config, dense if config.prefix_dense_sliding_window_pattern == 1 else ())
+    if config.num_shared_experts:
+        own["shared"] = Space(config.num_shared_experts * config.intermediate_size, NEURONS, LAYER, part="ffn")
+        mlp |= gated(f"{MLP}.shared_experts", "shared")
+    if config.expert_selection_fn == "softmax":
+        biases += (SoftmaxShift(f"{MLP}.gate.weight"),)
+    spaces |= moe_spaces(config.num_experts, config.intermediate_size) | own
+    if config.rms_norm_eps is None:
+        return replace(_command(request, spaces, attention, biases, (*keys, "rms_norm_eps"), mlp), absent=absent)
+    both, keys = attention | mlp, (*keys, "logit_scale")
+    return rmsnorm_decoder(request, spaces, both, {}, PRE_NORMS[:1], biases=biases, absent=absent, keys=keys)

@@ -1,4 +1,4 @@
-"""Decoders in most of whose layers a short convolution stands in place of attention: LFM2, with experts, too.
+"""Decoders in most of whose layers a short convolution stands in place of attention: LFM2, with experts, too; LFM3.
 
 Of three projections of the stream, one multiplies what the convolution reads, one what it puts out, channel by channel.
 So channels have an order, and what is multiplied a sign and a scale, which the output projection takes back. Left out:
@@ -13,15 +13,15 @@ from cobasin.architectures import Request, declares
 from cobasin.architectures.joining import without_keys
 from cobasin.architectures.moe import NUMBERED, experts, moe_spaces
 from cobasin.architectures.parts import LAYER, NEURONS, Parts, layers_of_kinds, linear, require
-from cobasin.architectures.qk_norm_decoder import normed_basis, normed_projections
-from cobasin.architectures.rmsnorm_decoder import OWN, head_width, rmsnorm_decoder
+from cobasin.architectures.qk_norm_decoder import normed_basis, normed_projections, rotary_halves
+from cobasin.architectures.rmsnorm_decoder import OWN, head_width, projections, rmsnorm_decoder
 from cobasin.symmetry.gauges import FreeGauge, SoftmaxShift
 from cobasin.symmetry.spec import Space, Spec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
-CONV = "layers.{conv_layer}.conv"
+CONV, ATTENTION = "layers.{conv_layer}.conv", "layers.{attention_layer}.self_attn"
 MLP = "layers.{layer}.feed_forward"
 NAMES = {"o_proj": "out_proj", "q_norm": "q_layernorm", "k_norm": "k_layernorm"}
 
@@ -50,26 +50,52 @@ def _neurons(config: PreTrainedConfig) -> int:
     return -int(config.block_ffn_dim_multiplier * size) // config.block_multiple_of * -config.block_multiple_of
 
 
+def _normed(config: PreTrainedConfig) -> Parts:
+    """Spaces and templates of LFM2's attention, whose norms and output have names of their own."""
+    templates = {}
+    for name, type_ in normed_projections(False, shared=True).items():
+        part = name.removeprefix(f"{OWN}.").removesuffix(".weight")
+        templates[f"{ATTENTION}.{NAMES.get(part, part)}.weight"] = type_
+    return normed_basis(head_width(config), shared=True), templates
+
+
+def _two_kinds(config: PreTrainedConfig) -> Parts:
+    """The same of LFM3, whose two kinds of attention have a rotary embedding each, and a gate a head, if any."""
+    templates = {n: t for n, t in projections(own=ATTENTION).items() if "q_proj" not in n and "k_proj" not in n}
+    spaces = layers_of_kinds(config.layer_types, full_layer="full_attention", sliding_layer="sliding_attention")
+    for kind in ("full", "sliding"):
+        if spaces[f"{kind}_layer"].size:
+            rope, own = config.rope_parameters[f"{kind}_attention"], f"layers.{{{kind}_layer}}.self_attn"
+            bases, basis, gain, divided = rotary_halves(kind, head_width(config), rope, LAYER)
+            spaces |= bases
+            templates |= linear(f"{own}.q_proj", f"(kv rep {basis})", "resid", bias=False)
+            templates |= linear(f"{own}.k_proj", f"(kv {basis})", "resid", bias=False)
+            templates |= {f"{own}.q_norm.weight": gain, f"{own}.k_norm.weight": divided}
+    if config.use_attention_gate:
+        templates[f"{ATTENTION}.gate_proj.weight"] = "(kv rep) resid"
+    return spaces, templates
+
+
 def _decoder(
     request: Request,
+    attention: Parts,
     ffn: dict[str, Space],
     mlp: dict[str, str],
     biases: tuple[FreeGauge, ...] = (),
     absent: tuple[str, ...] = (),
     keys: tuple[str, ...] = (),
+    post_norms: tuple[str, ...] = (),
 ) -> Spec:
-    """An LFM2 with these spaces and templates of its FFNs."""
+    """An LFM2 with these spaces and templates of its attention and FFNs."""
     config = request.config
     require(config.layer_types is not None, "layer_types = null")
     spaces, mixers = convolution(config.hidden_size, config.conv_L_cache, config.conv_bias)
-    spaces |= normed_basis(head_width(config), shared=True) | ffn
+    spaces |= attention[0] | ffn
     spaces |= layers_of_kinds([kind == "conv" for kind in config.layer_types], conv_layer=True, attention_layer=False)
-    for name, type_ in normed_projections(False, shared=True).items():
-        part = name.removeprefix(f"{OWN}.").removesuffix(".weight")
-        mixers[f"layers.{{attention_layer}}.self_attn.{NAMES.get(part, part)}.weight"] = type_
+    mixers |= attention[1]
     keys, norms = ("norm_eps", *keys), ("operator_norm", "ffn_norm")
     spec = rmsnorm_decoder(
-        request, spaces, mixers, mlp, norms, biases=biases, absent=absent, keys=keys, last="embedding_norm"
+        request, spaces, mixers, mlp, norms, post_norms, biases=biases, absent=absent, keys=keys, last="embedding_norm"
     )
     return without_keys(spec, "hidden_act", "rms_norm_eps")  # which the config does not have
 
@@ -86,7 +112,18 @@ def _gated(neurons: str) -> dict[str, str]:
 @declares("Lfm2", "lfm2", "Model", "ForCausalLM")
 def lfm2(request: Request) -> Spec:
     """LFM2."""
-    return _decoder(request, {"ffn": Space(_neurons(request.config), NEURONS, LAYER, part="ffn")}, _gated("ffn"))
+    ffn = {"ffn": Space(_neurons(request.config), NEURONS, LAYER, part="ffn")}
+    return _decoder(request, _normed(request.config), ffn, _gated("ffn"))
+
+
+@declares("Lfm3", "lfm3", "Model", "ForCausalLM")
+def lfm3(request: Request) -> Spec:
+    """LFM3: with norms behind the branches, too, or without."""
+    config = request.config
+    require(not config.attention_bias, "attention_bias")
+    norms = ("post_operator_norm", "post_ffn_norm") if config.use_sandwich_norm else ()
+    keys = ("sliding_window", "layer_types")
+    return _decoder(request, _two_kinds(config), {}, _gated("ffn"), keys=keys, post_norms=norms)
 
 
 @declares("Lfm2Moe", "lfm2_moe", "Model", "ForCausalLM")
@@ -106,4 +143,4 @@ def lfm2_moe(request: Request) -> Spec:
         rf"layers\.(?!({dense})\.)\d+\.feed_forward\.w\d\.weight",
     )
     spaces["dense"] = Space(config.intermediate_size, NEURONS, LAYER, part="ffn")
-    return _decoder(request, spaces, mlp | _gated("dense"), biases, absent, keys)
+    return _decoder(request, _normed(config), spaces, mlp | _gated("dense"), biases, absent, keys)

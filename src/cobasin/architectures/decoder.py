@@ -1,4 +1,4 @@
-"""GPT-2, GPT-BigCode, GPT-Neo and BioGPT: pre-LayerNorm decoders with learned positions."""
+"""GPT-2, GPT-BigCode, GPT-Neo and BioGPT: pre-LayerNorm decoders with learned positions; MPT, without any."""
 
 from __future__ import annotations
 
@@ -156,4 +156,35 @@ def biogpt(request: Request) -> Spec:
         biases,
         ("num_attention_heads", "hidden_act", "scale_embedding"),
         "biogpt.",
+    )
+
+
+@declares("Mpt", "mpt", *ANSWERING)
+def mpt(request: Request) -> Spec:
+    """MPT: no offsets and no biases. Every head has a slope of its own in ALiBi: their order is fixed."""
+    config = request.config
+    require(not config.attn_config.clip_qkv, "attn_config.clip_qkv")
+    head, ties = output_head(request, "wte.weight", classifier="classifier")
+    block = "blocks.{layer}"
+    return layer_norm_decoder(
+        request,
+        (head, ties),
+        attention(config.n_heads, config.d_model // config.n_heads)
+        | {"head": Space(config.n_heads), "ffn": Space(4 * config.d_model, neurons("gelu"), LAYER, part="ffn")},
+        {
+            "wte.weight": "vocab resid",
+            **linear(f"{block}.attn.Wqkv", "(head qk + head qk' + head vo)", "resid", bias=False),
+            **linear(f"{block}.attn.out_proj", "resid", "(head vo')", bias=False),
+            **linear(f"{block}.ffn.up_proj", "ffn", "resid", bias=False),
+            **linear(f"{block}.ffn.down_proj", "resid", "ffn'", bias=False),
+        },
+        {
+            f"{block}.norm_1": (f"{block}.attn.Wqkv",),
+            f"{block}.norm_2": (f"{block}.ffn.up_proj",),
+            "norm_f": layers_of(head),
+        },
+        (),
+        ("n_heads", "layer_norm_epsilon", "attn_config.softmax_scale"),
+        "transformer.",
+        offsets=False,
     )

@@ -14,9 +14,10 @@ from cobasin.architectures import Request, declares
 from cobasin.architectures.joining import without_keys
 from cobasin.architectures.moe import moe_spaces
 from cobasin.architectures.parts import LAYER, NEURONS, Parts, layers_of_kinds, linear
+from cobasin.architectures.qk_norm_decoder import rotary_halves
 from cobasin.architectures.rmsnorm_decoder import POST_NORMS, gated, rmsnorm_decoder
 from cobasin.symmetry.gauges import LayerScale, Norm, SoftmaxShift
-from cobasin.symmetry.groups import Diagonal, Orthogonal, Permutation, SignedPermutation
+from cobasin.symmetry.groups import Orthogonal, Permutation, SignedPermutation
 from cobasin.symmetry.spec import Space, Spec
 
 if TYPE_CHECKING:
@@ -41,36 +42,13 @@ def _kinds(config: PreTrainedConfig) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def _turned(kind: str, width: int, turned: int, over: tuple[str, ...]) -> tuple[dict[str, Space], str, str, str]:
-    """Spaces of heads of which ``turned`` frequencies are turned; types of their basis, and of both gains.
-
-    Coordinates that are not turned, those of either half, have an order that heads share with the gains.
-    """
-    spaces, basis, gains = {}, [], []
-    left, signs, scales = width // 2 - turned, Diagonal(signed=True), Diagonal(signed=True, scaled=True)
-    for name, size in (("freq", turned), ("low", left), ("freq", turned), ("high", left)):
-        space, sign, gain = (f"{kind}_{name}{end}" for end in ("", "_sign", "_gain"))
-        if size and name == "freq":
-            spaces[space] = Space(size, signs, (*over, f"{kind}_kv"), part="attention")
-            spaces[gain] = Space(size, scales, over, part="attention")
-            basis, gains = [*basis, space], [*gains, gain]
-        elif size:
-            spaces[space] = Space(size, Permutation(), over, part="attention")
-            spaces[sign] = Space(1, signs, (*over, f"{kind}_kv", space), part="attention")
-            spaces[gain] = Space(1, scales, (*over, space), part="attention")
-            basis, gains = [*basis, f"{space} {sign}"], [*gains, f"{space} {gain}"]
-    summed, gained, divided = (f"({' + '.join(parts)})" for parts in (basis, gains, [f"{gain}'" for gain in gains]))
-    return spaces, summed, gained, divided
-
-
 def _attention(config: PreTrainedConfig, kind: str, layers: tuple[int, ...]) -> Parts:
     """Spaces and templates of the layers of a kind."""
     one, rope = config.per_layer_config[layers[0]], config.rope_parameters[config.layer_types[layers[0]]]
     width, heads, biased = one.head_dim, one.num_key_value_heads, config.attention_bias
-    part = rope.get("partial_rotary_factor", 1.0) if rope["rope_type"] == "proportional" else 1.0
     over = () if kind.startswith("shared_") else LAYER
     kv, rep, vo, own = f"{kind}_kv", f"{kind}_rep", f"{kind}_vo", f"layers.{{{kind}_layer}}.self_attn"
-    bases, basis, gains, inverse = _turned(kind, width, int(part * width // 2), over)
+    bases, basis, gains, inverse = rotary_halves(kind, width, rope, over, kv)
     spaces = bases | {
         f"{kind}_layer": Space(len(layers), within="layer", values=layers),
         kv: Space(heads, Permutation(), over, part="heads"),

@@ -1,4 +1,4 @@
-"""Decoders with multi-head latent attention, routed and shared experts: DeepSeek-V2 and V3, GLM-4.7-Flash, Mistral 4.
+"""Decoders with multi-head latent attention: DeepSeek-V2 to V3.2, GLM-4.7-Flash, GLM-5, Mistral 4, Youtu-LLM.
 
 Keys and values, and as a rule queries, come from a latent with fewer coordinates than the stream. It passes an RMSNorm,
 so that it is a small stream in every layer: signed and permuted, with the gain folded rotated. Every head has a basis
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from cobasin.architectures import Request, declares
 from cobasin.architectures.corrected_router import CHOICE, CORRECTED, ROUTER, deepseek_decoder
-from cobasin.architectures.parts import LAYER, PER_GROUP, linear, require, rotary_basis
-from cobasin.architectures.rmsnorm_decoder import OWN
+from cobasin.architectures.parts import LAYER, PER_GROUP, Parts, layers_of_kinds, linear, require, rotary_basis
+from cobasin.architectures.rmsnorm_decoder import OWN, gated, rmsnorm_decoder
 from cobasin.symmetry.gauges import Norm
-from cobasin.symmetry.groups import Orthogonal, SignedPermutation
+from cobasin.symmetry.groups import Diagonal, Orthogonal, Permutation, SignedPermutation
 from cobasin.symmetry.spec import Space, Spec
 
 if TYPE_CHECKING:
@@ -50,6 +50,10 @@ def latent_attention(config: PreTrainedConfig, order: str) -> tuple[dict[str, Sp
     return spaces, templates, (*norms, norm)
 
 
+def _order(config: PreTrainedConfig) -> str:
+    return "freq pair" if config.rope_interleave else "pair freq"
+
+
 @declares("DeepseekV2", "deepseek_v2", "Model", "ForCausalLM", "ForSequenceClassification")
 def deepseek_v2(request: Request) -> Spec:
     """DeepSeek-V2 and V2-Lite. A softmax over all experts cancels what the rows of the router share.
@@ -75,6 +79,54 @@ def deepseek_v3(request: Request) -> Spec:
     """
     config = request.config
     shifted = ROUTER if config.model_type == "mistral4" else CORRECTED
-    basis, attention, norms = latent_attention(config, "freq pair" if config.rope_interleave else "pair freq")
+    basis, attention, norms = latent_attention(config, _order(config))
     spec = deepseek_decoder(request, basis, attention, shifted, keys=(*CHOICE, "rope_interleave"))
+    return replace(spec, norms=spec.norms + norms)
+
+
+def indexer(config: PreTrainedConfig, order: str) -> Parts:
+    """Spaces and templates of what chooses the tokens to look at, in the layers that do not take the last choice over.
+
+    Scores pass a ReLU each, so that a head has a scale, which its weight takes back. Its keys pass a LayerNorm, whose
+    gain and offset share scales with the queries.
+    """
+    turned, own = config.qk_rope_head_dim, "layers.{index_layer}.self_attn.indexer"
+    spaces = {
+        "index_head": Space(config.index_n_heads, Permutation(scaled=True), LAYER, part="heads"),
+        "index_pair": Space(2),
+        "index_freq": Space(turned // 2, Diagonal(scaled=True), LAYER, part="attention"),
+        "index": Space(config.index_head_dim - turned, Permutation(scaled=True), LAYER, part="attention"),
+        **layers_of_kinds(getattr(config, "indexer_types", ["full"] * config.num_hidden_layers), index_layer="full"),
+    }
+    pairs = order.replace("pair", "index_pair").replace("freq", "index_freq{0}")
+    query, kept, key = (f"({pairs} + index{{0}})".format(charge) for charge in ("", "~", "'"))
+    return spaces, {
+        f"{own}.wq_b.weight": f"(index_head {query}) query",
+        f"{own}.wk.weight": f"{kept} resid",
+        f"{own}.k_norm.weight": key,
+        f"{own}.k_norm.bias": key,
+        f"{own}.weights_proj.weight": "index_head' resid",
+    }
+
+
+@declares("DeepseekV32", "deepseek_v32", "Model", "ForCausalLM")
+@declares("GlmMoeDsa", "glm_moe_dsa", "Model", "ForCausalLM")
+def deepseek_v32(request: Request) -> Spec:
+    """DeepSeek-V3.2 and GLM-5: every token looks at those that an indexer chooses, which reads the latent of queries.
+
+    The indexer of the former turns halves, all else neighbours.
+    """
+    config = request.config
+    more, chosen = indexer(config, "pair freq" if config.model_type == "deepseek_v32" else "freq pair")
+    basis, attention, (latent, query) = latent_attention(config, "freq pair")
+    spec = deepseek_decoder(request, basis | more, attention | chosen, keys=(*CHOICE, "index_topk"))
+    read = tuple(name for name, type_ in (attention | chosen).items() if type_.endswith(" query"))
+    return replace(spec, norms=(*spec.norms, latent, replace(query, readers=read)))
+
+
+@declares("Youtu", "youtu", "Model", "ForCausalLM")
+def youtu(request: Request) -> Spec:
+    """Youtu-LLM: a plain FFN in all layers."""
+    basis, attention, norms = latent_attention(request.config, _order(request.config))
+    spec = rmsnorm_decoder(request, basis, attention, gated(), keys=("rope_interleave",))
     return replace(spec, norms=spec.norms + norms)

@@ -1,4 +1,4 @@
-"""Decoders with a mixture of experts: Mixtral, Qwen2-MoE, Qwen3-MoE, OLMoE, GPT-OSS, HunYuan, Granite.
+"""Decoders with a mixture of experts: Mixtral, Qwen2-MoE, Qwen3-MoE, Mellum 2, OLMoE, GPT-OSS, HunYuan, Granite.
 
 Experts may change order together with their router rows, and neurons inside each expert. A file has the experts one by
 one, or fused as Transformers 5 has them in memory.
@@ -18,6 +18,8 @@ from cobasin.architectures.rmsnorm_decoder import (
     HEADS,
     MLP,
     OWN,
+    POST_NORMS,
+    PRE_NORMS,
     gated,
     head_width,
     projections,
@@ -92,10 +94,15 @@ def _moe(
     absent: tuple[str, ...] = (),
     keys: tuple[str, ...] = (),
     chosen: str = "num_experts_per_tok",
+    norms: tuple[tuple[str, ...], tuple[str, ...]] = (PRE_NORMS, ()),
 ) -> Spec:
-    """A decoder whose ``mlp`` begins with a router, behind which a softmax stands."""
-    shift = SoftmaxShift(next(iter(mlp)))
-    return rmsnorm_decoder(request, spaces, attention, mlp, biases=(shift,), absent=absent, keys=(chosen, *keys))
+    """A decoder whose ``mlp`` begins with a router, behind which a softmax stands.
+
+    ``norms`` are those in front of the branches, and those behind them.
+    """
+    biases = (SoftmaxShift(next(iter(mlp))),)
+    keys = (chosen, *keys)
+    return rmsnorm_decoder(request, spaces, attention, mlp, *norms, biases=biases, absent=absent, keys=keys)
 
 
 def dense_layers(
@@ -115,8 +122,11 @@ def dense_layers(
 
 def qwen_layers(config: PreTrainedConfig) -> tuple[dict[str, Space], dict[str, str], tuple[str, ...]]:
     """The same of a Qwen model."""
-    layers = range(config.num_hidden_layers)
-    dense = [i for i in layers if i in config.mlp_only_layers or (i + 1) % config.decoder_sparse_step]
+    layers, kinds = range(config.num_hidden_layers), getattr(config, "mlp_layer_types", None)
+    if kinds is None:
+        dense = [i for i in layers if i in config.mlp_only_layers or (i + 1) % config.decoder_sparse_step]
+    else:
+        dense = [i for i in layers if kinds[i] != "sparse"]
     require(config.num_experts > 0 and len(dense) < len(layers), "a mixture of experts without experts")
     return dense_layers(config, dense)
 
@@ -170,14 +180,23 @@ def _qwen3(request: Request, mlp: dict[str, str], *keys: str) -> Spec:
     return _moe(request, spaces, attention, mlp | plain, absent, keys)
 
 
+@declares("Mellum", "mellum", "Model", "ForCausalLM")
+def mellum(request: Request) -> Spec:
+    """Mellum 2: layers in which a window slides have a rotary embedding of their own."""
+    spec = _qwen3(request, experts(request), "norm_topk_prob", "sliding_window", "layer_types")
+    return replace(spec, further=(r"mtp\..*",))
+
+
 @declares("Olmoe", "olmoe", "Model", "ForCausalLM")
+@declares("FlexOlmo", "flex_olmo", "Model", "ForCausalLM")
 def olmoe(request: Request) -> Spec:
-    """OLMoE: experts, and norms over all queries and all keys of a layer."""
+    """OLMoE: experts, and norms over all queries and all keys of a layer; FlexOlmo, with norms behind the branches."""
     config = request.config
-    require(config.clip_qkv is None, "clip_qkv")
+    require(getattr(config, "clip_qkv", None) is None, "clip_qkv")
     spaces = normed_basis(head_width(config), shared=False) | moe_spaces(config.num_experts, config.intermediate_size)
     attention = normed_projections(config.attention_bias, shared=False)
-    return _moe(request, spaces, attention, experts(request), keys=("norm_topk_prob",))
+    norms = ((), POST_NORMS) if config.model_type == "flex_olmo" else (PRE_NORMS, ())
+    return _moe(request, spaces, attention, experts(request), keys=("norm_topk_prob",), norms=norms)
 
 
 @declares("HunYuanMoEV1", "hunyuan_v1_moe", "Model", "ForCausalLM", "ForSequenceClassification")

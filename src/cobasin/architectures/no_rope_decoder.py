@@ -1,4 +1,4 @@
-"""Decoders of which some layers have no rotary embedding: SmolLM3, and Llama 4 with experts in some or all layers."""
+"""Decoders of which some layers have no rotary embedding: SmolLM3, Granite with windows, Llama 4 with experts."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ from typing import TYPE_CHECKING
 
 from cobasin.architectures import Request, declares
 from cobasin.architectures import interleaved_decoder as interleaved
-from cobasin.architectures.moe import moe_spaces, read_by
+from cobasin.architectures.moe import granite_ffn, moe_spaces, read_by
 from cobasin.architectures.parts import LAYER, NEURONS, PER_GROUP, head_bases, layers_of_kinds, linear
 from cobasin.architectures.rmsnorm_decoder import (
     ANSWERING,
+    GRANITE_KEYS,
     KEY,
+    OWN,
     QUERY,
     gated,
     head_width,
     projections,
     rmsnorm_decoder,
 )
-from cobasin.symmetry.gauges import FreeGauge, KeyBias
+from cobasin.symmetry.gauges import FreeGauge, KeyBias, SoftmaxShift
 from cobasin.symmetry.groups import Rotation2
 from cobasin.symmetry.spec import Space, Spec
 
@@ -68,6 +70,28 @@ def smollm3(request: Request) -> Spec:
     keys = ("sliding_window", "layer_types", "use_sliding_window", "no_rope_layers")
     mlp = gated(bias=request.config.mlp_bias)
     return rmsnorm_decoder(request, spaces, attention, mlp, biases=biases, keys=keys)
+
+
+@declares("GraniteSWA", "granite_swa", "Model", "ForCausalLM")
+@declares("GraniteMoeSWA", "granitemoe_swa", "Model", "ForCausalLM")
+def granite_swa(request: Request) -> Spec:
+    """Granite with windows, with experts or without: every layer has its rotary embedding, or none.
+
+    Every head has a sink, which takes no part in what the scores of all tokens have in common.
+    """
+    config, mixed = request.config, request.config.model_type == "granitemoe_swa"
+    turned = [theta != 0 for theta in config.layer_rope_theta[: config.num_hidden_layers]]
+    spaces, attention, _ = somewhere_rotary(config, turned, QUERY, KEY)
+    ffn, mlp = granite_ffn(request) if mixed else ({}, gated(bias=config.mlp_bias))
+    keys = (*GRANITE_KEYS, "sliding_window", "layer_types", "layer_rope_theta")
+    return rmsnorm_decoder(
+        request,
+        spaces | ffn,
+        attention | {f"{OWN}.sinks": "(kv rep)"},
+        mlp,
+        biases=tuple(SoftmaxShift(name) for name, type_ in mlp.items() if type_ == "expert resid"),
+        keys=(*keys, "num_experts_per_tok") if mixed else keys,
+    )
 
 
 @declares("Llama4", "llama4_text", "ForCausalLM")

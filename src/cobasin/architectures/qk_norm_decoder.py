@@ -10,8 +10,8 @@ merge average it to zero.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from cobasin.architectures import Request, declares
 from cobasin.architectures.parts import LAYER, PER_GROUP, Parts, layers_of_kinds
@@ -81,6 +81,34 @@ def somewhere_turned(config: PreTrainedConfig, turned: Sequence[bool], bias: boo
         still = type_.replace("pair gain", "nope still").replace("pair freq", "nope sign")
         attention[name.replace("{layer}", "{still_layer}")] = still
     return spaces, attention
+
+
+def rotary_halves(
+    kind: str, width: int, rope: Mapping[str, Any], over: tuple[str, ...], kv: str = "kv"
+) -> tuple[dict[str, Space], str, str, str]:
+    """Spaces of heads behind shared gains, whose names begin with ``kind``; types of their basis, and of both gains.
+
+    A proportional ``rope`` takes its pairs from the whole head and turns the first. Coordinates that are not turned,
+    those of either half, have an order that heads share with the gains.
+    """
+    turned = width // 2
+    if rope["rope_type"] == "proportional":
+        turned = int(rope.get("partial_rotary_factor", 1.0) * width // 2)
+    spaces, basis, gains = {}, [], []
+    left, signs, scales = width // 2 - turned, Diagonal(signed=True), Diagonal(signed=True, scaled=True)
+    for name, size in (("freq", turned), ("low", left), ("freq", turned), ("high", left)):
+        space, sign, gain = (f"{kind}_{name}{end}" for end in ("", "_sign", "_gain"))
+        if size and name == "freq":
+            spaces[space] = Space(size, signs, (*over, kv), part="attention")
+            spaces[gain] = Space(size, scales, over, part="attention")
+            basis, gains = [*basis, space], [*gains, gain]
+        elif size:
+            spaces[space] = Space(size, Permutation(), over, part="attention")
+            spaces[sign] = Space(1, signs, (*over, kv, space), part="attention")
+            spaces[gain] = Space(1, scales, (*over, space), part="attention")
+            basis, gains = [*basis, f"{space} {sign}"], [*gains, f"{space} {gain}"]
+    summed, gained, divided = (f"({' + '.join(parts)})" for parts in (basis, gains, [f"{gain}'" for gain in gains]))
+    return spaces, summed, gained, divided
 
 
 def turned_where_it_slides(config: PreTrainedConfig) -> Parts:

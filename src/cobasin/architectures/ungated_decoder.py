@@ -1,4 +1,4 @@
-"""Decoders like Llama whose FFN has no gate: Arcee, Apertus, Nemotron, Jais 2.
+"""Decoders like Llama whose FFN has no gate: Arcee, Apertus, NanoChat, Nemotron, Jais 2.
 
 Neurons behind a square of ReLU have scales (up by c, down by its square) for which there is no group here.
 """
@@ -16,6 +16,7 @@ from cobasin.architectures.parts import (
     PER_GROUP,
     Parts,
     base_prefix,
+    decoder_stream,
     groups,
     head_bases,
     linear,
@@ -36,6 +37,7 @@ from cobasin.architectures.rmsnorm_decoder import (
     turned_attention,
 )
 from cobasin.symmetry.gauges import FreeGauge
+from cobasin.symmetry.groups import Orthogonal, Rotation2
 from cobasin.symmetry.spec import Space, Spec
 
 if TYPE_CHECKING:
@@ -73,6 +75,34 @@ def apertus(request: Request) -> Spec:
     basis = normed_basis(head_width(config), shared=True)
     attention = normed_projections(config.attention_bias, shared=True)
     return rmsnorm_decoder(request, basis | spaces, attention, mlp, ("attention_layernorm", "feedforward_layernorm"))
+
+
+@declares("NanoChat", "nanochat", "Model", "ForCausalLM")
+def nanochat(request: Request) -> Spec:
+    """NanoChat: its RMSNorms have no gains, so that its stream turns as it is.
+
+    One stands behind the rotary embedding of queries and keys, which turn with it, too, without a scale.
+    """
+    config, width, biased = request.config, head_width(request.config), request.config.attention_bias
+    head, ties = output_head(request, "embed_tokens.weight")
+    bases, _, _ = head_bases(width, PER_GROUP, width)
+    bases["pair"] = replace(bases["pair"], group=Rotation2())
+    spaces, _ = ungated(config, bias=False)
+    spaces["resid"] = decoder_stream(config.hidden_size, request.head, Orthogonal())
+    mlp = linear(f"{MLP}.fc1", "ffn", "resid", bias=False) | linear(f"{MLP}.fc2", "resid", "ffn'", bias=False)
+    return layer_norm_decoder(
+        request,
+        (head, ties),
+        {**bases, **groups(config.num_attention_heads, config.num_key_value_heads), **spaces},
+        {"embed_tokens.weight": "vocab resid", **projections(biased, biased), **mlp},
+        {},
+        (VALUE_BIAS,) if biased else (),
+        (
+            *("num_attention_heads", "num_key_value_heads", "hidden_act", "rms_norm_eps", "final_logit_softcapping"),
+            *rope_keys(config),
+        ),
+        "model.",
+    )
 
 
 @declares("Nemotron", "nemotron", *ANSWERING)
