@@ -29,7 +29,11 @@ from cobasin.errors import InputError
 @app.command()
 def merge(
     models: Annotated[
-        list[str], typer.Argument(metavar="RECIPE.yaml | MODEL MODEL...", help="A recipe, or two models or more.")
+        list[str],
+        typer.Argument(
+            metavar="RECIPE.yaml | MODEL MODEL...",
+            help="A recipe, or two models or more; BASE+ADAPTER is a base with a LoRA.",
+        ),
     ],
     out: Annotated[Path | None, OUT] = None,
     method: Annotated[

@@ -112,9 +112,9 @@ def merge(
     """Match the models to each other, then merge them.
 
     Args:
-        models: anything `load` takes; of one architecture, configuration and vocabulary. The result has the
-            dtypes, the sharding and the other files of the one that gives the head, if named; else of the base, if
-            there is one; else of the first.
+        models: anything `load` takes, or ``BASE+ADAPTER`` for a base with a LoRA; of one architecture, configuration
+            and vocabulary. The result has the dtypes, the sharding and the other files of the one that gives the head,
+            if named; else of the base, if there is one; else of the first.
         method: a name from `cobasin.fusion.registry.methods`.
         base: the model that task vectors start from, for methods that need one; it is matched like the others. Of
             another class with the same layers, such as a language model of classifiers, it has a head of zeros.

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from cobasin.adapters.added import load_named
 from cobasin.checkpoints.alike import alike
-from cobasin.checkpoints.checkpoint import Checkpoint, load
+from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.headed import headed_as
 from cobasin.checkpoints.pairs import check_pair
 from cobasin.checkpoints.typed import Typed
@@ -72,7 +73,7 @@ def _with_headed_base(recipe: Recipe, typed: list[Typed]) -> list[Typed]:
 
 def _loaded(name: str, model: Any) -> Checkpoint:
     """A model; what is in memory only goes by its name in the recipe."""
-    checkpoint = load(model)
+    checkpoint = load_named(model)
     return replace(checkpoint, label=name) if checkpoint.folder is None else checkpoint
 
 

@@ -18,17 +18,15 @@ LAYER_BY_LAYER = "cobasin merges layer k of one model with layer k of the others
 
 
 def _model(name: Any, info: ValidationInfo) -> Any:
-    """A folder or hub id; mergekit's additions to it are refused, but for a name that a model is given for."""
+    """A folder or hub id, maybe with an adapter; a revision is refused, but in a name that a model is given for."""
     if isinstance(name, Path):
         name = str(name)
     if isinstance(name, str):
         check_name(name)
-    if not isinstance(name, str) or not {"+", "@"} & set(name) or name in (info.context or ()):
+    if not isinstance(name, str) or "@" not in name or name in (info.context or ()):
         return name
     if expanded(name).exists():
         return name
-    if "+" in name:
-        raise ValueError(f"{name}: adapters are not added; merge the LoRA into its base first (peft: merge_and_unload)")
     id_, _, revision = name.partition("@")
     raise ValueError(
         f"{name}: revisions are not read; `hf download {id_} --revision {revision} --local-dir DIR`, then name DIR"

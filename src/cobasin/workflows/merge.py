@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cobasin import __version__
+from cobasin.adapters.added import adapter_in, load_named
 from cobasin.checkpoints import card
 from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.fingerprint import fingerprint
@@ -46,7 +47,7 @@ def plan_of(
 ) -> dict[str, Any]:
     """The plan of a merge, for ``--dry-run``; what `merge_to_folder` would refuse is refused."""
     _check_whole(recipe, resume, part)
-    loaded = {name: load(name) for name in recipe.referenced}
+    loaded = {name: load_named(name) for name in recipe.referenced}
     _check_cache(recipe, loaded)
     if out is not None:
         _check_out(recipe, out, overwrite, arguments, loaded)
@@ -75,7 +76,7 @@ def merge_to_folder(
         part: do this part, of so many, of the work; what is left is done by the same call with ``resume`` instead.
     """
     _check_whole(recipe, resume, part)
-    loaded = {name: load(name) for name in recipe.referenced}
+    loaded = {name: load_named(name) for name in recipe.referenced}
     folders = [model.folder for model in loaded.values()]
     _check_cache(recipe, loaded)
     read = _check_out(recipe, out, overwrite, arguments, loaded)
@@ -158,7 +159,8 @@ def _check_out(
     data = [] if given is None or given.data is None else given.data if isinstance(given.data, list) else [given.data]
     after = None if recipe.after is None else recipe.after.data
     data = [*data, *(one for one in (recipe.match.data, after) if one is not None)]
-    read = [path for path in (*arguments, *(one.path for one in data)) if expanded(path).exists()]
+    adapters = [name for name in map(adapter_in, recipe.referenced) if name is not None]
+    read = [path for path in (*arguments, *(one.path for one in data), *adapters) if expanded(path).exists()]
     check_read(out, read, None if given is None else given.cache)
     return read
 

@@ -1,0 +1,33 @@
+"""Models as recipes name them: ``BASE+ADAPTER`` is a base with a LoRA added to its weights, as in mergekit's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from cobasin.adapters.folder import load_adapter
+from cobasin.adapters.headed import headed
+from cobasin.adapters.merged import merged
+from cobasin.checkpoints.checkpoint import Checkpoint, load
+from cobasin.checkpoints.typed import Typed
+from cobasin.paths import expanded
+
+
+def adapter_in(name: str) -> str | None:
+    """The adapter that the name of a model adds to its base; None where it is a folder's, or adds none."""
+    base, plus, adapter = name.rpartition("+")
+    return adapter if plus and base and adapter and not expanded(name).exists() else None
+
+
+def load_named(model: Any) -> Checkpoint:
+    """Anything `load` takes, or the name of a base with an adapter: the base's files and dtypes, its weights adapted.
+
+    Raises:
+        InputError: as `load` and `load_adapter`; where the adapter does not fit the base.
+    """
+    name = adapter_in(model) if isinstance(model, str) else None
+    if name is None:
+        return load(model)
+    adapter = load_adapter(name)
+    base = Typed.of(headed(adapter, load(model.removesuffix(f"+{name}"))))
+    return replace(merged(base, adapter), label=model)

@@ -1,0 +1,97 @@
+"""Models that a merge names as a base with an adapter, ``BASE+ADAPTER``."""
+
+import copy
+import json
+
+import pytest
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, LlamaForSequenceClassification
+
+from adapter_folders import ALL, LLAMA, base, lora, saved
+from cobasin.adapters.folder import load_adapter
+from cobasin.checkpoints.checkpoint import load
+from cobasin.merging.merge import merge, merge_recipe
+from command_line import refused, run, stock, tensors_of
+from merge_cases import recipe
+
+HOW = "--method", "linear", "--match", "none"
+
+
+@pytest.fixture
+def named(tmp_path):
+    """A base, and two adapters of it as a merge names them."""
+    start = base(tmp_path, LLAMA)
+    return start, *(f"{start}+{lora(start, name, seed, **ALL)}" for seed, name in enumerate(("first", "second")))
+
+
+def merged_by_peft(name):
+    start, adapter = name.split("+")
+    with_adapter = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(start), adapter)
+    return with_adapter.merge_and_unload().state_dict()
+
+
+def test_the_average_of_two_adapted_models(named, tmp_path):
+    start, *pair = named
+    assert run("merge", *pair, *HOW, "--out", tmp_path / "out").code == 0
+    found, own = stock(tmp_path / "out").double().state_dict(), tensors_of(start)
+    a, b = map(merged_by_peft, pair)
+    assert found.keys() == a.keys()
+    moved = 0
+    for name, tensor in found.items():
+        assert torch.allclose(tensor, (a[name] + b[name]) / 2, rtol=0, atol=1e-12), name
+        moved += name in own and not torch.allclose(tensor, own[name], atol=1e-3)
+    assert moved > 10
+
+
+def test_task_vectors_of_adapters(named, tmp_path):
+    start, *pair = named
+    found = merge_recipe(recipe(tmp_path / "r.yaml", "task_arithmetic", pair, base_model=str(start)))
+    called = merge(pair, "task_arithmetic", base=start, symmetry="none").checkpoint
+    a, b = map(merged_by_peft, pair)
+    for name, tensor in tensors_of(start).items():
+        assert torch.allclose(found.checkpoint[name], a[name] + b[name] - tensor, rtol=0, atol=1e-12), name
+        assert torch.equal(called[name], found.checkpoint[name])
+
+
+def test_they_are_matched_like_any_model(named, tmp_path):
+    _, *pair = named
+    report = run("merge", *pair, "--out", tmp_path / "out", "--json").json
+    (match,) = report["matches"]
+    assert match["verification"]["same"]
+    assert match["source"] in pair
+    assert report["parents"].keys() == {*pair}
+
+
+def test_what_is_missing_or_in_the_way_is_refused(named, tmp_path):
+    start, first, second = named
+    out = "--out", tmp_path / "out"
+    assert f"{tmp_path / 'none'}" in refused(tmp_path, "merge", f"{start}+{tmp_path / 'none'}", start, *HOW, *out)
+    assert "this is that of a model" in refused(tmp_path, "merge", f"{start}+{start}", start, *HOW, *out)
+    folder = first.split("+")[1]
+    line = refused(tmp_path, "merge", first, second, *HOW, "--out", folder, "--overwrite")
+    assert f"{folder}: holds {folder}, which is read" in line
+
+
+def test_an_adapter_that_changed_is_of_another_run(named, tmp_path):
+    _, first, second = named
+    command = "merge", first, second, *HOW, "--out", tmp_path / "out"
+    assert run(*command, "--part", "1/2").code == 0
+    config = tmp_path / "second" / "adapter_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"lora_alpha": 9}))
+    assert "other file" in refused(tmp_path, *command, "--part", "2/2")
+
+
+def test_an_adapter_brings_its_head(tmp_path):
+    """Of a base that has none, which is the base of the task vectors, too."""
+    start = base(tmp_path, LLAMA)
+    classifier = LlamaForSequenceClassification.from_pretrained(start, dtype=torch.float64, num_labels=3)
+    pair = [
+        saved(copy.deepcopy(classifier), tmp_path / name, task_type="SEQ_CLS", **ALL) for name in ("first", "second")
+    ]
+    named = [f"{start}+{adapter}" for adapter in pair]
+    found = dict(merge(named, "task_arithmetic", base=start, symmetry="none", weight=0.5).checkpoint)
+    scores = [load_adapter(adapter)["base_model.model.score.weight"] for adapter in pair]
+    assert torch.allclose(found["score.weight"], (scores[0] + scores[1]) / 2)
+    assert not torch.allclose(*scores)
+    assert found.keys() == load(classifier).headers.keys()
