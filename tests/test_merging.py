@@ -98,8 +98,8 @@ def test_what_stands_for_a_given_model_may_have_any_letters(classifiers, tmp_pat
     expected = dict(merge([a], "ties", base=b, symmetry="none").checkpoint)
     for one in (content, path):
         assert_bitwise(dict(merge_recipe(one, given).checkpoint), expected)
-    with pytest.raises(InputError, match=r"models\[0\].model: a\+b: adapters are not added"):
-        merge_recipe(content, {"c@d": b})
+    with pytest.raises(InputError, match=r"base_model: c@d: revisions are not read"):
+        merge_recipe(content, {"a+b": a})
 
 
 def test_every_model_may_have_its_own_value(classifiers):
