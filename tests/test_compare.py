@@ -21,10 +21,13 @@ from cobasin.verification import Verdict
 from cobasin.workflows import compare as compare_workflow
 from command_line import duplicate, near, refused, run, snapshot
 from model_scrambles import general_scramble
+from other_heads import BASES, fine_tunes
+from other_heads import shared as tensors_in
 from real_models import minilm, shared
 from tiny_models import model
 
 BERT, GPT2, LLAMA = "bert/BertForMaskedLM", "gpt2/GPT2LMHeadModel", "llama-gqa/LlamaForCausalLM"
+GPT2_TAGS = "gpt2/GPT2ForTokenClassification"
 CASES = [BERT, GPT2, LLAMA, "vit/ViTForImageClassification"]
 
 
@@ -226,6 +229,32 @@ def test_heads_of_different_labels_are_not_compared():
     assert compare(first, scrambled(load(other))).verdict == "same"
     other.config.id2label, other.config.label2id = first.config.id2label, first.config.label2id
     assert compare(first, load(other)).verdict == "share a base"
+
+
+@pytest.mark.parametrize(
+    "case", ["roberta/RobertaForSequenceClassification", "vit/ViTForImageClassification", GPT2_TAGS]
+)
+def test_a_classifier_and_the_model_that_it_was_made_from(case):
+    """Of another class, or bare: their layers are compared, and no outputs."""
+    base, other = model(BASES[case]), model(case, 9)
+    (tuned,) = fine_tunes(base, case, 1)
+    copied = copy.deepcopy(tuned)
+    with torch.no_grad():
+        for name, tensor in tensors_in(copied).items():
+            tensor.copy_(tensors_in(base).get(name, tensor))
+    moved = scrambled(load(tuned))
+    for a, b, verdict in (
+        (base, tuned, "share a base"),
+        (tuned, base, "share a base"),
+        (base, moved, "share a basin"),
+        (base, copied, "same"),
+        (base, other, "independent"),
+    ):
+        found = compare(a, b)
+        assert found.verdict == verdict, found.reason
+        assert found.verification is None
+        assert found.notes[0].endswith(": heads are not compared")
+    assert compare(base, copied).reason.endswith("but for the heads")
 
 
 def test_trained_from_two_seeds():

@@ -10,37 +10,11 @@ from cobasin.errors import InputError
 from cobasin.merging.merge import merge
 from cobasin.verification import verify
 from command_line import refused, run, stock
+from other_heads import BASES, fine_tunes, shared
 from permuted_copies import permuted
 from tiny_models import model
 
-BASES = {
-    "roberta/RobertaForSequenceClassification": "roberta/RobertaForMaskedLM",
-    "bert/BertForSequenceClassification": "bert/BertForMaskedLM",  # without the pooler that the classifier reads
-    "vit/ViTForImageClassification": "vit/ViTModel",
-    "gpt2/GPT2ForTokenClassification": "gpt2/GPT2LMHeadModel",
-    "mixtral/MixtralForSequenceClassification": "mixtral/MixtralForCausalLM",  # experts one by one
-    "t5/T5ForSequenceClassification": "t5/T5ForConditionalGeneration",
-}
 ROBERTA = "roberta/RobertaForSequenceClassification"
-
-
-def fine_tunes(base, case, count=2):
-    """Models of another class, with a base's layers and a little noise, and heads of their own."""
-    found, there = [], shared(base)
-    for seed in range(1, count + 1):
-        made = model(case, seed)
-        with torch.no_grad():
-            for name, tensor in shared(made).items():
-                if name in there:
-                    tensor.copy_(there[name] + 0.05 * torch.randn_like(tensor))
-        found.append(made)
-    return found
-
-
-def shared(model):
-    """The parameters of the base model by their names there, the others by their own."""
-    prefix = f"{model.base_model_prefix}."
-    return {name.removeprefix(prefix): tensor for name, tensor in model.named_parameters()}
 
 
 @pytest.mark.parametrize("case", BASES)

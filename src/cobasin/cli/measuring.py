@@ -42,7 +42,10 @@ def verify(
 @app.command()
 def compare(
     a: Annotated[str, typer.Argument(metavar="A", help="A model.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="Another model of the same architecture.")],
+    b: Annotated[
+        str,
+        typer.Argument(metavar="B", help="Another model of the same class, or with another head on the same layers."),
+    ],
     out: Annotated[
         Path | None,
         typer.Option(

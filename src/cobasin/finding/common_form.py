@@ -51,7 +51,7 @@ class CommonForm:
 
     Attributes:
         typed: the models as elements act on them: untied, where folding a norm gives the head values of its own.
-        heads: the task heads, where label sets differ; they are moved along, but not compared.
+        apart: what is moved along, but not compared: task heads, where label sets differ.
         models: their tensors in canonical form.
         anchors: the models in whose gauge the others can be written.
         search: how elements are found; None by weights.
@@ -66,6 +66,7 @@ class CommonForm:
         anchors: Sequence[int] | None = None,
         search: Search | None = None,
         why_not: str = "",
+        apart: Sequence[str] = (),
     ):
         """Check all that headers and configs can tell, and choose the form.
 
@@ -75,6 +76,7 @@ class CommonForm:
             anchors: the models in whose gauge the others may be written; all where None, none where nothing is written.
             search: how elements are found; by weights where None.
             why_not: why norms are not folded, though they could be.
+            apart: tensors that only one of the models really has.
 
         Raises:
             InputError: for models that cannot be compared.
@@ -83,11 +85,12 @@ class CommonForm:
             check_pair(typed[0], other)
         self.symmetry, choice = symmetry, Choice.parse(symmetry, layers)
         choice.check(typed[0].spec)
-        self.heads = typed[0].heads if any(model.labels != typed[0].labels for model in typed) else []
+        heads = typed[0].heads if any(model.labels != typed[0].labels for model in typed) else []
+        self.apart = [*heads, *apart]
         self.search: Prepared | None = search.prepared(typed) if search else None
         wanted = list(range(len(typed)) if anchors is None else anchors)
         forms, self.typed, self.anchors, self.notes = forms_of(typed, choice, wanted, why_not)
-        if self.heads:
+        if heads:
             self.notes.append("the label sets differ: the task heads were moved along, but not compared")
         self.notes += [*omissions(typed), *other_pixels(typed)]
         if "residual" in choice.parts and any(embeds(model.checkpoint) for model in typed):
@@ -97,7 +100,7 @@ class CommonForm:
         states = [Remembered(canonical(form, model), ROOM) for form, model in zip(forms, self.typed, strict=True)]
         tied = {name for form in forms for name in form.spec.tied}  # repeats another tensor, if only in some models
         place = search.place() if search else CPU
-        self.models = Models(forms, states, choice, [*self.heads, *tied], place)
+        self.models = Models(forms, states, choice, [*self.apart, *tied], place)
         self._gauges: dict[int, Gauge] = {}
         # of a pair: what was found, and the distances of its tensors before and after
         self._found: dict[tuple[int, int], tuple[Values, dict[str, float], dict[str, float]]] = {}
@@ -177,9 +180,9 @@ class CommonForm:
         acting, others = in_isometries(form, match.values, others)
         target |= frames_as_gauge(others)
         # a head keeps its own gauge: the anchor's has other labels
-        target |= {key: value for key, value in own.items() if key.split(":")[0] in self.heads}
+        target |= {key: value for key, value in own.items() if key.split(":")[0] in self.apart}
         element = Element(form, acting, own, target)
-        counted = [name for name in ends[1] if name not in ends[1].spec.tied and name not in self.heads]
+        counted = [name for name in ends[1] if name not in ends[1].spec.tied and name not in self.apart]
         keep = _of_pair(keep, source, anchor)
         before, after = (
             math.sqrt(sum(_distances(keep, *what, counted).values()))
