@@ -43,9 +43,6 @@ def verify(
 def compare(
     a: Annotated[str, typer.Argument(metavar="A", help="A model.")],
     b: Annotated[str, typer.Argument(metavar="B", help="Another one, of its class or with another head.")],
-        str,
-        typer.Argument(metavar="B", help="Another model of the same class, or with another head on the same layers."),
-    ],
     out: Annotated[
         Path | None,
         typer.Option(
