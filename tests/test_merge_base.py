@@ -112,3 +112,14 @@ def test_other_layers_are_refused(tmp_path):
     model(BASES[ROBERTA]).save_pretrained(tmp_path / "base")
     line = refused(tmp_path, "merge", tmp_path / "a", tmp_path / "base", "--out", tmp_path / "out")
     assert "only models of one architecture match" in line
+
+
+def test_heads_are_matched_though_the_base_is_between_the_models():
+    base = model(BASES[ROBERTA])
+    first, second = fine_tunes(base, ROBERTA)
+    state = dict(load(second))
+    for name, along in (("dense.weight", 0), ("dense.bias", 0), ("out_proj.weight", 1)):
+        state[f"classifier.{name}"] = state[f"classifier.{name}"].flip(along)
+    moved = load(state, {**second.config.to_dict(), "architectures": [type(second).__name__]})
+    merged = [merge([first, one], "task_arithmetic", base=base, weight=0.5).checkpoint for one in (second, moved)]
+    assert verify(*merged).same
