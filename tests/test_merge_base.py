@@ -123,3 +123,13 @@ def test_heads_are_matched_though_the_base_is_between_the_models():
     moved = load(state, {**second.config.to_dict(), "architectures": [type(second).__name__]})
     merged = [merge([first, one], "task_arithmetic", base=base, weight=0.5).checkpoint for one in (second, moved)]
     assert verify(*merged).same
+
+
+def test_it_gives_no_head(tmp_path):
+    base = model(BASES[ROBERTA])
+    folders = [tmp_path / name for name in ("a", "b", "base")]
+    for folder, one in zip(folders, (*fine_tunes(base, ROBERTA), base), strict=True):
+        one.save_pretrained(folder)
+    a, b, there = folders
+    how = "--method", "ties", "--base", there, "--head-from", there, "--out", tmp_path / "out"
+    assert "it has no task head to give" in refused(tmp_path, "merge", a, b, *how)

@@ -43,6 +43,11 @@ def prepare(recipe: Recipe, models: Mapping[str, Any]) -> list[Typed]:
             f"{names[0]} is a {typed[0].spec.architecture}: it has no task head to {what} (a head with "
             "labels); leave --head-from and --keep-heads (in a recipe head) out"
         )
+    if head not in (None, "keep") and {*(giver := typed[names.index(head)]).lacking} & {*giver.task_heads}:
+        raise InputError(
+            f"{head}: as the base it has no task head to give, only zeros for one; name one of the models that are "
+            "merged (--head-from MODEL, in a recipe head), or keep all of their heads (--keep-heads)"
+        )
     different = next((model for model in typed if model.labels != typed[0].labels), None)
     if different is not None and head is None:
         raise InputError(
