@@ -99,6 +99,21 @@ def test_it_is_read_in_its_own_dtype():
     assert torch.equal(merged.double(), load(base)[name].to(merged.dtype).double())
 
 
+def test_the_result_is_written_and_loaded_in_its_dtype(tmp_path):
+    base = model(BASES[ROBERTA])
+    folders = [tmp_path / name for name in ("a", "b", "base")]
+    for folder, one in zip(
+        folders, (*(one.bfloat16() for one in fine_tunes(base, ROBERTA)), base.float()), strict=True
+    ):
+        one.save_pretrained(folder)
+    a, b, there = folders
+    assert not run(
+        "merge", a, b, "--base", there, "--method", "ties", "--match", "none", "--out", tmp_path / "out"
+    ).code
+    assert {header.dtype for header in load(tmp_path / "out").headers.values()} == {torch.float32}
+    assert {tensor.dtype for tensor in stock(tmp_path / "out").parameters()} == {torch.float32}
+
+
 def test_other_layers_are_refused(tmp_path):
     models = fine_tunes(model(BASES[ROBERTA]), ROBERTA)
     for made, why in (
