@@ -114,6 +114,17 @@ def test_the_result_is_written_and_loaded_in_its_dtype(tmp_path):
     assert {tensor.dtype for tensor in stock(tmp_path / "out").parameters()} == {torch.float32}
 
 
+def test_of_tied_and_untied_models_it_is_the_same_in_any_order():
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    configs = [T.LlamaConfig(vocab_size=12, **sizes, tie_word_embeddings=tied) for tied in (True, False)]
+    models = [T.LlamaForCausalLM(config) for config in configs]
+    one, other = (
+        merge(two, "task_arithmetic", base=T.LlamaModel(configs[1]), symmetry="none", weight=[0.5, 0.5], lambda_=0.5)
+        for two in (models, models[::-1])
+    )
+    assert torch.equal(one.checkpoint["lm_head.weight"], other.checkpoint["lm_head.weight"])
+
+
 def test_other_layers_are_refused(tmp_path):
     models = fine_tunes(model(BASES[ROBERTA]), ROBERTA)
     for made, why in (

@@ -68,11 +68,13 @@ def _with_headed_base(recipe: Recipe, typed: list[Typed]) -> list[Typed]:
     """The models, the base of task vectors as one of their class: mostly it has none of their heads, or another."""
     if recipe.base is None or recipe.base in recipe.between:
         return typed
-    place, first = recipe.referenced.index(recipe.base), typed[recipe.positions[0]]
-    base, other = typed[place].checkpoint, first.checkpoint
+    place = recipe.referenced.index(recipe.base)
+    # one whose head is its own, if any: all are untied then, and the base is no other for their order
+    like = min((typed[i] for i in recipe.positions), key=lambda model: len(model.spec.tied))
+    base, other = typed[place].checkpoint, like.checkpoint
     if base.architecture == other.architecture or base.config.model_type != other.config.model_type:
         return typed
-    return [headed_as(model, first) if i == place else model for i, model in enumerate(typed)]
+    return [headed_as(model, like) if i == place else model for i, model in enumerate(typed)]
 
 
 def _loaded(name: str, model: Any) -> Checkpoint:
