@@ -73,6 +73,32 @@ def test_it_is_read_in_its_own_dtype():
     assert torch.equal(merged.double(), load(base)[name].to(merged.dtype).double())
 
 
+def test_the_result_is_written_and_loaded_in_its_dtype(tmp_path):
+    base = model(BASES[ROBERTA])
+    folders = [tmp_path / name for name in ("a", "b", "base")]
+    for folder, one in zip(
+        folders, (*(one.bfloat16() for one in fine_tunes(base, ROBERTA)), base.float()), strict=True
+    ):
+        one.save_pretrained(folder)
+    a, b, there = folders
+    assert not run(
+        "merge", a, b, "--base", there, "--method", "ties", "--match", "none", "--out", tmp_path / "out"
+    ).code
+    assert {header.dtype for header in load(tmp_path / "out").headers.values()} == {torch.float32}
+    assert {tensor.dtype for tensor in stock(tmp_path / "out").parameters()} == {torch.float32}
+
+
+def test_of_tied_and_untied_models_it_is_the_same_in_any_order():
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    configs = [T.LlamaConfig(vocab_size=12, **sizes, tie_word_embeddings=tied) for tied in (True, False)]
+    models = [T.LlamaForCausalLM(config) for config in configs]
+    one, other = (
+        merge(two, "task_arithmetic", base=T.LlamaModel(configs[1]), symmetry="none", weight=[0.5, 0.5], lambda_=0.5)
+        for two in (models, models[::-1])
+    )
+    assert torch.equal(one.checkpoint["lm_head.weight"], other.checkpoint["lm_head.weight"])
+
+
 def test_other_layers_are_refused(tmp_path):
     models = fine_tunes(model(BASES[ROBERTA]), ROBERTA)
     for made, why in (
@@ -86,3 +112,24 @@ def test_other_layers_are_refused(tmp_path):
     model(BASES[ROBERTA]).save_pretrained(tmp_path / "base")
     line = refused(tmp_path, "merge", tmp_path / "a", tmp_path / "base", "--out", tmp_path / "out")
     assert "only models of one architecture match" in line
+
+
+def test_heads_are_matched_though_the_base_is_between_the_models():
+    base = model(BASES[ROBERTA])
+    first, second = fine_tunes(base, ROBERTA)
+    state = dict(load(second))
+    for name, along in (("dense.weight", 0), ("dense.bias", 0), ("out_proj.weight", 1)):
+        state[f"classifier.{name}"] = state[f"classifier.{name}"].flip(along)
+    moved = load(state, {**second.config.to_dict(), "architectures": [type(second).__name__]})
+    merged = [merge([first, one], "task_arithmetic", base=base, weight=0.5).checkpoint for one in (second, moved)]
+    assert verify(*merged).same
+
+
+def test_it_gives_no_head(tmp_path):
+    base = model(BASES[ROBERTA])
+    folders = [tmp_path / name for name in ("a", "b", "base")]
+    for folder, one in zip(folders, (*fine_tunes(base, ROBERTA), base), strict=True):
+        one.save_pretrained(folder)
+    a, b, there = folders
+    how = "--method", "ties", "--base", there, "--head-from", there, "--out", tmp_path / "out"
+    assert "it has no task head to give" in refused(tmp_path, "merge", a, b, *how)

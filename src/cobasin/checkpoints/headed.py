@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
 import torch
@@ -30,15 +31,17 @@ def headed_as(model: Typed, other: Typed) -> Typed:
             lacking[disk] = part
         else:
             raise InputError(f"{given.label}: its layers lack {disk}, which those of {asked.label} have")
-    headers = {
-        disk: replace(header, dtype=given.headers[model.disk_names[source[disk]]].dtype) if disk in source else header
-        for disk, header in asked.headers.items()
-    }
+    dtypes = {disk: given.headers[model.disk_names[name]].dtype for disk, name in source.items()}
+    dtypes |= dict.fromkeys(lacking, next(iter(dtypes.values())))  # a file is written in the dtypes of its base
+    headers = {disk: replace(header, dtype=dtypes.get(disk, header.dtype)) for disk, header in asked.headers.items()}
+    config = copy.deepcopy(asked.config)
+    config.dtype = given.config.dtype  # in which Transformers loads what is written
 
     def read(disk: str) -> Tensor:
         if disk in lacking:
             return torch.zeros(headers[disk].shape, dtype=headers[disk].dtype)
         return model.part(source[disk]) if disk in source else asked[disk]
 
-    made = replace(asked, label=given.label, headers=headers, read=read, folder=given.folder, stored=False, beside={})
+    made = replace(asked, label=given.label, config=config, headers=headers, read=read, folder=given.folder)
+    made = replace(made, stored=False, beside={})
     return Typed(made, other.spec, lacking=(*lacking.values(),))

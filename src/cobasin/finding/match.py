@@ -249,7 +249,9 @@ def _from_pairs(
     values = both_ways(common.models, {pair: values for pair, (values, _) in pairs.items()})
     distances = {pair: search["objective"][-1] for pair, (_, search) in pairs.items()}
     distances |= {(j, i): distance for (i, j), distance in distances.items()}
-    reference = medoid(order, distances, common.anchors)
+    # what a model lacks is zero, and brings nothing together
+    whole = [i for i in common.anchors if not common.typed[i].lacking]
+    reference = medoid(order, distances, whole or common.anchors)
     others = [i for i in order if i != reference]
     report: dict = {"distances": [[distances.get((i, j), 0.0) for j in sorted(order)] for i in sorted(order)]}
     if anchor == "consensus":

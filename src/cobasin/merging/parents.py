@@ -44,6 +44,11 @@ def prepare(recipe: Recipe, models: Mapping[str, Any]) -> list[Typed]:
             f"{names[0]} is a {typed[0].spec.architecture}: it has no task head to {what} (a head with "
             "labels); leave --head-from and --keep-heads (in a recipe head) out"
         )
+    if head not in (None, "keep") and {*(giver := typed[names.index(head)]).lacking} & {*giver.task_heads}:
+        raise InputError(
+            f"{head}: as the base it has no task head to give, only zeros for one; name one of the models that are "
+            "merged (--head-from MODEL, in a recipe head), or keep all of their heads (--keep-heads)"
+        )
     different = next((model for model in typed if model.labels != typed[0].labels), None)
     if different is not None and head is None:
         raise InputError(
@@ -64,11 +69,13 @@ def _with_headed_base(recipe: Recipe, typed: list[Typed]) -> list[Typed]:
     """The models, the base of task vectors as one of their class: mostly it has none of their heads, or another."""
     if recipe.base is None or recipe.base in recipe.between:
         return typed
-    place, first = recipe.referenced.index(recipe.base), typed[recipe.positions[0]]
-    base, other = typed[place].checkpoint, first.checkpoint
+    place = recipe.referenced.index(recipe.base)
+    # one whose head is its own, if any: all are untied then, and the base is no other for their order
+    like = min((typed[i] for i in recipe.positions), key=lambda model: len(model.spec.tied))
+    base, other = typed[place].checkpoint, like.checkpoint
     if base.architecture == other.architecture or base.config.model_type != other.config.model_type:
         return typed
-    return [headed_as(model, first) if i == place else model for i, model in enumerate(typed)]
+    return [headed_as(model, like) if i == place else model for i, model in enumerate(typed)]
 
 
 def _loaded(name: str, model: Any) -> Checkpoint:
