@@ -9,7 +9,7 @@ BASES = {
     "bert/BertForSequenceClassification": "bert/BertForMaskedLM",  # without the pooler that the classifier reads
     "vit/ViTForImageClassification": "vit/ViTModel",
     "gpt2/GPT2ForTokenClassification": "gpt2/GPT2LMHeadModel",
-    "mixtral/MixtralForSequenceClassification": "mixtral/MixtralForCausalLM",  # experts one by one
+    "mixtral/MixtralForSequenceClassification": "mixtral-fused/MixtralForCausalLM",  # experts in one tensor
     "t5/T5ForSequenceClassification": "t5/T5ForConditionalGeneration",
 }
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from cobasin.checkpoints.layouts import laid_out_as
 from cobasin.checkpoints.pairs import check_layers
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
@@ -21,6 +22,7 @@ def headed_as(model: Typed, other: Typed) -> Typed:
         InputError: where settings, sizes or vocabularies differ, or layers lack a tensor.
     """
     check_layers(other, model)
+    model = laid_out_as(model, other.spec)
     given, asked, heads = model.checkpoint, other.checkpoint, set(other.task_heads)
     source, lacking = dict[str, str](), dict[str, str]()
     for part, disk in other.disk_names.items():

@@ -11,18 +11,20 @@ from torch import Tensor
 from cobasin.architectures import declare
 from cobasin.checkpoints.typed import Typed
 from cobasin.checkpoints.weight_files import Header
+from cobasin.symmetry.keys import layer_of
 from cobasin.symmetry.spec import Entry, Spec
 from cobasin.symmetry.types import Block
 
 
 def laid_out_as(model: Typed, spec: Spec) -> Typed:
-    """The same model with its tensors laid out as in ``spec``, one of its class.
+    """The same model with its tensors laid out as in ``spec``, of its class, or of one with the same layers.
 
     What the two lay out differently are blocks, which mean the same wherever they lie: in a layer there is one of gates
     of experts. Where that does not hold, they differ in something else, and the model is returned as it is.
     """
     found, wanted = _blocks(model.spec, spec), _blocks(spec, model.spec)
-    if not found or found.keys() != wanted.keys() or model.spec.sizes != spec.sizes:
+    sizes = {name: model.spec.sizes.get(name, size) for name, size in spec.sizes.items() if name != "label"}
+    if not found or found.keys() != wanted.keys() or any(size != spec.sizes[name] for name, size in sizes.items()):
         return model
     given, parts = model.checkpoint, model.spec.file_entries
     old, new = {name for name, _ in found.values()}, {name for name, _ in wanted.values()}
@@ -63,11 +65,12 @@ def laid_out_as(model: Typed, spec: Spec) -> Typed:
 
 
 def _blocks(spec: Spec, other: Spec) -> dict[tuple, tuple[str, Block]]:
-    """What ``other`` lays out otherwise, by its meaning: the tensor and its block; nothing where two mean the same."""
+    """What ``other`` lays out otherwise in layers, by meaning: the tensor, its block; nothing where two mean the same."""
     entries = {
         name: entry
         for name, entry in spec.entries.items()
-        if name not in other.entries or other.entries[name].layout != entry.layout
+        if layer_of(entry.index) is not None
+        and (name not in other.entries or other.entries[name].layout != entry.layout)
     }
     blocks = [(name, entry, block) for name, entry in entries.items() for block in entry.layout.blocks]
     found = {_meaning(entry, block): (name, block) for name, entry, block in blocks}
