@@ -65,7 +65,7 @@ def laid_out_as(model: Typed, spec: Spec) -> Typed:
 
 
 def _blocks(spec: Spec, other: Spec) -> dict[tuple, tuple[str, Block]]:
-    """What ``other`` lays out otherwise in layers, by meaning: the tensor, its block; nothing where two mean the same."""
+    """Blocks of layers that ``other`` lays out otherwise, by meaning, with tensors; none where two mean the same."""
     entries = {
         name: entry
         for name, entry in spec.entries.items()
