@@ -128,6 +128,15 @@ def test_heads_of_equal_labels_are_kept_too(tmp_path):
     assert not torch.equal(*(tensors_of(out / name)["classifier.weight"] for name in ("anchor", "source")))
 
 
+def test_a_head_that_scores_texts_has_no_labels(tmp_path):
+    """Whatever a config says, which may be left from another task: the heads are compared and averaged."""
+    first, second = tasks(tmp_path, "bert/BertForMultipleChoice")
+    assert run("merge", first, second, "--match", "none", "--out", tmp_path / "out").code == 0
+    mean, *ends = (tensors_of(folder)["classifier.weight"] for folder in (tmp_path / "out", first, second))
+    assert torch.allclose(mean, (ends[0] + ends[1]) / 2)
+    assert "label sets differ" not in run("match", second, first, "--out", tmp_path / "matched").out
+
+
 def test_folders_of_equal_names_get_numbers(tmp_path):
     first, second = tasks(tmp_path, BERT)
     for folder, place in ((first, "x"), (second, "y")):

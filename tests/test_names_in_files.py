@@ -90,6 +90,7 @@ def test_what_is_missing_is_named_as_the_file_would(tmp_path):
     assert f"missing tensor {lost} (16,)" in refused(tmp_path, "match", other, own, "--out", tmp_path / "out")
 
 
+AFTER_THE_LAST = {f"model.layers.2.{name}.weight": (24, 48) for name in ("eh_proj", "other", "mlp.gate")}
 MTP = {"mtp.fc.weight": (24, 48), "mtp.layers.0.mlp.experts.gate_up_proj": (4, 16, 24)}
 
 
@@ -98,10 +99,8 @@ MTP = {"mtp.fc.weight": (24, 48), "mtp.layers.0.mlp.experts.gate_up_proj": (4, 1
     [
         (MIXED, MTP),
         ("qwen3.5-moe-pictures-tied/Qwen3_5MoeForConditionalGeneration", MTP),
-        (
-            "deepseek3/DeepseekV3ForCausalLM",
-            {f"model.layers.2.{name}.weight": (24, 48) for name in ("eh_proj", "other")},
-        ),
+        ("deepseek3/DeepseekV3ForCausalLM", AFTER_THE_LAST),
+        ("glm5-shared-biased-tied/GlmMoeDsaForCausalLM", AFTER_THE_LAST),
         (NEMOTRON, {"mtp.layers.0.eh_proj.weight": (24, 48)}),
         ("exaone-moe/ExaoneMoeForCausalLM", {"mtp.fc.weight": (24, 48)}),
         ("ernie-moe/Ernie4_5_MoeForCausalLM", {"model.mtp_linear_proj.0.weight": (24, 48)}),

@@ -38,6 +38,7 @@ FAMILIES = {
         {**_LFM2, "conv_bias": True, "block_auto_adjust_ff_dim": False, "tie_word_embeddings": False},
     ),
     "lfm3": ("Lfm3", ("ForCausalLM", "Model"), T.Lfm3Config, _LFM3),
+    "lfm3-fused": ("Lfm3", ("ForCausalLM",), T.Lfm3Config, _LFM3),
     "lfm3-prenorm-ungated-untied": (
         "Lfm3",
         ("ForCausalLM",),

@@ -32,7 +32,8 @@ _YOUTU = {**GROUPED, **{key: _LATENT[key] for key in _LATENT if key.endswith(("_
 # Transformers zeroes the row of padding as it loads the model, whatever the file says
 _YOUTU |= {"num_key_value_heads": 4, "pad_token_id": None}
 _SPARSE = {**_LATENT, "index_topk": 4, "index_n_heads": 3, "index_head_dim": 9}
-_GLM5 = {**_SPARSE, "indexer_types": ["full", "shared"], "attention_bias": True, "tie_word_embeddings": True}
+# it may say it of more layers than there are
+_GLM5 = {**_SPARSE, "indexer_types": ["full", "shared", "full"], "attention_bias": True, "tie_word_embeddings": True}
 _V2_HEADS = ("ForCausalLM", "ForSequenceClassification", "Model")
 
 FAMILIES = {

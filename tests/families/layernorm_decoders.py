@@ -132,7 +132,8 @@ FAMILIES = {
         "Starcoder2",
         ("ForCausalLM",),
         T.Starcoder2Config,
-        {**SMALL, "use_bias": False, "hidden_act": "relu", "tie_word_embeddings": False},
+        # of which its embedding makes nothing
+        {**SMALL, **_PARTIAL, "use_bias": False, "hidden_act": "relu", "tie_word_embeddings": False},
     ),
     "olmo1": ("Olmo", ("ForCausalLM", *_CLASSES), T.OlmoConfig, {**_PAD, "num_key_value_heads": 2}),
     "olmo1-biased-tied": (

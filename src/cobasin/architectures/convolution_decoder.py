@@ -59,8 +59,9 @@ def _normed(config: PreTrainedConfig) -> Parts:
     return normed_basis(head_width(config), shared=True), templates
 
 
-def _two_kinds(config: PreTrainedConfig) -> Parts:
+def _two_kinds(request: Request) -> Parts:
     """The same of LFM3, whose two kinds of attention have a rotary embedding each, and a gate a head, if any."""
+    config = request.config
     templates = {n: t for n, t in projections(own=ATTENTION).items() if "q_proj" not in n and "k_proj" not in n}
     spaces = layers_of_kinds(config.layer_types, full_layer="full_attention", sliding_layer="sliding_attention")
     for kind in ("full", "sliding"):
@@ -72,7 +73,8 @@ def _two_kinds(config: PreTrainedConfig) -> Parts:
             templates |= linear(f"{own}.k_proj", f"(kv {basis})", "resid", bias=False)
             templates |= {f"{own}.q_norm.weight": gain, f"{own}.k_norm.weight": divided}
     if config.use_attention_gate:
-        templates[f"{ATTENTION}.gate_proj.weight"] = "(kv rep) resid"
+        gate = "g_proj" if request.has("self_attn.g_proj.weight") else "gate_proj"  # as in memory, or on the hub
+        templates[f"{ATTENTION}.{gate}.weight"] = "(kv rep) resid"
     return spaces, templates
 
 
@@ -123,7 +125,7 @@ def lfm3(request: Request) -> Spec:
     require(not config.attention_bias, "attention_bias")
     norms = ("post_operator_norm", "post_ffn_norm") if config.use_sandwich_norm else ()
     keys = ("sliding_window", "layer_types")
-    return _decoder(request, _two_kinds(config), {}, _gated("ffn"), keys=keys, post_norms=norms)
+    return _decoder(request, _two_kinds(request), {}, _gated("ffn"), keys=keys, post_norms=norms)
 
 
 @declares("Lfm2Moe", "lfm2_moe", "Model", "ForCausalLM")

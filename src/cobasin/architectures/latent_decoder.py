@@ -91,12 +91,14 @@ def indexer(config: PreTrainedConfig, order: str) -> Parts:
     gain and offset share scales with the queries.
     """
     turned, own = config.qk_rope_head_dim, "layers.{index_layer}.self_attn.indexer"
+    layers = config.num_hidden_layers
+    kinds = getattr(config, "indexer_types", ["full"] * layers)[:layers]  # it may say it of more
     spaces = {
         "index_head": Space(config.index_n_heads, Permutation(scaled=True), LAYER, part="heads"),
         "index_pair": Space(2),
         "index_freq": Space(turned // 2, Diagonal(scaled=True), LAYER, part="attention"),
         "index": Space(config.index_head_dim - turned, Permutation(scaled=True), LAYER, part="attention"),
-        **layers_of_kinds(getattr(config, "indexer_types", ["full"] * config.num_hidden_layers), index_layer="full"),
+        **layers_of_kinds(kinds, index_layer="full"),
     }
     pairs = order.replace("pair", "index_pair").replace("freq", "index_freq{0}")
     query, kept, key = (f"({pairs} + index{{0}})".format(charge) for charge in ("", "~", "'"))

@@ -57,7 +57,7 @@ def grouped_attention(
     config = request.config
     width = head_width(config)
     rotated = rotated_size(config, width)
-    normed = getattr(config, "qk_layernorm", False)  # StarCoder2 lacks the key
+    normed = config.qk_layernorm
     require(rotated > 0 or not normed, "qk_layernorm = true without a rotary embedding")
     spaces, query, key = head_bases(width, PER_GROUP, rotated)
     gains: Templates = {}
@@ -178,9 +178,9 @@ def stablelm(request: Request) -> Spec:
 
 @declares("Starcoder2", "starcoder2", *HEADS)
 def starcoder2(request: Request) -> Spec:
-    """StarCoder2: one branch after the other, an FFN without a gate."""
-    config, biased = request.config, request.config.use_bias
-    spaces, attention, biases = grouped_attention(request, f"{OWN}.o_proj", biased, biased, shared=True)
+    """StarCoder2: one branch after the other, an FFN without a gate; all of a head is rotated."""
+    config, biased, width = request.config, request.config.use_bias, head_width(request.config)
+    spaces = groups(config.num_attention_heads, config.num_key_value_heads) | head_bases(width, PER_GROUP, width)[0]
     head, ties = output_head(request, "embed_tokens.weight")
     return layer_norm_decoder(
         request,
@@ -188,7 +188,7 @@ def starcoder2(request: Request) -> Spec:
         {**spaces, "ffn": Space(config.intermediate_size, neurons(config.hidden_act), LAYER, part="ffn")},
         {
             "embed_tokens.weight": "vocab resid",
-            **attention,
+            **projections(biased, biased),
             **linear(f"{MLP}.c_fc", "ffn", "resid", biased),
             **linear(f"{MLP}.c_proj", "resid", "ffn'", biased),
         },
@@ -197,7 +197,7 @@ def starcoder2(request: Request) -> Spec:
             "layers.{layer}.post_attention_layernorm": (f"{MLP}.c_fc",),
             "norm": layers_of(head),
         },
-        biases,
+        (VALUE_BIAS,) if biased else (),
         (*KEYS[:-1], "norm_epsilon", "sliding_window", *rope_keys(config)),
         "model.",
     )

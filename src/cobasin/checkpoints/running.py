@@ -49,6 +49,7 @@ INPUT_SIZES = {
 
 # Classes whose decoder, where they have one, reads what the encoder reads.
 SHIFTING = ("ForSequenceClassification", "ForQuestionAnswering")
+_JOINING = "eh_proj.weight"  # of a layer that predicts a further token
 _IN_TRAINING = ("masked_spec_embed",)  # what only training reads, in place of masked frames
 
 
@@ -120,10 +121,12 @@ def _check_loaded(model: PreTrainedModel, info: Mapping[str, Any], state: Mappin
     # belongs to a head that this class does not have, and cannot change what it computes.
     known = {re.sub(r"\d+", "#", name) for name in model.state_dict()}
     prefix = f"{model.base_model_prefix}."
+    # So is one that predicts a further token, with what joins two streams; transformers knows those of some depths.
+    further = tuple(name.removesuffix(_JOINING) for name in state if name.endswith(_JOINING))
     surplus = {
         name
         for name in info["unexpected_keys"]
-        if any(re.sub(r"\d+", "#", full) in known for full in (name, prefix + name))
+        if not name.startswith(further) and any(re.sub(r"\d+", "#", full) in known for full in (name, prefix + name))
     }
     if surplus:
         raise InputError(f"{where} has no place for tensors of the checkpoint: {_some(surplus)}")

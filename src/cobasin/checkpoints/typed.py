@@ -156,8 +156,9 @@ class Typed(Mapping[str, Tensor]):
 
     @property
     def labels(self) -> object:
-        """The label set, None for a model without a task head."""
-        return self.checkpoint.config.id2label if self.heads else None
+        """The label set; None without a task head, or with one that scores texts, whatever its config says."""
+        scores = self.checkpoint.architecture.endswith("ForMultipleChoice")
+        return self.checkpoint.config.id2label if self.heads and not scores else None
 
     def __getitem__(self, name: str) -> Tensor:
         if stack := self.spec.entries[name].stack:
