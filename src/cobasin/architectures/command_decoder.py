@@ -120,9 +120,7 @@ def cohere2_moe(request: Request) -> Spec:
     config, keys = request.config, (*WINDOWS, *ROUTED)
     dense = [i for i, kind in enumerate(config.mlp_layer_types) if kind == "dense"]
     require(len(dense) < config.num_hidden_layers, "mlp_layer_types that leaves no layer with experts")
-    own, plain, absent = dense_layers(config, dense)
-    if dense:
-        own["dense"] = replace(own["dense"], size=config.prefix_dense_intermediate_size or config.intermediate_size)
+    own, plain, absent = dense_layers(config, dense, width=config.prefix_dense_intermediate_size)
     mlp = experts(request) | plain
     spaces, attention, biases = _sliding(config, dense if config.prefix_dense_sliding_window_pattern == 1 else ())
     if config.num_shared_experts:
@@ -132,6 +130,7 @@ def cohere2_moe(request: Request) -> Spec:
         biases += (SoftmaxShift(f"{MLP}.gate.weight"),)
     spaces |= moe_spaces(config.num_experts, config.intermediate_size) | own
     if config.rms_norm_eps is None:
-        return replace(_command(request, spaces, attention, biases, (*keys, "rms_norm_eps"), mlp), absent=absent)
-    both, keys = attention | mlp, (*keys, "logit_scale")
-    return rmsnorm_decoder(request, spaces, both, {}, PRE_NORMS[:1], biases=biases, absent=absent, keys=keys)
+        spec = _command(request, spaces, attention, biases, (*keys, "rms_norm_eps"), mlp)
+        return replace(spec, absent=absent)
+    keys, before = (*keys, "logit_scale"), PRE_NORMS[:1]
+    return rmsnorm_decoder(request, spaces, attention | mlp, {}, before, biases=biases, absent=absent, keys=keys)

@@ -73,11 +73,11 @@ def electra(request: Request) -> Spec:
         ),
     }.get(request.head, (token_head(request), {}))
     spec = bert_spec(request, head, ties, "electra.", embed)
-    keys = ("summary_type", "summary_activation") if request.head == "ForMultipleChoice" else ()
-    require(not keys or config.summary_use_proj, "summary_use_proj = false")
     # the classification head has a gelu, whatever the config says
-    activations = {"ForPreTraining": config.hidden_act, "ForMultipleChoice": config.summary_activation}
-    pool = neurons(activations.get(request.head, "gelu"))
+    pool, keys = neurons(config.hidden_act if request.head == "ForPreTraining" else "gelu"), ()
+    if request.head == "ForMultipleChoice":
+        require(config.summary_use_proj, "summary_use_proj = false")
+        pool, keys = neurons(config.summary_activation), ("summary_type", "summary_activation")
     return replace(
         spec,
         spaces={**spec.spaces, **_embedding_spaces(request), "pool": Space(config.hidden_size, pool, part="ffn")},

@@ -106,9 +106,9 @@ def _moe(
 
 
 def dense_layers(
-    config: PreTrainedConfig, dense: list[int], bias: bool = False
+    config: PreTrainedConfig, dense: list[int], bias: bool = False, width: int | None = None
 ) -> tuple[dict[str, Space], dict[str, str], tuple[str, ...]]:
-    """Spaces, templates and what is absent where the layers ``dense`` have a plain FFN."""
+    """Spaces, templates and what is absent where the layers ``dense`` have a plain FFN, maybe of another width."""
     if not dense:
         return {}, {}, ()
     is_dense = "|".join(map(str, dense))
@@ -116,7 +116,7 @@ def dense_layers(
         rf"layers\.({is_dense})\.mlp\.(gate|router|expert|shared_expert|moe_statics|e_score)(?!_proj).*",
         rf"layers\.(?!({is_dense})\.)\d+\.mlp\.(gate|up|down)_proj\..*",
     )
-    spaces = {"dense": Space(config.intermediate_size, NEURONS, LAYER, part="ffn")}
+    spaces = {"dense": Space(width or config.intermediate_size, NEURONS, LAYER, part="ffn")}
     return spaces, gated(neurons="dense", bias=bias), absent
 
 
