@@ -33,7 +33,13 @@ _YOUTU = {**GROUPED, **{key: _LATENT[key] for key in _LATENT if key.endswith(("_
 _YOUTU |= {"num_key_value_heads": 4, "pad_token_id": None}
 _SPARSE = {**_LATENT, "index_topk": 4, "index_n_heads": 3, "index_head_dim": 9}
 # it may say it of more layers than there are
-_GLM5 = {**_SPARSE, "indexer_types": ["full", "shared", "full"], "attention_bias": True, "tie_word_embeddings": True}
+_GLM5 = {
+    **_SPARSE,
+    **_GROUPS,
+    "indexer_types": ["full", "shared", "full"],
+    "attention_bias": True,
+    "tie_word_embeddings": True,
+}
 _V2_HEADS = ("ForCausalLM", "ForSequenceClassification", "Model")
 
 FAMILIES = {
@@ -109,6 +115,8 @@ _SPARSE_KEYS = {
     HEAD_KEY: ((2, 2, 2), SHAPES),
     "norm_topk_prob": (False, CHANGES),
     "index_topk": (8, CHANGES),
+    "n_group": (1, CHANGES),
+    "topk_group": (2, CHANGES),
 }
 KEYS = {
     "deepseek2/DeepseekV2ForCausalLM": {
@@ -136,11 +144,7 @@ KEYS = {
     },
     "mistral4-biased-tied/Mistral4ForCausalLM": {"n_group": (1, CHANGES), "topk_group": (2, CHANGES)},
     "mistral4/Mistral4ForSequenceClassification": PADDING_KEYS,
-    "deepseek32/DeepseekV32ForCausalLM": {
-        **_SPARSE_KEYS,
-        "n_group": (1, CHANGES),
-        "topk_group": (2, CHANGES),
-    },
+    "deepseek32/DeepseekV32ForCausalLM": _SPARSE_KEYS,
     "glm5-shared-biased-tied/GlmMoeDsaForCausalLM": _SPARSE_KEYS,
     "youtu/YoutuForCausalLM": {
         **{key: row for key, row in _KEYS.items() if not key.startswith(("num_experts", "routed"))},
