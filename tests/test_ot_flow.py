@@ -25,7 +25,7 @@ NOT_FOLLOWED = {
     "gemma4-sounds-clipped": "audio_qk.0",
     "phi-qk-norm": "nope.0",
     "stablelm-12b": "nope.0",
-    **dict.fromkeys(("granite-swa", "granite-moe-swa", "granite-moe-swa-shared-fused"), "kv.1"),
+    **dict.fromkeys(("granite-swa", "granite-moe-swa", "granite-moe-swa-shared"), "kv.1"),
     **dict.fromkeys(("nomic-bert", "nomic-bert-untied", "nomic-bert-wide"), "head.0"),
     **dict.fromkeys(("jina-v3", "jina-v3-untied-relu", "gte", "gte-without-types-untied"), "head.0"),
 }

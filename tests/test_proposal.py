@@ -31,6 +31,7 @@ AGREEING = (
     *("falcon-7b", "falcon-40b", "phi/", "stablelm/", "starcoder2/", "mixtral/", "arcee"),
 )
 OTHERS = ("Model", "ForQuestionAnswering", "BertForPreTraining")  # a draft takes any two outputs for labels
+OTHERS += ("ForNextSentencePrediction", "ForMultipleChoice")  # and one for none
 TINY = {**SMALL, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 
 

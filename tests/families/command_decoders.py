@@ -26,7 +26,7 @@ FAMILIES = {
     "cohere2": ("Cohere2", ("ForCausalLM", "Model"), T.Cohere2Config, _COMMAND2),
     "cohere2-biased-untied": ("Cohere2", ("ForCausalLM",), T.Cohere2Config, {**_COMMAND2, **_UNTIED}),
     "cohere2-moe": ("Cohere2Moe", ("ForCausalLM", "Model"), T.Cohere2MoeConfig, _MOE),
-    "cohere2-moe-dense-rms-fused": (
+    "cohere2-moe-dense-rms": (
         "Cohere2Moe",
         ("ForCausalLM",),
         T.Cohere2MoeConfig,
@@ -59,7 +59,7 @@ KEYS = {
         "rms_norm_eps": (1e-6, CHANGES),
         "mlp_layer_types": (["dense"] * 2, UNCOVERED),
     },
-    "cohere2-moe-dense-rms-fused/Cohere2MoeForCausalLM": {
+    "cohere2-moe-dense-rms/Cohere2MoeForCausalLM": {
         "norm_topk_prob": (False, CHANGES),
         "prefix_dense_sliding_window_pattern": (4, CHANGES),
         "rms_norm_eps": (0.1, CHANGES),

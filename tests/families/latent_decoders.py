@@ -31,7 +31,7 @@ MISTRAL4["rope_parameters"] = {**_GROWING, "llama_4_scaling_beta": 0.5}
 _YOUTU = {**GROUPED, **{key: _LATENT[key] for key in _LATENT if key.endswith(("_rank", "_head_dim"))}}
 # Transformers zeroes the row of padding as it loads the model, whatever the file says
 _YOUTU |= {"num_key_value_heads": 4, "pad_token_id": None}
-_SPARSE = {**_LATENT, "index_topk": 4, "index_n_heads": 3, "index_head_dim": 9}
+_SPARSE = {**_LATENT, "index_topk": 4, "index_n_heads": 2, "index_head_dim": 7}
 # it may say it of more layers than there are
 _GLM5 = {
     **_SPARSE,

@@ -46,7 +46,7 @@ FAMILIES = {
         {**_SWASH, "attention_bias": True, "mlp_bias": True, "layer_rope_theta": None, "tie_word_embeddings": True},
     ),
     "granite-moe-swa": ("GraniteMoeSWA", ("ForCausalLM", "Model"), T.GraniteMoeSWAConfig, _SWASH_MOE),
-    "granite-moe-swa-shared-fused": (
+    "granite-moe-swa-shared": (
         "GraniteMoeSWA",
         ("ForCausalLM",),
         T.GraniteMoeSWAConfig,
@@ -206,7 +206,7 @@ KEYS = {
 }
 TIED = (
     "granite-swa-biased-tied/GraniteSWAForCausalLM",
-    "granite-moe-swa-shared-fused/GraniteMoeSWAForCausalLM",
+    "granite-moe-swa-shared/GraniteMoeSWAForCausalLM",
     "gemma/GemmaForCausalLM",
     "gemma2/Gemma2ForCausalLM",
     "smollm3/SmolLM3ForCausalLM",
