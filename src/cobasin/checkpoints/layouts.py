@@ -23,8 +23,8 @@ def laid_out_as(model: Typed, spec: Spec) -> Typed:
     of experts. Where that does not hold, they differ in something else, and the model is returned as it is.
     """
     found, wanted = _blocks(model.spec, spec), _blocks(spec, model.spec)
-    sizes = {name: model.spec.sizes.get(name, size) for name, size in spec.sizes.items() if name != "label"}
-    if not found or found.keys() != wanted.keys() or any(size != spec.sizes[name] for name, size in sizes.items()):
+    others = any(model.spec.sizes.get(name, size) != size for name, size in spec.sizes.items() if name != "label")
+    if not found or found.keys() != wanted.keys() or others:
         return model
     given, parts = model.checkpoint, model.spec.file_entries
     old, new = {name for name, _ in found.values()}, {name for name, _ in wanted.values()}
