@@ -167,11 +167,13 @@ def test_different_vocabularies(tmp_path, berts):
         (folder / "vocab.txt").write_text(text)
     line = refused(tmp_path, "merge", recipe(tmp_path / "recipe.yaml", "linear", [a, b]), "--out", tmp_path / "out")
     assert f"the vocabularies differ ({b / 'vocab.txt'} and {a / 'vocab.txt'})" in line
-    assert line.endswith(". Bring one model to the other's vocabulary first (mergekit-tokensurgeon can)")
+    assert line.endswith(
+        ". A merge brings models to one vocabulary if told to which (--tokenizer-source, or in a recipe)"
+    )
     larger = tmp_path / "larger"
     near(stock(a), vocab_size=45).save_pretrained(larger)
     line = refused(tmp_path, "merge", a, larger, "--out", tmp_path / "out")
-    assert f"vocab has size 45 in {larger} and 40 in {a}. Bring one model to the other's vocabulary" in line
+    assert f"vocab has size 45 in {larger} and 40 in {a}. A merge brings models to one vocabulary" in line
 
 
 def test_tied_and_untied(tmp_path):

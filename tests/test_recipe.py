@@ -311,7 +311,7 @@ def test_slices_may_name_the_base():
     recipe = Recipe.of(content)
     assert (recipe.base, recipe.base_model, recipe.inputs) == ("./a", "./a", ["./b"])
     assert recipe.changed({}).text() == recipe.text()
-    assert Recipe.of(content | {"tokenizer_source": "base"}).tokenizer_model == "./a"
+    assert Recipe.of(content | {"tokenizer_source": "base"}).vocabulary == "./a"
     assert Recipe.of(content | {"base_model": "./a/"}).base == "./a"
     assert refusal(content | {"base_model": "./b"}) == "slices[0].base_model './a': there is one base, './b'"
     content["slices"][1]["base_model"] = "./b"
@@ -388,7 +388,7 @@ def test_the_number_of_models_and_the_base_are_checked(content, message):
 def test_the_same_model_may_be_written_in_several_ways():
     recipe = Recipe.of(TIES | {"base_model": "a/", "head": "b", "tokenizer_source": "./b/", "match": {"anchor": "b/"}})
     assert (recipe.base, recipe.base_model, recipe.inputs) == ("./a", "./a", ["./b"])
-    assert (recipe.head, recipe.tokenizer_model, recipe.match.anchor) == ("./b", "./b", "./b")
+    assert (recipe.head, recipe.vocabulary, recipe.match.anchor) == ("./b", "./b", "./b")
 
 
 # matching
@@ -471,11 +471,11 @@ def test_options_change_a_recipe():
 
 
 def test_the_tokenizer_is_that_of_one_model():
-    assert Recipe.of(LINEAR).tokenizer_model is None
-    assert Recipe.of(LINEAR | {"tokenizer_source": "union"}).tokenizer_model is None
-    assert Recipe.of(LINEAR | {"tokenizer_source": "./b"}).tokenizer_model == "./b"
-    assert Recipe.of(LINEAR | {"tokenizer": {"source": "./b"}}).tokenizer_model == "./b"
-    assert Recipe.of(TIES | {"tokenizer_source": "base"}).tokenizer_model == "./base"
+    assert Recipe.of(LINEAR).vocabulary is None
+    assert Recipe.of(LINEAR | {"tokenizer_source": "union"}).vocabulary == "union"
+    assert Recipe.of(LINEAR | {"tokenizer_source": "./b"}).vocabulary == "./b"
+    assert Recipe.of(LINEAR | {"tokenizer": {"source": "./b"}}).vocabulary == "./b"
+    assert Recipe.of(TIES | {"tokenizer_source": "base"}).vocabulary == "./base"
 
 
 @pytest.mark.parametrize(
@@ -485,7 +485,10 @@ def test_the_tokenizer_is_that_of_one_model():
         ({"tokenizer_source": "unoin"}, "tokenizer_source 'unoin': expected base, union, ./a, ./b"),
         ({"tokenizer": {"source": "./c"}}, "tokenizer.source './c': expected base, union, ./a, ./b"),
         ({"tokenizer": {}}, "tokenizer.source is missing"),
-        ({"tokenizer": {"source": "union", "tokens": {}}}, "tokenizer: 'tokens' is not supported: the models have one"),
+        (
+            {"tokenizer": {"source": "union", "tokens": {}}},
+            "tokenizer: 'tokens' is not supported: a token that a model lacks has",
+        ),
         ({"tokenizer": {"pad_to_multiple_of": 8}}, "tokenizer: 'pad_to_multiple_of' is not supported"),
         (
             {"tokenizer": {"source": "union"}, "tokenizer_source": "union"},

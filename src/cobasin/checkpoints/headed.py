@@ -46,4 +46,4 @@ def headed_as(model: Typed, other: Typed) -> Typed:
 
     made = replace(asked, label=given.label, config=config, headers=headers, read=read, folder=given.folder)
     made = replace(made, stored=False, beside={})
-    return Typed(made, other.spec, lacking=(*lacking.values(),))
+    return Typed(made, other.spec, lacking=(*lacking.values(),), unknown=model.unknown)

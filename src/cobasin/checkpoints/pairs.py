@@ -99,10 +99,12 @@ def check_layers(source: Typed, anchor: Typed, same_class: bool = False) -> None
     if same_class and not problems:  # files may differ in what no config says, such as a pooler
         problems += _only_in_one(source, anchor)
     vocabulary = any(problem.startswith("vocab ") for problem in problems)
-    if a.folder and b.folder and (found := _vocabulary_problems(a.folder, b.folder)):
+    brought = source.unknown is not None or anchor.unknown is not None  # whatever the files in their folders say
+    if not brought and a.folder and b.folder and (found := vocabulary_problems(a.folder, b.folder)):
         problems, vocabulary = [*problems, *found], True
     if problems:
-        way_out = ". Bring one model to the other's vocabulary first (mergekit-tokensurgeon can)" if vocabulary else ""
+        to_one = ". A merge brings models to one vocabulary if told to which (--tokenizer-source, or in a recipe)"
+        way_out = to_one if vocabulary else ""
         raise InputError(f"{a.label} and {b.label} do not compute comparable functions: {listed(problems)}{way_out}")
 
 
@@ -187,7 +189,8 @@ def _said_once(value: object) -> object:
     }
 
 
-def _vocabulary_problems(a: Path, b: Path) -> list[str]:
+def vocabulary_problems(a: Path, b: Path) -> list[str]:
+    """In what the vocabularies of two folders differ, as far as their files say it."""
     common = next((name for name in _VOCABULARY_FILES if (a / name).is_file() and (b / name).is_file()), None)
     names = [common] if common else _WITH_IDS
     first, second = (next((path for name in names if (path := folder / name).is_file()), None) for folder in (a, b))

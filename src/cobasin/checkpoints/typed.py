@@ -38,6 +38,8 @@ class Typed(Mapping[str, Tensor]):
         left_out: tensors of the file that are not among them, see `Typed.without`.
         copied: tensors of the file that are buffers here, see `Typed.copying`.
         lacking: tensors that the file does not have, and that are zero here, see `headed_as`.
+        unknown: rows of the vocabulary that the file does not have, and that are zero here; None where the vocabulary
+            is that of the file, see `cobasin.merging.vocabulary`.
     """
 
     checkpoint: Checkpoint
@@ -45,6 +47,7 @@ class Typed(Mapping[str, Tensor]):
     left_out: tuple[str, ...] = ()
     copied: tuple[str, ...] = ()
     lacking: tuple[str, ...] = ()
+    unknown: tuple[int, ...] | None = None
 
     def __repr__(self) -> str:
         return f"<Typed {self.checkpoint!r}>"  # what match_all returns holds several, and a spec fills a page

@@ -56,6 +56,14 @@ def merge(
     base: Annotated[
         str | None, typer.Option(help="The model that the others were trained from; it is matched, too.")
     ] = None,
+    tokenizer_source: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL|base|union",
+            help="Whose tokenizer the result has. Where vocabularies differ, the models are brought to this one; "
+            "'union': that of the base, or of the first model, with what the others have added.",
+        ),
+    ] = None,
     match: Annotated[
         str | None,
         typer.Option(
@@ -136,6 +144,7 @@ def merge(
         "weights": weights,
         "set": set_,
         "base_model": base,
+        "tokenizer_source": tokenizer_source,
         "match": match,
         "anchor": anchor,
         "device": device,

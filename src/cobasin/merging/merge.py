@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from numbers import Number
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,6 @@ from cobasin.checkpoints.pairs import other_pixels
 from cobasin.checkpoints.typed import Typed
 from cobasin.checkpoints.writer import Content
 from cobasin.coupling.flow import flow_of
-from cobasin.data.tokens import tokenizer_files
 from cobasin.errors import InputError, shown
 from cobasin.finding.beside import moved_beside
 from cobasin.finding.kept import Kept, check_kept
@@ -31,6 +28,7 @@ from cobasin.merging.naming import as_path, named, same_given, unlike
 from cobasin.merging.parents import coarsened, matches, prepare, repeated, unmerged
 from cobasin.merging.results import merged_state, owners, result
 from cobasin.merging.statistics import Statistics, batches_of, in_turn, statistics_of
+from cobasin.merging.vocabulary import filled, tokenizer_of_result
 from cobasin.progress import Progress, check_progress
 from cobasin.recipe import Recipe
 from cobasin.recipe.given import of_models, shares
@@ -77,16 +75,7 @@ class Merge:
 
     def tokenizer(self, result: Checkpoint) -> dict[str, Content]:
         """For `save`: another tokenizer than that of the folder of a result, where the recipe asks for it."""
-        model = self.recipe.tokenizer_model
-        folder = None if model is None else self.parents[self.names.index(model)].folder
-        if folder is None:
-            return {}
-        found: dict[str, Content] = {}
-        if (own := result.folder) is not None:
-            found |= {path.relative_to(own).as_posix(): None for path in tokenizer_files(own)}
-        for path in tokenizer_files(folder):
-            found[path.relative_to(folder).as_posix()] = partial(shutil.copyfile, path)
-        return found
+        return tokenizer_of_result(self.recipe, self.matched.typed, owners(self.recipe)[0], result.folder)
 
     @property
     def elements(self) -> list[Element | None]:
@@ -99,6 +88,7 @@ def merge(
     method: str = "linear",
     *,
     base: Any = None,
+    tokenizer_source: str | int | None = None,
     symmetry: str = "full",
     anchor: str | int = "medoid",
     weights: Iterable[float] | None = None,
@@ -113,11 +103,13 @@ def merge(
 
     Args:
         models: anything `load` takes, or ``BASE+ADAPTER`` for a base with a LoRA; of one architecture, configuration
-            and vocabulary. The result has the dtypes, the sharding and the other files of the one that gives the head,
-            if named; else of the base, if there is one; else of the first.
+            and, but for ``tokenizer_source``, vocabulary. The result has the dtypes, the sharding and the other files
+            of the one that gives the head, if named; else of the base, if there is one; else of the first.
         method: a name from `cobasin.fusion.registry.methods`.
         base: the model that task vectors start from, for methods that need one; it is matched like the others. Of
             another class with the same layers, such as a language model of classifiers, it has a head of zeros.
+        tokenizer_source: whose tokenizer the result has: ``union``, ``base``, or the index of a model. Where
+            vocabularies differ, all are brought to this one; see `cobasin.merging.vocabulary`.
         symmetry: as in `match`, or ``none`` to merge the models as they are.
         anchor: ``medoid``, ``consensus``, or the index of the model that all are matched to; see `match_all`.
         weights: one a model; equal by default.
@@ -158,6 +150,7 @@ def merge(
     blocks: dict[str, Any] = {
         "match": {"symmetry": symmetry, "anchor": named(names, anchor, "anchor")},
         "head": None if head is None else named(names, head, "head"),
+        "tokenizer_source": None if tokenizer_source is None else named(names, tokenizer_source, "tokenizer_source"),
     }
     if base is not None:
         said = str(base) if isinstance(base, (str, Path)) else unlike("base", taken)
@@ -216,7 +209,8 @@ def merge_recipe(
     matched = _matched(recipe, typed, report, keep)
     matched = replace(matched, typed=equally_tied(matched.typed))
     statistics = statistics_of(recipe, read, matched, report, keep)
-    states = _coupled(recipe, matched, statistics, report)
+    base = None if recipe.base is None else recipe.referenced.index(recipe.base)
+    states = _coupled(recipe, matched, filled(matched.typed, matched.states, base), statistics, report)
     element = next((element for element in matched.elements if element is not None), None)
     fusion = Fusion(recipe, matched.typed, states, statistics, element)
     if recipe.method.statistics == "grams_in_turn":
@@ -257,9 +251,11 @@ def _matched(recipe: Recipe, typed: list[Typed], report: Progress, keep: Kept | 
     )
 
 
-def _coupled(recipe: Recipe, matched: Matched, statistics: Statistics, report: Progress) -> list[State]:
+def _coupled(
+    recipe: Recipe, matched: Matched, states: list[State], statistics: Statistics, report: Progress
+) -> list[State]:
     """The matched models, those that are fused coupled by optimal transport where the method does so."""
-    states, fused = list(matched.states), recipe.positions
+    fused = recipe.positions
     if recipe.method.couple is None:
         return states
     once = list(dict.fromkeys(fused))  # a model that is listed twice counts twice, but is coupled once

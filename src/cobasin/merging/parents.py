@@ -18,7 +18,9 @@ from cobasin.data.tokens import tokenizer_files
 from cobasin.errors import InputError
 from cobasin.matching.choice import Choice
 from cobasin.merging.fused import Fusion
+from cobasin.merging.results import owners
 from cobasin.merging.statistics import Statistics
+from cobasin.merging.vocabulary import in_one_vocabulary
 from cobasin.recipe import Recipe
 from cobasin.symmetry.keys import is_layer
 
@@ -31,6 +33,7 @@ def prepare(recipe: Recipe, models: Mapping[str, Any]) -> list[Typed]:
     """
     names = recipe.referenced
     typed = [Typed.of(_loaded(name, models.get(name, name))) for name in names]
+    typed = in_one_vocabulary(recipe, typed, owners(recipe)[0])
     typed = alike(_with_headed_base(recipe, typed))
     for other in typed[1:]:
         check_pair(other, typed[0])
@@ -55,8 +58,8 @@ def prepare(recipe: Recipe, models: Mapping[str, Any]) -> list[Typed]:
             f"the task heads of {names[0]} and {different.checkpoint.label} have different labels and cannot be "
             "averaged; name the model whose head to take (--head-from MODEL), or keep them all (--keep-heads)"
         )
-    source = recipe.tokenizer_model
-    if source is not None:
+    source = recipe.vocabulary
+    if source not in (None, "union"):
         folder = typed[names.index(source)].checkpoint.folder
         if folder is None or not tokenizer_files(folder):
             raise InputError(f"tokenizer_source: {source} has no tokenizer to take; name a folder with one")

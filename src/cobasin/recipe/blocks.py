@@ -100,8 +100,8 @@ class Tokenizer(Block):
     """Where the tokenizer is from: ``base``, ``union``, or a model."""
 
     unsupported = {
-        key: "the models have one vocabulary, which stays as it is; leave it out"
-        for key in ("tokens", "pad_to_multiple_of")
+        "tokens": "a token that a model lacks has the row of those that have it; leave it out",
+        "pad_to_multiple_of": "leave it out; resize_token_embeddings of Transformers can add rows to the result",
     }
     source: ModelName
 

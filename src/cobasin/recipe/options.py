@@ -17,8 +17,9 @@ from cobasin.recipe.layout import same_model
 from cobasin.recipe.recipe import Recipe
 
 _IN_RECIPE = {"weights": "parameters", "set": "parameters", "merge_method": "merge_method", "base_model": "base_model"}
+_IN_RECIPE |= {"tokenizer_source": "tokenizer_source"}
 _IN_RECIPE |= {"repair": "repair", "heal": "heal", "data": "repair or heal"}
-_OPTION = {"merge_method": "method", "base_model": "base"}
+_OPTION = {"merge_method": "method", "base_model": "base", "tokenizer_source": "tokenizer-source"}
 
 
 def recipe_of(models: list[str], options: Mapping[str, Any]) -> Recipe:
@@ -55,6 +56,7 @@ def _of_options(models: list[str], options: Mapping[str, Any]) -> Recipe:
     blocks = {
         "match": {"symmetry": "full"} | _match(options),
         "base_model": base,
+        "tokenizer_source": options.get("tokenizer_source"),
         "head": _head(options, [*models, *([] if base is None else [base])]),
     }
     return of_models(models, method.name, parameters, own, blocks | _after(options))

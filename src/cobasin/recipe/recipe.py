@@ -6,7 +6,8 @@ Keys that are also mergekit's mean what they mean there. Differences:
 - ``dtype`` is the dtype of the result, where ``out_dtype`` does not say otherwise. mergekit rounds the models to it
   first; cobasin always computes in float32 or better.
 - Models are merged layer by layer: slices only give layers parameters of their own.
-- All models have one vocabulary, so ``union`` is that vocabulary.
+- Vocabularies that differ are refused unless ``tokenizer_source`` says which one the result has; ``union`` extends
+  that of the base, or of the first model, by tokens that were added to the same one.
 
 Model folders are relative to the current directory.
 """
@@ -57,7 +58,7 @@ class Recipe(Block):
         parameters: of the method, for all models: a scalar, a list (a gradient over the layers), or a list of
             ``filter`` (a part of tensor names) and ``value``. Those of a module, of slices and of models have
             precedence, in this order.
-        tokenizer_source, tokenizer: whose tokenizer the result has.
+        tokenizer_source, tokenizer: whose tokenizer, and where they differ vocabulary, the result has.
         head: ``keep`` for one result a model with its own task head, or the model whose head is taken.
         seed: of methods that draw random numbers.
     """
@@ -174,10 +175,10 @@ class Recipe(Block):
         return self._layout.notes + self._notes
 
     @property
-    def tokenizer_model(self) -> str | None:
-        """The model that the tokenizer is taken from, where the recipe names one."""
+    def vocabulary(self) -> str | None:
+        """The model whose vocabulary and tokenizer the result has, or ``union``; None where the recipe does not say."""
         source = self.tokenizer.source if self.tokenizer else self.tokenizer_source
-        return self.base_model if source == "base" else None if source == "union" else source
+        return self.base_model if source == "base" else source
 
     def check_layers(self, count: int) -> None:
         """Raise InputError unless the slices, if any, are all layers of a model with that many."""
