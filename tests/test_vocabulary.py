@@ -12,9 +12,10 @@ from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.probes import probe
 from cobasin.checkpoints.running import cast_floats, instantiate
 from cobasin.checkpoints.typed import Typed
+from cobasin.comparing.compare import compare
+from cobasin.data.vocabulary import brought_to
 from cobasin.errors import InputError
 from cobasin.merging.merge import merge
-from cobasin.merging.vocabulary import brought_to
 from cobasin.verification import verify
 from command_line import duplicate, edit_json, edit_tensors, near, refused, run, stock, tensors_of
 from merge_cases import recipe
@@ -210,6 +211,30 @@ def test_the_plan(tmp_path):
     assert whole.code == 0
 
 
+def test_a_fine_tune_with_further_tokens_comes_from_its_base(tmp_path):
+    base, other = folder(tmp_path / "base", 0, LETTERS), folder(tmp_path / "other", 5, LETTERS, ("<x>",))
+    tuned = folder(tmp_path / "tuned", 0, LETTERS, ("<x>",))
+    found = compare(base, tuned)
+    assert (found.verdict, found.verification) == ("share a base", None)
+    assert any(
+        f"compared are the 26 tokens that both have, and not 0 of {base}, 1 of the other" in n for n in found.notes
+    )
+    assert compare(base, other).verdict == "independent"
+    (tuned / "tokenizer.json").unlink()
+    with pytest.raises(InputError, match="vocab has size"):
+        compare(base, tuned)
+
+
+def test_the_same_but_for_tokens(tmp_path):
+    a, b = folder(tmp_path / "a", 0, LETTERS, ("<x>",)), folder(tmp_path / "b", 0, LETTERS, ("<y>",))
+    edit_tensors(b, lambda tensors: tensors.update(tensors_of(a)))
+    found = compare(a, b)
+    assert found.verdict == "same"
+    assert found.reason == "the files hold the same numbers, up to their dtype, but for tokens that only one has"
+    edit_tensors(b, lambda tensors: tensors["model.norm.weight"].add_(0.1))
+    assert compare(a, b).verdict != "same"
+
+
 def test_what_is_refused(tmp_path):
     a, b = folder(tmp_path / "a", 0, LETTERS), folder(tmp_path / "b", 1, [*LETTERS, "zz", "yy"])
 
@@ -233,8 +258,8 @@ def test_what_is_refused(tmp_path):
     (bare / "tokenizer_config.json").unlink()
     (bare / "special_tokens_map.json").unlink(missing_ok=True)
     assert f"{bare}: has another vocabulary than the other models, and no tokenizer" in why(*union, models=(a, bare))
-    write_tokenizer(bare, [*LETTERS, *(str(i) for i in range(9))])
-    assert f"{bare}: its tokenizer has ids up to 34, its vocabulary has 28 rows" in why(*union, models=(a, bare))
+    write_tokenizer(bare, LETTERS, ("<x>", "<y>", "<z>"))
+    assert "no model has a row for '<z>', which a tokenizer has; name a model" in why(*union, models=(a, bare))
 
 
 def test_a_number_that_a_function_depends_on(tmp_path):

@@ -39,7 +39,7 @@ class Typed(Mapping[str, Tensor]):
         copied: tensors of the file that are buffers here, see `Typed.copying`.
         lacking: tensors that the file does not have, and that are zero here, see `headed_as`.
         unknown: rows of the vocabulary that the file does not have, and that are zero here; None where the vocabulary
-            is that of the file, see `cobasin.merging.vocabulary`.
+            is that of the file, see `cobasin.data.vocabulary`.
     """
 
     checkpoint: Checkpoint

@@ -33,9 +33,7 @@ from typing import Any, Literal
 
 import torch
 
-from cobasin.checkpoints.alike import alike
 from cobasin.checkpoints.checkpoint import load
-from cobasin.checkpoints.headed import headed_as
 from cobasin.checkpoints.typed import Typed
 from cobasin.comparing.agreement import (
     OUTSIDE,
@@ -50,6 +48,7 @@ from cobasin.comparing.agreement import (
     spectrum,
     total,
 )
+from cobasin.comparing.comparable import comparable
 from cobasin.errors import NotProbed
 from cobasin.finding.common_form import CommonForm
 from cobasin.matching.state import Match
@@ -118,8 +117,8 @@ def compare(a: Any, b: Any, symmetry: str = "gl", progress: Progress | None = No
     It compares weights, modulo symmetry; loss between the models is not measured (`cobasin.loss_path` does).
 
     Args:
-        a, b: anything `cobasin.load` takes; of one configuration and vocabulary, and of one architecture, or of classes
-            with the same layers, which alone are compared then.
+        a, b: anything `cobasin.load` takes; of one configuration, and of one architecture, or of classes with the same
+            layers, which alone are compared then. Of different vocabularies, what their tokenizers have in common is.
         symmetry: as in `cobasin.match`; by default the largest group.
         progress: see `Progress`.
 
@@ -131,9 +130,9 @@ def compare(a: Any, b: Any, symmetry: str = "gl", progress: Progress | None = No
     """
     started = time.perf_counter()
     check_progress(progress)
-    typed, apart, notes = _of_one_class([Typed.of(load(model)) for model in (a, b)])
-    typed = alike(typed)
-    common = CommonForm(typed, symmetry, anchors=[], apart=apart)  # nothing is written
+    given = comparable([Typed.of(load(model)) for model in (a, b)])
+    typed = given.models
+    common = CommonForm(typed, symmetry, anchors=[], apart=given.apart)  # nothing is written
     anchor, source = common.models.states
     values, _ = common.find(1, 0, progress)
     matches = {"before": common.models.match(1, anchor), "after": common.models.match(1, anchor, values)}
@@ -145,8 +144,7 @@ def compare(a: Any, b: Any, symmetry: str = "gl", progress: Progress | None = No
     files = total(tensors["files"].values())
     stay = kept(matches["after"], matches["after"].groups)
     stay = stay if stay is None else max(stay, 0.0)  # of traces of rotations
-    heads = first.labels == second.labels and not notes
-    same, reason, verification = _same(typed, counted, heads, files, total(tensors["after"].values()))
+    same, reason, verification = _same(typed, counted, given.left, files, total(tensors["after"].values()))
     shared, stays = None, stay is not None and stay >= HALF
     if same:
         verdict: Relation = "same"
@@ -176,39 +174,24 @@ def compare(a: Any, b: Any, symmetry: str = "gl", progress: Progress | None = No
         stay,
         shared,
         verification,
-        notes + common.notes,
+        given.notes + common.notes,
         time.perf_counter() - started,
     )
 
 
-def _of_one_class(models: list[Typed]) -> tuple[list[Typed], list[str], list[str]]:
-    """Two models as of one class, what only one of them has, and a note on it.
-
-    Of two classes with the same layers it is the one in which more is free: a bare model's outputs are not.
-    """
-    first, second = (model.checkpoint for model in models)
-    if first.architecture == second.architecture or first.config.model_type != second.config.model_type:
-        return models, [], []
-    freer = max(models, key=lambda model: len(model.spec.sites))
-    made = [model if model is freer else headed_as(model, freer) for model in models]
-    apart = sorted({freer.spec.file_entries[part][0] for model in made for part in model.lacking})
-    note = f"{first.label} is a {first.architecture}, {second.label} is a {second.architecture}: heads are not compared"
-    return [replace(model, lacking=()) for model in made], apart, [note]
-
-
 def _same(
-    typed: Sequence[Typed], counted: Sequence[str], heads: bool, files: Difference, matched: Difference
+    typed: Sequence[Typed], counted: Sequence[str], left: Sequence[str], files: Difference, matched: Difference
 ) -> tuple[bool, str, Verdict | None]:
     """Whether the models are the same, why, and what their outputs say, if they had to be asked.
 
-    ``heads``: whether their heads are for the same task; otherwise the outputs are others, whatever the rest.
+    ``left``: what of the models is not compared, so that their outputs are others, whatever the rest.
     """
     first, second = typed
     if all(_equal(first[name], second[name]) for name in counted):
-        but = "" if heads else ", but for the heads"
+        but = f", but for {' and '.join(left)}" if left else ""
         return True, f"the files hold the same numbers, up to their dtype{but}", None
     rounding = max(model.checkpoint.rounding for model in typed)
-    runs = heads and first.checkpoint.parameters <= VERIFIED_PARAMETERS
+    runs = not left and first.checkpoint.parameters <= VERIFIED_PARAMETERS
     if not matched.relative <= (NEAR if runs else 1) * rounding + ARITHMETIC < files.relative:
         return False, "", None
     reason = f"matched, they differ by {matched.relative:.1g} of their size, no more than rounding explains"

@@ -1,0 +1,70 @@
+"""Two models as they can be compared: of one class, with the tokens that both have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from cobasin.checkpoints.alike import alike
+from cobasin.checkpoints.headed import headed_as
+from cobasin.checkpoints.typed import Typed
+from cobasin.data.tokens import tokenizer_files
+from cobasin.data.vocabulary import brought_to, differ, rows_of, tokens_of
+
+
+@dataclass(frozen=True)
+class Comparable:
+    """Two models, and what of them is not compared.
+
+    Attributes:
+        models: with the same tensors, of the same shapes.
+        apart: tensors that only one of them has.
+        left: what else is not compared, in words.
+        notes: the same, for a reader of the result.
+    """
+
+    models: list[Typed]
+    apart: list[str]
+    left: list[str]
+    notes: list[str]
+
+
+def comparable(models: list[Typed]) -> Comparable:
+    """Make two models comparable as far as classes and vocabularies go; the rest is checked as they are matched.
+
+    Raises:
+        InputError: classes or vocabularies differ, and one cannot be brought to the other.
+    """
+    models, tokens = _of_one_vocabulary(models)
+    models, apart, heads = _of_one_class(models)
+    first, second = models = alike(models)
+    left = ["the heads"] if heads or first.labels != second.labels else []
+    return Comparable(models, apart, left + ["tokens that only one has"] * bool(tokens), heads + tokens)
+
+
+def _of_one_vocabulary(models: list[Typed]) -> tuple[list[Typed], list[str]]:
+    """The models with the tokens that both have, where tokenizers tell that they have others, and a note on it."""
+    first, second = models
+    folders = [model.checkpoint.folder for model in models]
+    if not differ(first, second) or not all(folder and tokenizer_files(folder) for folder in folders):
+        return models, []
+    own, other = (tokens_of(model) for model in models)
+    both = {*own} & {*other} - {None}
+    common = [token for token in own if token in both]
+    made = [brought_to(first, rows_of(common, own), first), brought_to(second, rows_of(common, other), first)]
+    left = f"{len({*own} - both - {None})} of {first.checkpoint.label}, {len({*other} - both - {None})} of the other"
+    return made, [f"the vocabularies differ: compared are the {len(both)} tokens that both have, and not {left}"]
+
+
+def _of_one_class(models: list[Typed]) -> tuple[list[Typed], list[str], list[str]]:
+    """The models as of one class, what only one of them has, and a note on it.
+
+    Of two classes with the same layers it is the one in which more is free: a bare model's outputs are not.
+    """
+    first, second = (model.checkpoint for model in models)
+    if first.architecture == second.architecture or first.config.model_type != second.config.model_type:
+        return models, [], []
+    freer = max(models, key=lambda model: len(model.spec.sites))
+    made = [model if model is freer else headed_as(model, freer) for model in models]
+    apart = sorted({freer.spec.file_entries[part][0] for model in made for part in model.lacking})
+    note = f"{first.label} is a {first.architecture}, {second.label} is a {second.architecture}: heads are not compared"
+    return [replace(model, lacking=()) for model in made], apart, [note]
