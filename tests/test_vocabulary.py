@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
@@ -235,6 +237,50 @@ def test_the_same_but_for_tokens(tmp_path):
     assert compare(a, b).verdict != "same"
 
 
+def test_a_fine_tune_with_further_tokens_is_carried_to_a_base_that_has_others(tmp_path):
+    """The new base has the function of the old one, so what arrives is the fine-tune, beside tokens of the new base."""
+    base, tuned = folder(tmp_path / "base", 0, LETTERS), folder(tmp_path / "tuned", 0, LETTERS, ("<x>",))
+    new = folder(tmp_path / "new", 1, LETTERS, ("<n>",))
+    start, own = tensors_of(base), tensors_of(new)
+    moved = permuted(Typed.of(load(base))).checkpoint
+    rows = {name: torch.cat([moved[name], own[name][26:]]) for name in moved if len(moved[name]) == 26}
+    edit_tensors(new, lambda tensors: tensors.update({name: rows.get(name, moved[name]) for name in tensors}))
+    edit_tensors(
+        tuned,
+        lambda tensors: tensors.update(
+            {name: start[name] + 0.01 * tensor if name not in rows else tensor for name, tensor in tensors.items()}
+        ),
+    )
+    run("transport", base, tuned, new, "--out", tmp_path / "out")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert tokenizer.convert_tokens_to_ids(["c", "<n>", "<x>"]) == [5, 26, 27]
+    assert stock(tmp_path / "out").config.vocab_size == 28
+    assert torch.equal(embedding(tmp_path / "out", "<n>"), embedding(new, "<n>"))
+    found = compare(tuned, tmp_path / "out")
+    assert found.relative["after"] < 1e-6 < found.relative["files"]
+    assert compare(base, tmp_path / "out").relative["after"] > 1e-3
+    write_tokenizer(tuned, [*LETTERS, "zz"])
+    line = refused(tmp_path, "transport", base, tuned, new, "--out", tmp_path / "other")
+    assert f"{tuned} cuts texts into tokens that {new} lacks ('zz')" in line
+
+
+def test_an_adapter_is_carried_to_a_base_that_has_further_tokens(tmp_path):
+    base, new = folder(tmp_path / "base", 0, LETTERS), folder(tmp_path / "new", 1, LETTERS)
+    larger = folder(tmp_path / "larger", 2, LETTERS, ("<n>",))
+    own, rows = tensors_of(new), tensors_of(larger)
+    extended = {name: torch.cat([own[name], rows[name][26:]]) for name in own if len(own[name]) == 26}
+    edit_tensors(larger, lambda tensors: tensors.update({name: extended.get(name, own[name]) for name in tensors}))
+    settings = LoraConfig(r=2, init_lora_weights=False, target_modules=["q_proj", "down_proj"])
+    get_peft_model(stock(base), settings).save_pretrained(tmp_path / "lora")
+    found = [load_file(tmp_path / "lora" / "adapter_model.safetensors")]
+    for target in (new, larger):
+        run("transport", base, tmp_path / "lora", target, "--out", tmp_path / f"to-{target.name}")
+        found.append(load_file(tmp_path / f"to-{target.name}" / "adapter_model.safetensors"))
+    given, one, other = found
+    assert all(torch.allclose(one[name], other[name], atol=1e-5) for name in one)
+    assert any(not torch.allclose(one[name], given[name], atol=1e-2) for name in one)
+
+
 def test_what_is_refused(tmp_path):
     a, b = folder(tmp_path / "a", 0, LETTERS), folder(tmp_path / "b", 1, [*LETTERS, "zz", "yy"])
 
@@ -259,7 +305,7 @@ def test_what_is_refused(tmp_path):
     (bare / "special_tokens_map.json").unlink(missing_ok=True)
     assert f"{bare}: has another vocabulary than the other models, and no tokenizer" in why(*union, models=(a, bare))
     write_tokenizer(bare, LETTERS, ("<x>", "<y>", "<z>"))
-    assert "no model has a row for '<z>', which a tokenizer has; name a model" in why(*union, models=(a, bare))
+    assert "no model has a row for '<z>', which the tokenizer of" in why(*union, models=(a, bare))
 
 
 def test_a_number_that_a_function_depends_on(tmp_path):

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cobasin.checkpoints.checkpoint import Tensors
+from cobasin.checkpoints.checkpoint import Content, Tensors
 from cobasin.checkpoints.output import publishing
 from cobasin.checkpoints.typed import check_finite
 from cobasin.checkpoints.weight_files import (
@@ -27,7 +27,7 @@ from cobasin.checkpoints.weight_files import (
     open_safetensors,
     read_json,
 )
-from cobasin.checkpoints.writer import Content, write_beside
+from cobasin.checkpoints.writer import write_beside
 from cobasin.errors import InputError
 from cobasin.paths import expanded
 from cobasin.whole_files import write_tensors

@@ -39,10 +39,7 @@ def omissions(models: Iterable[Typed]) -> list[str]:
         if model.lacking:
             found.append(f"{label}: {', '.join(model.lacking)} taken for zero: it has none of these for this task")
         if model.unknown:
-            found.append(
-                f"{label}: its vocabulary lacks {len(model.unknown)} of {model.spec.sizes['vocab']} tokens; their rows "
-                "are those of the base, if it has them, else the mean of those of the models that have them"
-            )
+            found.append(f"{label}: its vocabulary lacks {len(model.unknown)} of {model.spec.sizes['vocab']} tokens")
         patterns = [re.compile(rf"(.*\.)?{pattern}") for pattern in model.spec.further]
         if further := sum(any(one.fullmatch(name) for one in patterns) for name in model.checkpoint.headers):
             found.append(

@@ -31,6 +31,9 @@ from cobasin.paths import check_name, expanded
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
+Content = Callable[[Path], object] | str | None
+"""Of a file beside the weights: what writes it to a path, its text; None where there shall be none."""
+
 _HUB_ID = re.compile(r"\w[\w.-]*/[\w.-]+")
 
 
@@ -71,7 +74,7 @@ class Checkpoint(Tensors):
     read: Callable[[str], Tensor]
     folder: Path | None = None
     stored: bool = False
-    beside: dict[str, str] = field(default_factory=dict)
+    beside: dict[str, Content] = field(default_factory=dict)
 
     @property
     def running_dtype(self) -> torch.dtype:

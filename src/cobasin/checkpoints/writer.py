@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from cobasin.checkpoints.checkpoint import Checkpoint, load
+from cobasin.checkpoints.checkpoint import Checkpoint, Content, load
 from cobasin.checkpoints.configs import CONFIG_FILE, GENERATION_FILE, keep_generation, write_config
 from cobasin.checkpoints.output import publishing
 from cobasin.checkpoints.sequential import SequentialFile
@@ -38,8 +38,6 @@ _WEIGHT_SUFFIXES = {
 _BEHIND = 1 << 20  # bytes: what is smaller is not worth handing to another thread
 
 Progress = Callable[[int], None]
-Content = Callable[[Path], object] | str | None
-"""Of a file beside the weights: what writes it to a path, its text; None where there shall be none."""
 
 
 def save(

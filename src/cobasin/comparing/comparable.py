@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from cobasin.checkpoints.alike import alike
 from cobasin.checkpoints.headed import headed_as
 from cobasin.checkpoints.typed import Typed
-from cobasin.data.tokens import tokenizer_files
-from cobasin.data.vocabulary import brought_to, differ, rows_of, tokens_of
+from cobasin.data.vocabulary import brought_to, rows_of, tokens_of, told_apart
 
 
 @dataclass(frozen=True)
@@ -44,8 +43,7 @@ def comparable(models: list[Typed]) -> Comparable:
 def _of_one_vocabulary(models: list[Typed]) -> tuple[list[Typed], list[str]]:
     """The models with the tokens that both have, where tokenizers tell that they have others, and a note on it."""
     first, second = models
-    folders = [model.checkpoint.folder for model in models]
-    if not differ(first, second) or not all(folder and tokenizer_files(folder) for folder in folders):
+    if not told_apart(models):
         return models, []
     own, other = (tokens_of(model) for model in models)
     both = {*own} & {*other} - {None}

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import copy
+import shutil
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from cobasin.architectures import declare
+from cobasin.checkpoints.checkpoint import Checkpoint, Content
 from cobasin.checkpoints.pairs import vocabulary_problems
 from cobasin.checkpoints.typed import Typed
 from cobasin.data.tokens import tokenizer_files, tokenizer_of
-from cobasin.errors import InputError
+from cobasin.errors import InputError, listed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -27,12 +31,80 @@ Tokens = Sequence[str | None]
 """By row of an embedding; None of rows that no token has."""
 
 
+def brought_together(models: Sequence[Typed], place: int, union: bool) -> list[Typed]:
+    """Models whose vocabularies differ, all with that of one of them; or with its `union` with the others.
+
+    Rows go by the names of their tokens. What a model has no row for is zero.
+
+    Raises:
+        InputError: for models without a tokenizer, and tokens that nothing can be made of.
+    """
+    own, giver = [tokens_of(model) for model in models], models[place]
+    tokens = own[place]
+    if union:
+        tokens = by_row(united([model.checkpoint for model in models], giver.checkpoint), len(tokens))
+    rows = [rows_of(tokens, theirs) for theirs in own]
+    if of_nobody := (torch.stack(rows) < 0).all(0).nonzero().flatten().tolist():
+        raise InputError(
+            f"no model has a row for {listed([repr(tokens[row]) for row in of_nobody])}, which the tokenizer of "
+            f"{giver.checkpoint.label} has; resize that model's embeddings, or take another model's vocabulary"
+        )
+    return [brought_to(model, theirs, giver) for model, theirs in zip(models, rows, strict=True)]
+
+
+def united(models: Sequence[Checkpoint], giver: Checkpoint) -> Any:
+    """The tokenizer of one model, with what those of the others have added to the same vocabulary.
+
+    Raises:
+        InputError: where one has tokens that were not added, but cut texts in another way.
+    """
+    tokenizer = tokenizer_of(giver)
+    for model in models:
+        other = tokenizer_of(model)
+        known = tokenizer.get_vocab()
+        added = [token for _, token in sorted(other.added_tokens_decoder.items()) if token.content not in known]
+        if others := other.get_vocab().keys() - known.keys() - {token.content for token in added}:
+            raise InputError(
+                f"{model.label} cuts texts into tokens that {giver.label} lacks ({listed(sorted(map(repr, others)))}), "
+                "so no tokenizer is that of both; a merge can take the vocabulary of one of them (--tokenizer-source)"
+            )
+        tokenizer.add_tokens(added)
+    return tokenizer
+
+
+def tokenizer_contents(
+    models: Sequence[Checkpoint], place: int, union: bool, instead_of: Path | None
+) -> dict[str, Content]:
+    """The files of one model's tokenizer, by name; or of its `union` with the others.
+
+    ``instead_of``: the folder whose other files go with them; those of its tokenizer are left out (None).
+    """
+    giver, found = models[place], dict[str, Content]()
+    assert giver.folder is not None
+    if instead_of is not None:
+        found |= {path.relative_to(instead_of).as_posix(): None for path in tokenizer_files(instead_of)}
+    if not union:
+        files = tokenizer_files(giver.folder)
+        return found | {path.relative_to(giver.folder).as_posix(): partial(shutil.copyfile, path) for path in files}
+    with TemporaryDirectory() as folder:
+        united(models, giver).save_pretrained(folder)
+        for path in tokenizer_files(Path(folder)):
+            found[path.relative_to(folder).as_posix()] = partial(Path.write_bytes, data=path.read_bytes())
+    return found
+
+
 def differ(one: Typed, other: Typed) -> bool:
     """Whether two models have different vocabularies, as far as their sizes and files tell."""
     if one.spec.sizes.get(VOCABULARY) != other.spec.sizes.get(VOCABULARY):
         return True
     a, b = one.checkpoint.folder, other.checkpoint.folder
     return a is not None and b is not None and bool(vocabulary_problems(a, b))
+
+
+def told_apart(models: Sequence[Typed]) -> bool:
+    """Whether vocabularies differ, and tokenizers tell in what."""
+    folders = [model.checkpoint.folder for model in models]
+    return any(differ(model, models[-1]) for model in models) and all(one and tokenizer_files(one) for one in folders)
 
 
 def tokens_of(model: Typed) -> Tokens:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from cobasin.checkpoints.checkpoint import Checkpoint
+from cobasin.checkpoints.checkpoint import Checkpoint, Content
 from cobasin.checkpoints.configs import GENERATION_FILE
 from cobasin.checkpoints.weight_files import read_json
 from cobasin.symmetry.element import Element
@@ -13,7 +13,7 @@ NAMED = "alignment_heads"
 """In Whisper's `generation_config.json`: [layer, head] of the cross-attention that the times of words are read from."""
 
 
-def moved_beside(element: Element, source: Checkpoint) -> dict[str, str]:
+def moved_beside(element: Element, source: Checkpoint) -> dict[str, Content]:
     """The contents, by name, of the source's files that are others for the model that the element makes of it.
 
     Raises:
@@ -22,7 +22,8 @@ def moved_beside(element: Element, source: Checkpoint) -> dict[str, str]:
     path = None if source.folder is None else source.folder / GENERATION_FILE
     if path is None or not path.is_file():
         return source.beside
-    said = json.loads(source.beside.get(GENERATION_FILE, "null")) or read_json(path)
+    known = source.beside.get(GENERATION_FILE)
+    said = json.loads(known) if isinstance(known, str) else read_json(path)
     named = said.get(NAMED)
     if not isinstance(named, list) or any(not isinstance(one, list) or len(one) != 2 for one in named):
         return source.beside

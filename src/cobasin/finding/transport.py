@@ -25,6 +25,7 @@ from cobasin.checkpoints.alike import alike, equally_stored, omissions
 from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.pairs import check_layers, check_pair
 from cobasin.checkpoints.typed import Typed
+from cobasin.data.vocabulary import VOCABULARY, brought_together, tokenizer_contents, told_apart
 from cobasin.errors import InputError, shown
 from cobasin.finding.acting import acting_on, typed_for
 from cobasin.finding.applying import found_between
@@ -85,7 +86,8 @@ def transport(
     Args:
         base: what the fine-tune started from; anything `load` takes.
         tuned: the fine-tune. Of another class, such as a classifier, what only that one has is carried as a whole.
-        new: the base to carry it to; of the base's class, configuration, labels and vocabulary.
+        new: the base to carry it to; of the base's class, configuration and labels. Of several vocabularies the result
+            has the tokens of the new base, and behind them those that the others have added.
         element: what brings ``base`` to ``new``, from `match`; found by weights where None.
         scale: of the task vector.
         symmetry, progress: as in `match`; without ``element``.
@@ -95,7 +97,8 @@ def transport(
     """
     if not isinstance(scale, Real) or not abs(scale) <= sys.float_info.max:
         raise InputError(f"scale {shown(scale)}: expected a finite number")
-    source, learned, target = (Typed.of(load(model)) for model in (base, tuned, new))
+    given = [Typed.of(load(model)) for model in (base, tuned, new)]
+    source, learned, target = _of_one_vocabulary(given)
     other = learned.spec.architecture != source.spec.architecture
     if other and learned.checkpoint.config.model_type == source.checkpoint.config.model_type:
         source, target = equally_stored([source, target])
@@ -104,6 +107,7 @@ def transport(
         source, learned, target = equally_stored([source, learned, target])
         _check_alike(source, learned)
     left_out = omissions([target])
+    unknown, brought = learned.unknown, target.unknown is not None
     found, source, target = _bases(source, target, element, symmetry, progress)
     acting, learned = acting_on(found, learned.checkpoint)
     before, after = found.apply(source, as_source=True), acting.apply(learned, as_source=True)
@@ -114,12 +118,18 @@ def transport(
         name = learned.spec.tied.get(name, name) if other else name  # the file may have both, and the bases neither
         if name in own:
             return wide(after[name])
-        return wide(target[name]) + scale * (wide(after[name]) - wide(before[name]))
+        change = wide(after[name]) - wide(before[name])
+        axis = learned.spec.entries[name].layout.axis_of(VOCABULARY)
+        if axis is not None and unknown:  # the fine-tune has learned nothing about what it does not know
+            change = change.index_fill(axis, torch.tensor(unknown), 0)
+        return wide(target[name]) + scale * change
 
     typed = learned if other else target
     made = typed.derived(Lazy(typed, carried))
     if other:
         made.beside = moved_beside(acting, typed.checkpoint)
+    if brought:
+        made.beside = made.beside | tokenizer_contents([model.checkpoint for model in given], 2, True, made.folder)
     whole = [f"{', '.join(own)}: not in the bases, or of another task: carried as a whole"] if own else []
     return Transported(made, found, (*_origin(source, learned, own), *whole, *left_out))
 
@@ -143,7 +153,8 @@ def transport_adapter(
             has tensors in place of its base's, which would replace those of the new base. A head that the base does not
             have is carried.
     """
-    adapter, source, target = load_adapter(adapter), Typed.of(load(base)), Typed.of(load(new))
+    adapter = load_adapter(adapter)
+    source, target = _of_one_vocabulary([Typed.of(load(base)), Typed.of(load(new))])
     head = headed(adapter, source.checkpoint).headers.keys() - source.checkpoint.headers.keys()
     for name in adapter.headers:
         if ("lora_" not in name or "magnitude" in name) and name.removeprefix(ROOT) not in head:
@@ -156,13 +167,18 @@ def transport_adapter(
     return TransportedAdapter(move_adapter(acting, adapter, source), found, source)
 
 
+def _of_one_vocabulary(models: list[Typed]) -> list[Typed]:
+    """The models with all tokens of the last one's, and what the others have added to these."""
+    return brought_together(models, len(models) - 1, union=True) if told_apart(models) else models
+
+
 def _bases(
     source: Typed, target: Typed, element: Element | None, symmetry: str, progress: Progress | None
 ) -> tuple[Element, Typed, Typed]:
     """What brings one base to the other, and both as it acts on them."""
     _check_alike(source, target)
     if element is None:
-        element = match(source.checkpoint, target.checkpoint, symmetry, progress=progress)
+        element = match(source, target, symmetry, progress=progress)
         return element, typed_for(element, source.checkpoint), typed_for(element, target.checkpoint)
     source, target = found_between(check_element(element), source, target, symmetry)
     return element, source, target

@@ -15,7 +15,6 @@ from cobasin.checkpoints.alike import equally_tied, omissions
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.pairs import other_pixels
 from cobasin.checkpoints.typed import Typed
-from cobasin.checkpoints.writer import Content
 from cobasin.coupling.flow import flow_of
 from cobasin.errors import InputError, shown
 from cobasin.finding.beside import moved_beside
@@ -72,10 +71,6 @@ class Merge:
     def checkpoint(self) -> Checkpoint:
         """The merged model; the one with the head of the first, where every task keeps its own."""
         return self.checkpoints[0]
-
-    def tokenizer(self, result: Checkpoint) -> dict[str, Content]:
-        """For `save`: another tokenizer than that of the folder of a result, where the recipe asks for it."""
-        return tokenizer_of_result(self.recipe, self.matched.typed, owners(self.recipe)[0], result.folder)
 
     @property
     def elements(self) -> list[Element | None]:
@@ -232,6 +227,7 @@ def merge_recipe(
     for one, checkpoint in zip(owning, checkpoints, strict=True):
         if (element := matched.elements[one]) is not None:
             checkpoint.beside = moved_beside(element, parents[one])
+        checkpoint.beside = checkpoint.beside | tokenizer_of_result(recipe, matched, owner, checkpoint)
     return Merge(recipe, names, parents, checkpoints, matched, fusion.weights, fusion.statistics.report, notes, after)
 
 

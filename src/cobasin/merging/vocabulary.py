@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
-from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from cobasin.checkpoints.checkpoint import Checkpoint
+from cobasin.checkpoints.checkpoint import Checkpoint, Content
 from cobasin.checkpoints.configs import GENERATION_FILE
 from cobasin.checkpoints.typed import Typed
-from cobasin.checkpoints.writer import Content
-from cobasin.data.tokens import tokenizer_files, tokenizer_of
-from cobasin.data.vocabulary import VOCABULARY, brought_to, by_row, differ, rows_of, tokens_of
-from cobasin.errors import InputError, listed
+from cobasin.data.vocabulary import VOCABULARY, brought_together, differ, tokenizer_contents
+from cobasin.errors import InputError
+from cobasin.finding.beside import moved_beside
+from cobasin.finding.match import Matched
 from cobasin.recipe import Recipe
 from cobasin.symmetry.state import Lazy, State, common_dtype
 
@@ -48,66 +43,28 @@ def in_one_vocabulary(recipe: Recipe, typed: list[Typed], owner: int) -> list[Ty
             f"tokenizer_source {source}: the vocabularies differ, and {runs} would run models on tokens that they do "
             "not know; merge by weights alone, by a method without data"
         )
-    own = [tokens_of(model) for model in typed]
-    tokenizer = united([model.checkpoint for model in typed], giver.checkpoint) if source == "union" else None
-    tokens = own[place] if tokenizer is None else by_row(tokenizer, len(own[place]))
-    rows = [rows_of(tokens, theirs) for theirs in own]
-    if of_nobody := (torch.stack(rows) < 0).all(0).nonzero().flatten().tolist():
-        raise InputError(
-            f"tokenizer_source {source}: no model has a row for {listed([repr(tokens[row]) for row in of_nobody])}, "
-            "which a tokenizer has; name a model whose vocabulary to take"
-        )
-    return [brought_to(model, theirs, giver) for model, theirs in zip(typed, rows, strict=True)]
+    return brought_together(typed, place, source == "union")
 
 
-def united(models: Sequence[Checkpoint], giver: Checkpoint) -> Any:
-    """The tokenizer of one model, with what those of the others have added to the same vocabulary.
-
-    Raises:
-        InputError: where one has tokens that were not added, but cut texts in another way.
-    """
-    tokenizer = tokenizer_of(giver)
-    for model in models:
-        other = tokenizer_of(model)
-        known = tokenizer.get_vocab()
-        added = [token for _, token in sorted(other.added_tokens_decoder.items()) if token.content not in known]
-        if others := other.get_vocab().keys() - known.keys() - {token.content for token in added}:
-            raise InputError(
-                f"tokenizer_source union: {model.label} cuts texts into tokens that {giver.label} lacks "
-                f"({listed(sorted(map(repr, others)))}), so no tokenizer is that of both; name the model whose "
-                "vocabulary to take"
-            )
-        tokenizer.add_tokens(added)
-    return tokenizer
-
-
-def tokenizer_of_result(recipe: Recipe, typed: Sequence[Typed], owner: int, own: Path | None) -> dict[str, Content]:
+def tokenizer_of_result(recipe: Recipe, matched: Matched, owner: int, result: Checkpoint) -> dict[str, Content]:
     """The files of the tokenizer that a recipe asks for, by name, and of how to generate with another vocabulary.
 
     Args:
         recipe, owner: as for `in_one_vocabulary`.
-        typed: what that made of the models.
-        own: the folder whose files the result has otherwise: those of its tokenizer are left out (None).
+        matched: what was made of the models that it returns.
+        result: a model with other files than these.
     """
-    source, brought = recipe.vocabulary, any(model.unknown is not None for model in typed)
+    source, models = recipe.vocabulary, matched.typed
+    brought = any(model.unknown is not None for model in models)
     if source is None or (source == "union" and not brought):
         return {}
-    giver = typed[owner if source == "union" else recipe.referenced.index(source)].checkpoint
-    assert giver.folder is not None
-    found: dict[str, Content] = {}
-    if own is not None:
-        found |= {path.relative_to(own).as_posix(): None for path in tokenizer_files(own)}
-    if source == "union":
-        with TemporaryDirectory() as folder:
-            united([model.checkpoint for model in typed], giver).save_pretrained(folder)
-            for path in tokenizer_files(Path(folder)):
-                found[path.relative_to(folder).as_posix()] = partial(Path.write_bytes, data=path.read_bytes())
-    else:
-        for path in tokenizer_files(giver.folder):
-            found[path.relative_to(giver.folder).as_posix()] = partial(shutil.copyfile, path)
-    if brought and giver.folder != own:  # special tokens have other ids there
+    place = owner if source == "union" else recipe.referenced.index(source)
+    giver, element = models[place].checkpoint, matched.elements[place]
+    found = tokenizer_contents([model.checkpoint for model in models], place, source == "union", result.folder)
+    if brought and giver.folder not in (None, result.folder):  # special tokens have other ids there
         said = giver.folder / GENERATION_FILE
-        found[GENERATION_FILE] = partial(shutil.copyfile, said) if said.is_file() else "{}\n"
+        moved = giver.beside if element is None else moved_beside(element, giver)
+        found[GENERATION_FILE] = moved.get(GENERATION_FILE) or (said.read_text("utf-8") if said.is_file() else "{}\n")
     return found
 
 

@@ -11,13 +11,12 @@ from typing import Any
 from cobasin import __version__
 from cobasin.adapters.added import adapter_in, load_named
 from cobasin.checkpoints import card
-from cobasin.checkpoints.checkpoint import Checkpoint, load
+from cobasin.checkpoints.checkpoint import Checkpoint, Content, load
 from cobasin.checkpoints.fingerprint import fingerprint
 from cobasin.checkpoints.output import FOUND, working
 from cobasin.checkpoints.refusals import check_output, check_read
 from cobasin.checkpoints.sharing import sharing
 from cobasin.checkpoints.typed import Typed
-from cobasin.checkpoints.writer import Content
 from cobasin.errors import InputError
 from cobasin.finding.kept import Kept
 from cobasin.finding.match import check_shared
@@ -101,13 +100,13 @@ def merge_to_folder(
             report["heads"] = dict(zip(_folder_names(recipe.between), recipe.between, strict=True))
         files |= report_files(report, card.merged(report))
         if recipe.head != "keep":
-            write_with_bar(merged.checkpoint, folder, out, files | merged.tokenizer(merged.checkpoint))
+            write_with_bar(merged.checkpoint, folder, out, files)
             return report
         written = None
         for name, checkpoint in zip(report["heads"], merged.checkpoints, strict=True):
             if not (folder / name).exists():
                 one = checkpoint if written is None else _on_body(checkpoint, written)
-                save_with_bar(one, folder / name, False, files | merged.tokenizer(checkpoint))
+                save_with_bar(one, folder / name, False, files)
             written = written or load(folder / name)
     return report
 
