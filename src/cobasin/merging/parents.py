@@ -18,6 +18,7 @@ from cobasin.data.tokens import tokenizer_files
 from cobasin.errors import InputError
 from cobasin.matching.choice import Choice
 from cobasin.merging.fused import Fusion
+from cobasin.merging.results import owners
 from cobasin.merging.statistics import Statistics
 from cobasin.recipe import Recipe
 from cobasin.symmetry.keys import is_layer
@@ -98,7 +99,14 @@ def matches(recipe: Recipe, typed: Sequence[Typed]) -> bool:
     return recipe.match.symmetry != "none" and len(typed) > 1
 
 
-def repeated(names: Sequence[str], models: Sequence[Typed], base: str | None) -> list[str]:
+def remarks(recipe: Recipe, typed: Sequence[Typed]) -> list[str]:
+    """What a reader of the result should know before anything is matched or computed."""
+    names, (owner, *_) = recipe.referenced, owners(recipe)
+    found = [*recipe.notes, *_repeated(names, typed, recipe.base), *_unmerged(names, typed, owner)]
+    return found if recipe.out_dtype or recipe.dtype else found + _coarsened(names, typed, owner)
+
+
+def _repeated(names: Sequence[str], models: Sequence[Typed], base: str | None) -> list[str]:
     """A warning for every model that is given twice."""
     found = []
     for i, model in enumerate(models):
@@ -109,7 +117,7 @@ def repeated(names: Sequence[str], models: Sequence[Typed], base: str | None) ->
     return found
 
 
-def coarsened(names: Sequence[str], models: Sequence[Typed], owner: int) -> list[str]:
+def _coarsened(names: Sequence[str], models: Sequence[Typed], owner: int) -> list[str]:
     """A note where the result, which has the ``owner``'s dtypes, is rounded more than the file of another model."""
     rounding = [model.checkpoint.rounding for model in models]
     finer = [name for name, one in zip(names, rounding, strict=True) if one < rounding[owner]]
@@ -118,7 +126,7 @@ def coarsened(names: Sequence[str], models: Sequence[Typed], owner: int) -> list
     return [f"the result is rounded to the dtypes of {names[owner]}, coarser than those of {', '.join(finer)}"]
 
 
-def unmerged(names: Sequence[str], models: Sequence[Typed], owner: int) -> list[str]:
+def _unmerged(names: Sequence[str], models: Sequence[Typed], owner: int) -> list[str]:
     """A note on further modules of Sentence Transformers, of which the result has those of the ``owner``."""
     found, own = set[str](), models[owner].checkpoint.folder
     for model in models:
