@@ -256,7 +256,7 @@ def _sizes(config: PreTrainedConfig, within: str = "") -> Iterator[tuple[str, in
         if isinstance(size := said.get(key), int):
             yield within + key, size
     for part in config.sub_configs:
-        if hasattr(tower := said.get(part), "sub_configs"):
+        if (tower := said.get(part)) is not None:
             yield from _sizes(tower, f"{within}{part}.")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from cobasin.adapters.added import load_named
 from cobasin.checkpoints.alike import alike
 from cobasin.checkpoints.checkpoint import Checkpoint
-from cobasin.checkpoints.headed import headed_as
+from cobasin.checkpoints.headed import headed_as, of_another_class
 from cobasin.checkpoints.pairs import check_pair
 from cobasin.checkpoints.typed import Typed
 from cobasin.checkpoints.weight_files import module_weights
@@ -73,8 +73,7 @@ def _with_headed_base(recipe: Recipe, typed: list[Typed]) -> list[Typed]:
     place = recipe.referenced.index(recipe.base)
     # one whose head is its own, if any: all are untied then, and the base is no other for their order
     like = min((typed[i] for i in recipe.positions), key=lambda model: len(model.spec.tied))
-    base, other = typed[place].checkpoint, like.checkpoint
-    if base.architecture == other.architecture or base.config.model_type != other.config.model_type:
+    if not of_another_class(typed[place], like):
         return typed
     return [headed_as(model, like) if i == place else model for i, model in enumerate(typed)]
 
