@@ -15,7 +15,7 @@ from torch import Tensor
 
 from cobasin.architectures import declare, registered
 from cobasin.checkpoints.checkpoint import Checkpoint
-from cobasin.checkpoints.fit import problems
+from cobasin.checkpoints.fit import below_one, problems
 from cobasin.checkpoints.weight_files import WEIGHT_DTYPES, of_weights
 from cobasin.checkpoints.wrapped import saved_with
 from cobasin.errors import InputError, listed
@@ -25,7 +25,6 @@ from cobasin.symmetry.spec import Spec
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
-SIZES = ("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size")
 LARGEST = 1e8
 """Of an entry: no trained weight is near, and the products of larger ones are soon beyond float32."""
 
@@ -71,8 +70,8 @@ class Typed(Mapping[str, Tensor]):
         if others := _of_layers(config) - {*covered}:
             what = f"layers with settings of their own ({', '.join(sorted(others))})"
             raise InputError(f"{label}: per_layer_config: no declaration has {what}")
-        if found := [f"{name} {size}" for name, size in _sizes(config) if size < 1]:
-            raise InputError(f"{label}: the config has {', '.join(found)}; expected 1 or more")
+        if impossible := below_one(config):
+            raise InputError(f"{label}: the config has {', '.join(impossible)}; expected 1 or more")
         try:
             spec = declare(config, architecture, checkpoint.headers)
             headers = {name: (header.shape, header.dtype) for name, header in checkpoint.headers.items()}
@@ -247,17 +246,6 @@ def _of_layers(config: PreTrainedConfig) -> set[str]:
     content = config.to_dict()
     parts = [content, *(part for part in content.values() if isinstance(part, dict))]
     return {key for part in parts for own in (part.get("per_layer_config") or {}).values() for key in own}
-
-
-def _sizes(config: PreTrainedConfig, within: str = "") -> Iterator[tuple[str, int]]:
-    """Sizes that no model is without, by their keys in config.json, of whatever tower."""
-    said = vars(config)  # layers may have sizes of their own, which no attribute tells
-    for key in (config.attribute_map.get(key, key) for key in SIZES):
-        if isinstance(size := said.get(key), int):
-            yield within + key, size
-    for part in config.sub_configs:
-        if (tower := said.get(part)) is not None:
-            yield from _sizes(tower, f"{within}{part}.")
 
 
 def _check_unpacked(checkpoint: Checkpoint) -> None:
