@@ -6,7 +6,7 @@ import signal
 
 import pytest
 import torch
-from transformers import BertConfig, BertForMaskedLM
+from transformers import BertConfig, BertForMaskedLM, GenerationConfig, PreTrainedConfig
 
 from cobasin import architectures
 from cobasin.matching import weights
@@ -14,6 +14,10 @@ from cobasin.matching import weights
 # Tests run side by side on tiny tensors: more threads only spin against each other; nor in what the tests start.
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"
+
+# Transformers writes every config that it reads out for its log, which no test looks at, and that takes longer than to
+# read it.
+PreTrainedConfig.__repr__ = GenerationConfig.__repr__ = object.__repr__
 
 # Ctrl-C reaches the tests and what they start, also of a suite behind a shell's &, which would ignore it.
 signal.signal(signal.SIGINT, signal.default_int_handler)

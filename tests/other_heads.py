@@ -11,6 +11,7 @@ BASES = {
     "gpt2/GPT2ForTokenClassification": "gpt2/GPT2LMHeadModel",
     "mixtral/MixtralForSequenceClassification": "mixtral-fused/MixtralForCausalLM",  # experts in one tensor
     "t5/T5ForSequenceClassification": "t5/T5ForConditionalGeneration",
+    "t5/T5ForTokenClassification": "t5/T5ForConditionalGeneration",  # an encoder alone
 }
 
 

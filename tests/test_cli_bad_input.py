@@ -238,7 +238,7 @@ def test_a_folder_without_config(folders):
         ),
         ({"model_type": "nosuch"}, ["model_type 'nosuch' is not known"]),
         ({"model_type": "gpt2"}, ["of model_type 'gpt2', but BertForMaskedLM is of 'bert'"]),
-        ({"num_attention_heads": 0}, ["the config is not that of a BertForMaskedLM"]),
+        ({"num_attention_heads": 0}, ["the config has num_attention_heads 0; expected 1 or more"]),
         ({"num_attention_heads": 5}, ["does not fit BertForMaskedLM", "needs (20, 24)"]),
         ({"hidden_size": "24"}, ["config.json: transformers refuses this config"]),
         ({"auto_map": {"AutoModel": "evil.Evil"}, "model_type": "evil"}, ["never executed"]),

@@ -286,6 +286,19 @@ def test_sizes_that_no_model_has_are_refused_in_one_line(tmp_path, sizes):
     refused_by_both(duplicate(folder, "other", **sizes), folder, "other")
 
 
+@pytest.mark.parametrize(
+    ("case", "key", "size"),
+    [
+        ("bert/BertForMaskedLM", "hidden_size", -24),
+        ("gpt2/GPT2LMHeadModel", "n_head", 0),
+        ("clip/CLIPModel", "vision_config.num_attention_heads", -4),
+    ],
+)
+def test_sizes_below_one_are_named(tmp_path, case, key, size):
+    source, anchor = models(tmp_path, case, key, size)
+    refused_by_both(source, anchor, f"{source}: the config has {key} {size}; expected 1 or more")
+
+
 def test_the_end_of_a_text_as_old_configs_of_clip_have_it(tmp_path):
     source, anchor = models(tmp_path, "clip-text/CLIPTextModel", "eos_token_id", 2)
     assert run("match", source, anchor, "--out", tmp_path / "matched").code == 0

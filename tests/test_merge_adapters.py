@@ -69,6 +69,8 @@ def test_what_is_missing_or_in_the_way_is_refused(named, tmp_path):
     assert f"{tmp_path / 'none'}" in refused(tmp_path, "merge", f"{start}+{tmp_path / 'none'}", start, *HOW, *out)
     assert "this is that of a model" in refused(tmp_path, "merge", f"{start}+{start}", start, *HOW, *out)
     folder = first.split("+")[1]
+    line = refused(tmp_path, "merge", folder, second.split("+")[1], *HOW, *out)
+    assert f"{folder}: is an adapter; name it with the base that it is for, as BASE+{folder}" in line
     line = refused(tmp_path, "merge", first, second, *HOW, "--out", folder, "--overwrite")
     assert f"{folder}: holds {folder}, which is read" in line
 

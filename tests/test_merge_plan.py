@@ -1,6 +1,7 @@
 """`cobasin merge --dry-run`: what a merge would do, with the right numbers, and without reading a tensor."""
 
 import re
+import shutil
 
 import pytest
 import torch
@@ -180,6 +181,20 @@ def test_notes_and_heads_are_shown(tmp_path):
     assert "note: int8_mask has no effect\n" in text
     assert "note: statistics have no effect: linear needs none\n" in text
     assert f"task head: {folders[1]}\n" in run("merge", path, "--dry-run", "--head-from", folders[1]).out
+
+
+@pytest.mark.parametrize("symmetry", ["none", "ffn"])
+def test_notes_are_those_of_the_merge(tmp_path, symmetry):
+    """On a base without the head, a model that is given twice, and dtypes that are finer than those of the result."""
+    a, b = saved(tmp_path, CLASSIFIER, 2)
+    again, base = shutil.copytree(a, tmp_path / "again"), tmp_path / "base"
+    model("bert/BertModel", 0, torch.bfloat16).save_pretrained(base)
+    rest = ("--base", base, "--method", "task_arithmetic", "--match", symmetry)
+    planned = plan(tmp_path, a, b, again, *rest)["notes"]
+    for text in ("are the same model", "coarser than those of", "taken for zero"):
+        assert len([note for note in planned if text in note]) == 1
+    report = run("merge", a, b, again, *rest, "--out", tmp_path / "out", "--json").json
+    assert {*planned} == {*report["notes"]}.union(*(match["notes"] for match in report["matches"]))
 
 
 def test_what_headers_tell_is_refused(tmp_path):

@@ -346,7 +346,7 @@ def test_models_that_cannot_be(pair, tmp_path):
     assert "only models of one architecture match" in refused(tmp_path, "path", a, other, *out)
     bare = tmp_path / "bare"
     save(load(model("bert/BertModel", 0, torch.float32)), bare)
-    assert "no loss is known of this bert" in refused(tmp_path, "path", bare, bare, *out)
+    assert f"{bare}: no loss is known of this bert" in refused(tmp_path, "path", bare, bare, *out)
     edit_json(a / "config.json", lambda config: config.update(pad_token_id=None))
     assert "has no pad_token_id" in refused(tmp_path, "path", a, b, *out)
 

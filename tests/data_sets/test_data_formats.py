@@ -382,6 +382,8 @@ def test_without_datasets_or_network(monkeypatch):
         ("a.jsonl", b'{"text": "\xff"}\n', {}, "line 1 is not text in UTF-8"),
         ("a.jsonl", "[" * 100_000, {}, "line 1: is not JSON: maximum recursion depth exceeded"),
         ("a.jsonl", "9" * 5000, {}, "line 1: is not JSON: Exceeds the limit"),
+        ("a.jsonl", '{"text": "x"}\n{"x": 0, "x": 1}', {}, "line 2: is not JSON: the key 'x' is given twice"),
+        ("a.json", '[{"text": "x", "text": "y"}]', {}, "a.json: is not JSON: the key 'text' is given twice"),
         ("a.json", "[" * 100_000, {}, "a.json: is not JSON: maximum recursion depth exceeded"),
         ("a.json", '{"text": "x"}', {}, "expected a JSON list"),
         ("a.json", '{"text": "x"}\n{"text": "y"}', {}, "say 'format: jsonl'"),
@@ -433,6 +435,9 @@ def test_settings_are_checked():
         {"mean": [-0.1], "std": [0.2]},
         {"block": 1},
         {"threshold": float("nan")},
+        {"threshold": True},
+        {"crop": True},
+        {"mean": [True], "std": [0.5]},
     ):
         with pytest.raises(ValidationError):
             DataConfig(path="x", **options)

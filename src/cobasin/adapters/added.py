@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from cobasin.adapters.folder import load_adapter
+from cobasin.adapters.folder import is_adapter, load_adapter
 from cobasin.adapters.headed import headed
 from cobasin.adapters.merged import merged
 from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.typed import Typed
+from cobasin.errors import InputError
 from cobasin.paths import expanded
 
 
@@ -23,10 +24,12 @@ def load_named(model: Any) -> Checkpoint:
     """Anything `load` takes, or the name of a base with an adapter: the base's files and dtypes, its weights adapted.
 
     Raises:
-        InputError: as `load` and `load_adapter`; where the adapter does not fit the base.
+        InputError: as `load` and `load_adapter`; for an adapter without a base, or that does not fit it.
     """
     name = adapter_in(model) if isinstance(model, str) else None
     if name is None:
+        if is_adapter(model):
+            raise InputError(f"{model}: is an adapter; name it with the base that it is for, as BASE+{model}")
         return load(model)
     adapter = load_adapter(name)
     base = Typed.of(headed(adapter, load(model.removesuffix(f"+{name}"))))

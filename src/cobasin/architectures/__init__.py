@@ -79,6 +79,11 @@ class Declared:
         """Whether cobasin declares it itself."""
         return self.declaration.__module__.startswith(f"{__name__}.")
 
+    @property
+    def file(self) -> Path:
+        """The file that declares it."""
+        return Path(self.declaration.__code__.co_filename).resolve()
+
 
 _DECLARED: dict[str, Declared] = {}
 
@@ -125,12 +130,12 @@ def registered() -> dict[str, Declared]:
 def declared_in(architecture: str) -> Path | None:
     """The file from outside that declares a class; None where cobasin does so itself, or nobody does."""
     declared = registered().get(architecture)
-    return None if declared is None or declared.own else Path(declared.declaration.__code__.co_filename).resolve()
+    return None if declared is None or declared.own else declared.file
 
 
 def files() -> list[Path]:
     """The files from outside that declare architectures."""
-    return [path for name in registered() if (path := declared_in(name)) is not None]
+    return [declared.file for declared in registered().values() if not declared.own]
 
 
 def declare(config: PreTrainedConfig, architecture: str, names: Collection[str] = ()) -> Spec:

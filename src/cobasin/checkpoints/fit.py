@@ -1,14 +1,20 @@
-"""Whether the tensors of a checkpoint are those that are declared."""
+"""Whether the sizes of a config can be, and whether the tensors of a checkpoint are those that are declared."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import torch
 
 from cobasin.checkpoints.weight_files import WEIGHT_DTYPES, of_weights
 from cobasin.symmetry.spec import Spec
 from cobasin.symmetry.types import unparse
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+SIZES = ("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size")
 
 
 def problems(spec: Spec, headers: Mapping[str, tuple[tuple[int, ...], torch.dtype]]) -> list[str]:
@@ -34,6 +40,15 @@ def problems(spec: Spec, headers: Mapping[str, tuple[tuple[int, ...], torch.dtyp
             found.append(f"{disk} has dtype {dtype}, expected {WEIGHT_DTYPES}")
     empty = {key[0] for key in spec.sites if not spec.sizes[key[0]]}
     return found + [f"space {name} has size 0 by the config, expected at least 1" for name in sorted(empty)]
+
+
+def below_one(config: PreTrainedConfig, within: str = "") -> list[str]:
+    """Those sizes below one that no model is without, by their keys in config.json, of whatever tower."""
+    said = vars(config)  # layers may have sizes of their own, which no attribute tells
+    own = (config.attribute_map.get(key, key) for key in SIZES)
+    found = [f"{within}{key} {size}" for key in own if isinstance(size := said.get(key), int) and size < 1]
+    towers = {key: tower for key in config.sub_configs if (tower := said.get(key)) is not None}
+    return found + [line for key, tower in towers.items() for line in below_one(tower, f"{within}{key}.")]
 
 
 def _file_layout(spec: Spec, name: str) -> tuple[str, tuple[int, ...]]:

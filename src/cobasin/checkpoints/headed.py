@@ -15,6 +15,12 @@ from cobasin.errors import InputError
 from cobasin.symmetry.keys import layer_of
 
 
+def of_another_class(model: Typed, other: Typed) -> bool:
+    """Whether two models are of two classes of one family, which may have the same layers."""
+    a, b = model.checkpoint, other.checkpoint
+    return a.architecture != b.architecture and a.config.model_type == b.config.model_type
+
+
 def headed_as(model: Typed, other: Typed) -> Typed:
     """The model as one of the class of another; what only that one has beside the layers is zero.
 

@@ -87,10 +87,12 @@ def check_layers(source: Typed, anchor: Typed, same_class: bool = False) -> None
     keys, others = source.spec.function_keys, anchor.spec.function_keys
     keys = (*keys, *others) if same_class else [key for key in keys if key in others]
     masks = [f"{part}{dot}is_causal" for part, dot, _ in (key.rpartition(".") for key in keys)]  # of every tower
+    encoder = not same_class and a.config.is_encoder_decoder != b.config.is_encoder_decoder  # is all that they share
+    settings = {key: [_setting(one, key, encoder) for one in (source, anchor)] for key in (*keys, *masks)}
     problems = [
-        f"{key} is {_setting(source, key)!r} in {a.label} and {_setting(anchor, key)!r} in {b.label}"
-        for key in dict.fromkeys((*keys, *masks))
-        if _setting(source, key) != _setting(anchor, key)
+        f"{key} is {one!r} in {a.label} and {other!r} in {b.label}"
+        for key, (one, other) in settings.items()
+        if one != other
     ]
     for name, space in source.spec.spaces.items():
         other = anchor.spec.spaces.get(name)
@@ -153,17 +155,19 @@ def _only_in_one(source: Typed, anchor: Typed) -> list[str]:
     ]
 
 
-def _setting(typed: Typed, key: str) -> object:
+def _setting(typed: Typed, key: str, encoder: bool = False) -> object:
     """What the config says; of a rotary embedding without the old name of its type, which some files repeat.
 
-    A dotted key (``text_config.hidden_act``) is looked up in a config within the config.
+    A dotted key (``text_config.hidden_act``) is looked up in a config within the config. Of an encoder-decoder it may
+    be that of the ``encoder`` alone.
     """
     config = typed.checkpoint.config
 
     def said(part: object, name: str) -> object:
         if name == "is_causal":  # attention takes it from any config that has it, null as well
-            unsaid = None if config.is_encoder_decoder else key in typed.spec.function_keys
-            return getattr(part, name, "as the code has it" if unsaid is None else unsaid)
+            if config.is_encoder_decoder:
+                return getattr(part, name, False if encoder else "as the code has it")
+            return getattr(part, name, key in typed.spec.function_keys)
         found = getattr(part, name, None)
         return _DEFAULTS.get(name) if found is None else found
 

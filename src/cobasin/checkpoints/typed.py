@@ -15,7 +15,7 @@ from torch import Tensor
 
 from cobasin.architectures import declare, registered
 from cobasin.checkpoints.checkpoint import Checkpoint
-from cobasin.checkpoints.fit import problems
+from cobasin.checkpoints.fit import below_one, problems
 from cobasin.checkpoints.weight_files import WEIGHT_DTYPES, of_weights
 from cobasin.checkpoints.wrapped import saved_with
 from cobasin.errors import InputError, listed
@@ -73,6 +73,8 @@ class Typed(Mapping[str, Tensor]):
         if others := _of_layers(config) - {*covered}:
             what = f"layers with settings of their own ({', '.join(sorted(others))})"
             raise InputError(f"{label}: per_layer_config: no declaration has {what}")
+        if impossible := below_one(config):
+            raise InputError(f"{label}: the config has {', '.join(impossible)}; expected 1 or more")
         try:
             spec = declare(config, architecture, checkpoint.headers)
             headers = {name: (header.shape, header.dtype) for name, header in checkpoint.headers.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from cobasin.checkpoints.alike import alike
-from cobasin.checkpoints.headed import headed_as
+from cobasin.checkpoints.headed import headed_as, of_another_class
 from cobasin.checkpoints.typed import Typed
 from cobasin.data.vocabulary import brought_to, rows_of, tokens_of, told_apart
 
@@ -58,9 +58,9 @@ def _of_one_class(models: list[Typed]) -> tuple[list[Typed], list[str], list[str
 
     Of two classes with the same layers it is the one in which more is free: a bare model's outputs are not.
     """
-    first, second = (model.checkpoint for model in models)
-    if first.architecture == second.architecture or first.config.model_type != second.config.model_type:
+    if not of_another_class(*models):
         return models, [], []
+    first, second = (model.checkpoint for model in models)
     freer = max(models, key=lambda model: len(model.spec.sites))
     made = [model if model is freer else headed_as(model, freer) for model in models]
     apart = sorted({freer.spec.file_entries[part][0] for model in made for part in model.lacking})

@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from cobasin.errors import InputError, explain, known_keys
+from cobasin.errors import InputError, explain, known_keys, shown
 
 Role = Literal["text", "text_b", "label", "labels", "tokens", "tags", "image", "input_ids", "attention_mask"]
 Format = Literal["jsonl", "json", "csv", "conll", "text", "npz", "images", "datasets"]
@@ -90,6 +90,14 @@ class DataConfig(BaseModel):
                 f"{booleans[0]} is no name (YAML reads yes, no, on, off, true and false without quotes as booleans); "
                 "write the word in quotes, like 'true'"
             )
+        return given
+
+    @field_validator("threshold", "max_length", "block", "mean", "std", "crop", mode="before")
+    @classmethod
+    def _number(cls, given: Any) -> Any:
+        """True would pass for 1."""
+        if any(isinstance(value, bool) for value in (given if isinstance(given, (list, tuple)) else [given])):
+            raise ValueError(f"{shown(given)} is no number")
         return given
 
     @model_validator(mode="after")

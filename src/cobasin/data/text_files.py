@@ -73,12 +73,22 @@ class JsonlRows(FileRows):
 
     def parse(self, text: str, where: str) -> Mapping[Any, Any]:  # noqa: D102
         try:
-            record = json.loads(text)
+            record = json.loads(text, object_pairs_hook=_keys_once)
         except (ValueError, RecursionError) as error:
             raise InputError(f"{where}: is not JSON: {_reason(error)}") from None
         if not isinstance(record, dict):
             raise InputError(f"{where}: is {shown(record)}; expected a JSON object")
         return record
+
+
+def _keys_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object, of which the last of several values of a key would count."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key {shown(twice)} is given twice")
+    return found
 
 
 def _reason(error: Exception) -> str:
@@ -94,9 +104,10 @@ def json_rows(path: Path, columns: Columns) -> Rows:
         InputError: it is no JSON, or no list.
     """
     try:
-        records = json.loads(path.read_bytes())
+        records = json.loads(path.read_bytes(), object_pairs_hook=_keys_once)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: is not JSON: {one_line(error)}; of an object a line, say 'format: jsonl'") from None
+        hint = "; of an object a line, say 'format: jsonl'" if isinstance(error, json.JSONDecodeError) else ""
+        raise InputError(f"{path}: is not JSON: {one_line(error)}{hint}") from None
     if not isinstance(records, list):
         raise InputError(f"{path}: is {shown(records)}; expected a JSON list of objects")
     return MemoryRows(records, str(path), columns)

@@ -23,6 +23,7 @@ from cobasin.adapters.layers import ROOT
 from cobasin.adapters.move import move_adapter
 from cobasin.checkpoints.alike import alike, equally_stored, omissions
 from cobasin.checkpoints.checkpoint import Checkpoint, load
+from cobasin.checkpoints.headed import of_another_class
 from cobasin.checkpoints.pairs import check_layers, check_pair
 from cobasin.checkpoints.typed import Typed
 from cobasin.data.vocabulary import VOCABULARY, brought_together, tokenizer_contents, told_apart
@@ -99,8 +100,8 @@ def transport(
         raise InputError(f"scale {shown(scale)}: expected a finite number")
     given = [Typed.of(load(model)) for model in (base, tuned, new)]
     source, learned, target = _of_one_vocabulary(given)
-    other = learned.spec.architecture != source.spec.architecture
-    if other and learned.checkpoint.config.model_type == source.checkpoint.config.model_type:
+    other = of_another_class(learned, source)
+    if other:
         source, target = equally_stored([source, target])
         check_layers(learned, source)
     else:

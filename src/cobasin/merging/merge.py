@@ -24,7 +24,7 @@ from cobasin.fusion.registry import find
 from cobasin.merging.after import Afterwards, cautions
 from cobasin.merging.fused import Fusion
 from cobasin.merging.naming import as_path, named, same_given, unlike
-from cobasin.merging.parents import coarsened, matches, prepare, repeated, unmerged
+from cobasin.merging.parents import matches, prepare, remarks
 from cobasin.merging.results import merged_state, owners, result
 from cobasin.merging.statistics import Statistics, batches_of, in_turn, statistics_of
 from cobasin.merging.vocabulary import filled, tokenizer_of_result
@@ -193,8 +193,7 @@ def merge_recipe(
     read = batches_of(recipe, typed)
     (owner, *_) = owning = owners(recipe)
     afterwards = Afterwards.of(recipe, typed, owner)
-    notes = [*recipe.notes, *repeated(names, typed, recipe.base), *unmerged(names, typed, owner)]
-    notes += [] if recipe.out_dtype or recipe.dtype else coarsened(names, typed, owner)
+    notes = remarks(recipe, typed)
     if not matches(recipe, typed):  # a match notes it
         notes += [*omissions(typed), *other_pixels(typed)]
     if recipe.method.couple is not None:

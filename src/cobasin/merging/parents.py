@@ -10,7 +10,7 @@ from typing import Any
 from cobasin.adapters.added import load_named
 from cobasin.checkpoints.alike import alike
 from cobasin.checkpoints.checkpoint import Checkpoint
-from cobasin.checkpoints.headed import headed_as
+from cobasin.checkpoints.headed import headed_as, of_another_class
 from cobasin.checkpoints.pairs import check_pair
 from cobasin.checkpoints.typed import Typed
 from cobasin.checkpoints.weight_files import module_weights
@@ -75,8 +75,7 @@ def _with_headed_base(recipe: Recipe, typed: list[Typed]) -> list[Typed]:
     place = recipe.referenced.index(recipe.base)
     # one whose head is its own, if any: all are untied then, and the base is no other for their order
     like = min((typed[i] for i in recipe.positions), key=lambda model: len(model.spec.tied))
-    base, other = typed[place].checkpoint, like.checkpoint
-    if base.architecture == other.architecture or base.config.model_type != other.config.model_type:
+    if not of_another_class(typed[place], like):
         return typed
     return [headed_as(model, like) if i == place else model for i, model in enumerate(typed)]
 
@@ -101,7 +100,14 @@ def matches(recipe: Recipe, typed: Sequence[Typed]) -> bool:
     return recipe.match.symmetry != "none" and len(typed) > 1
 
 
-def repeated(names: Sequence[str], models: Sequence[Typed], base: str | None) -> list[str]:
+def remarks(recipe: Recipe, typed: Sequence[Typed]) -> list[str]:
+    """What a reader of the result should know before anything is matched or computed."""
+    names, (owner, *_) = recipe.referenced, owners(recipe)
+    found = [*recipe.notes, *_repeated(names, typed, recipe.base), *_unmerged(names, typed, owner)]
+    return found if recipe.out_dtype or recipe.dtype else found + _coarsened(names, typed, owner)
+
+
+def _repeated(names: Sequence[str], models: Sequence[Typed], base: str | None) -> list[str]:
     """A warning for every model that is given twice."""
     found = []
     for i, model in enumerate(models):
@@ -112,7 +118,7 @@ def repeated(names: Sequence[str], models: Sequence[Typed], base: str | None) ->
     return found
 
 
-def coarsened(names: Sequence[str], models: Sequence[Typed], owner: int) -> list[str]:
+def _coarsened(names: Sequence[str], models: Sequence[Typed], owner: int) -> list[str]:
     """A note where the result, which has the ``owner``'s dtypes, is rounded more than the file of another model."""
     rounding = [model.checkpoint.rounding for model in models]
     finer = [name for name, one in zip(names, rounding, strict=True) if one < rounding[owner]]
@@ -121,7 +127,7 @@ def coarsened(names: Sequence[str], models: Sequence[Typed], owner: int) -> list
     return [f"the result is rounded to the dtypes of {names[owner]}, coarser than those of {', '.join(finer)}"]
 
 
-def unmerged(names: Sequence[str], models: Sequence[Typed], owner: int) -> list[str]:
+def _unmerged(names: Sequence[str], models: Sequence[Typed], owner: int) -> list[str]:
     """A note on further modules of Sentence Transformers, of which the result has those of the ``owner``."""
     found, own = set[str](), models[owner].checkpoint.folder
     for model in models:

@@ -7,6 +7,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from cobasin.checkpoints.alike import omissions
+from cobasin.checkpoints.pairs import other_pixels
 from cobasin.checkpoints.typed import Typed
 from cobasin.finding.forms import UNTIED, check_free, possible_forms
 from cobasin.finding.learning import check_movable
@@ -17,7 +19,7 @@ from cobasin.matching.order import LARGE, pairs_size
 from cobasin.matching.state import HELD
 from cobasin.merging.after import Afterwards
 from cobasin.merging.fused import Fusion
-from cobasin.merging.parents import ends, matches, prepare
+from cobasin.merging.parents import ends, matches, prepare, remarks
 from cobasin.merging.results import owners, result
 from cobasin.merging.statistics import Statistics, batches_of
 from cobasin.recipe import Recipe
@@ -66,7 +68,7 @@ def plan(recipe: Recipe, models: Mapping[str, Any]) -> dict[str, Any]:
         "groups": list(groups.values()),
         "statistics": None,
         "after": None,
-        "notes": [*recipe.notes, *fusion.idle],
+        "notes": [*remarks(recipe, typed), *omissions(typed), *other_pixels(typed), *fusion.idle],
     }
     if afterwards is not None:
         asked = afterwards.asked

@@ -132,7 +132,10 @@ def _check_models(models: list[Typed]) -> None:
         if other.labels != first.labels:
             ends = f"{first.checkpoint.label} and {other.checkpoint.label}"
             raise InputError(f"the task heads of {ends} have different labels: no line between them")
-    check_metric(first.checkpoint.config, task_of(first.checkpoint))
+    try:
+        check_metric(first.checkpoint.config, task_of(first.checkpoint))
+    except InputError as error:
+        raise InputError(f"{first.checkpoint.label}: {error}") from error
 
 
 def _matched(models: list[Typed], request: Request, path: Path | None, doing: str) -> Matched:
