@@ -10,6 +10,8 @@ from tiny_models import model
 
 pytestmark = pytest.mark.usefixtures("few_rounds")
 
+pytestmark = pytest.mark.usefixtures("few_rounds")
+
 # a case, and the name that is kept of those that share a tensor
 KEPT = [
     ("gpt2/GPT2LMHeadModel", "lm_head.weight"),
