@@ -294,10 +294,6 @@ def test_slices_are_all_layers_of_the_models():
             {"merge_method": "linear", "slices": [slices((0, 2))["slices"][0] | {"residual_weight": 0.5}]},
             "slices[0]: 'residual_weight' is not supported: ",
         ),
-        (
-            slices((0, 2)) | {"merge_method": "passthrough"},
-            "merge_method passthrough is not supported: cobasin merges la",
-        ),
     ],
 )
 def test_layers_from_different_places_are_refused(content, message):

@@ -12,6 +12,7 @@ from cobasin.checkpoints.alike import alike
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.headed import headed_as
 from cobasin.checkpoints.pairs import check_pair
+from cobasin.checkpoints.relayered import depth_of
 from cobasin.checkpoints.typed import Typed
 from cobasin.checkpoints.weight_files import module_weights
 from cobasin.data.tokens import tokenizer_files
@@ -34,9 +35,9 @@ def prepare(recipe: Recipe, models: Mapping[str, Any]) -> list[Typed]:
     typed = alike(_with_headed_base(recipe, typed))
     for other in typed[1:]:
         check_pair(other, typed[0])
-    for space, size in typed[0].spec.sizes.items():
-        if is_layer(space):
-            recipe.check_layers(size)
+    sizes = typed[0].spec.sizes
+    for depth in [depth_of(typed[0])] if recipe.method.stacks else [sizes[space] for space in sizes if is_layer(space)]:
+        recipe.check_layers(depth)
     head = recipe.head
     if head is not None and not typed[0].heads:
         what = "keep" if head == "keep" else "take"
