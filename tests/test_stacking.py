@@ -18,8 +18,9 @@ from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import form_of
 from cobasin.symmetry.keys import after_layers, layer_of
 from command_line import run, stock
+from merge_cases import saved
 from model_folders import assert_bitwise
-from stacks import LLAMA, recipe, slice_of, three_layers
+from stack_cases import LLAMA, recipe, slice_of, three_layers
 from tiny_models import checkpoint, model, tolerance
 
 # Of every kind: what says in a config of which kind a layer is.
@@ -104,17 +105,19 @@ def test_all_layers_in_order_are_the_model_bit_by_bit(case):
 
 
 @pytest.mark.parametrize("case", PRE_NORM)
-def test_a_layer_that_is_repeated_and_writes_nothing_changes_nothing(case):
+def test_a_layer_that_is_repeated_and_writes_nothing_changes_nothing(tmp_path, case):
     original = checkpoint(case)
-    last = depth(original)
-    renumbered = [re.sub(r"(?<=\.)\d+(?=\.)", str(last), name, count=1) for name in writers(original, last - 1)]
+    save(original, tmp_path / "a")
+    name, last = str(tmp_path / "a"), depth(original)
+    renumbered = [re.sub(r"(?<=\.)\d+(?=\.)", str(last), one, count=1) for one in writers(original, last - 1)]
     assert len(renumbered) >= 1
-    silent = {"scale": [*({"filter": name, "value": 0.0} for name in renumbered), {"value": 1}]}
-    plain = stack({"a": original}, slice_of("a", 0, last), slice_of("a", last - 1, last))
-    made = stack({"a": original}, slice_of("a", 0, last), slice_of("a", last - 1, last, parameters=silent))
-    assert depth(made) == depth(plain) == last + 1
-    assert change(original, made) < tolerance(case)
-    assert change(original, plain) > 1e-3
+    silent = {"scale": [*({"filter": one, "value": 0.0} for one in renumbered), {"value": 1}]}
+    for parameters, changes in (({}, True), (silent, False)):
+        again = slice_of(name, last - 1, last, parameters=parameters)
+        save(stack({}, slice_of(name, 0, last), again), tmp_path / "out", overwrite=True)
+        made = load(tmp_path / "out")
+        assert depth(made) == last + 1
+        assert (change(original, made) > 1e-3) if changes else (change(original, made) < tolerance(case))
 
 
 @pytest.mark.parametrize("case", SCRAMBLED)
@@ -191,18 +194,16 @@ def test_a_head_can_be_that_of_another_model():
 
 
 def test_the_command_plans_and_writes_a_stack(tmp_path):
-    for name, seed in (("a", 0), ("b", 1)):
-        model(LLAMA, seed, torch.float32).save_pretrained(tmp_path / name)
+    a, b = map(str, saved(tmp_path, LLAMA, 2))
     path, out = tmp_path / "recipe.yaml", tmp_path / "out"
-    content = recipe(slice_of(str(tmp_path / "a"), 0, 2), slice_of(str(tmp_path / "b"), 0, 2), match="full")
-    path.write_text(json.dumps(content))
+    path.write_text(json.dumps(recipe(slice_of(a, 0, 2), slice_of(b, 0, 2), match="full")))
     planned = run("merge", path, "--dry-run", "--json").json
     done = run("merge", path, "--out", out, "--json").json
     assert not planned["notes"]
     assert planned["method"] == done["method"] == "passthrough"
-    assert planned["models"] == done["models"] == [str(tmp_path / "a"), str(tmp_path / "b")]
+    assert planned["models"] == done["models"] == [a, b]
     assert planned["bytes_written"] == load(out).size
-    assert [match["source"] for match in done["matches"]] == [str(tmp_path / "b")]
+    assert [match["source"] for match in done["matches"]] == [b]
     assert stock(out).config.num_hidden_layers == 4
     assert "passthrough" in run("methods").out
 

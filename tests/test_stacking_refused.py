@@ -8,7 +8,7 @@ from cobasin.errors import InputError
 from cobasin.merging.merge import merge, merge_recipe
 from cobasin.merging.plan import plan
 from cobasin.recipe import Recipe
-from stacks import LLAMA, recipe, slice_of, three_layers
+from stack_cases import LLAMA, recipe, slice_of, three_layers
 from tiny_models import checkpoint, model
 
 

@@ -86,8 +86,11 @@ def check_kinds(
         InputError: for a layer that would be another one in its place, with the keys that may say so.
     """
     cls = model_class(architecture)
-    with quiet(), torch.device("meta"):
-        models = [cls(one) for one in (before, after)]
+    try:
+        with quiet(), torch.device("meta"):
+            models = [cls(one) for one in (before, after)]
+    except (ArithmeticError, KeyError, ValueError, ImportError, AssertionError, RuntimeError) as error:
+        raise InputError(f"they cannot be built by transformers: {one_line(error)}") from error
     given, made = (
         _lists(model, length) for model, length in zip(models, (before.num_hidden_layers, len(layers)), strict=True)
     )

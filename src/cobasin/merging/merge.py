@@ -207,7 +207,8 @@ def merge_recipe(
     read = batches_of(recipe, typed)
     (owner, *_) = owning = owners(recipe)
     afterwards = Afterwards.of(recipe, typed, owner)
-    notes = [*recipe.notes, *repeated(names, typed, recipe.base), *unmerged(names, typed, owner)]
+    notes = [*recipe.notes, *unmerged(names, typed, owner)]
+    notes += [] if recipe.method.stacks else repeated(names, typed, recipe.base)
     notes += [] if recipe.out_dtype or recipe.dtype else coarsened(names, typed, owner)
     if not matches(recipe, typed):  # a match notes it
         notes += [*omissions(typed), *other_pixels(typed)]
