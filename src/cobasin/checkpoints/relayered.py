@@ -29,7 +29,11 @@ def depth_of(typed: Typed) -> int:
     stacks = sorted(filter(is_layer, spec.index_spaces))
     if stacks == ["layer"] and spec.sizes["layer"] == getattr(config, "num_hidden_layers", None):
         return config.num_hidden_layers
-    what = f"several ({', '.join(stacks)})" if len(stacks) > 1 else "one that is not as long as its config says"
+    what = (
+        f"several ({', '.join(stacks)})"
+        if len(stacks) > 1
+        else "one whose length is not num_hidden_layers of its config"
+    )
     raise InputError(
         f"{typed.checkpoint.label}: passthrough needs a model with one stack of layers; {spec.architecture} has {what}"
     )
