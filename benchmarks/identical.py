@@ -109,7 +109,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     found: dict[str, Any] = {"model": loss(model), "copy": loss(copy), "change": change(model, copy), "merged": {}}
     with tempfile.TemporaryDirectory() as place:
         statistics = write_text(task, Path(place) / "text.jsonl")
-        for name, method in track(methods().items(), "merging", console=Console(stderr=True)):
+        fusing = {name: method for name, method in methods().items() if not method.stacks}
+        for name, method in track(fusing.items(), "merging", console=Console(stderr=True)):
             both = {symmetry: merged(method, symmetry, model, copy, statistics) for symmetry in ("none", "full")}
             found["merged"][name] = {
                 symmetry: {"loss": loss(one), "change": change(model, one)} for symmetry, one in both.items()

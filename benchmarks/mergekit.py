@@ -59,6 +59,7 @@ ON_BERT = {
     "ram": {"models": ({}, {}), "base": 2, "parameters": {"epsilon": 0.05}},
     "ramplus_tl": {"models": ({}, {}), "base": 2, "parameters": {"epsilon": 0.05}},
     "arcee_fusion": {"models": ({}, {}), "base": 0},
+    "passthrough": {"models": ({"scale": [0.5, 2.0]}, {}), "layers": ([0, 2], [1, 2])},
 }
 
 
@@ -112,6 +113,10 @@ def write_bert_recipes(folder: Path) -> list[Path]:
             for name, parameters in zip("ab", given["models"], strict=True)
         ]
         recipe = {"merge_method": method, "models": models, "parameters": given.get("parameters", {})}
+        if "layers" in given:
+            sources = [model | {"layer_range": layers} for model, layers in zip(models, given["layers"], strict=True)]
+            recipe["slices"] = [{"sources": [source]} for source in sources]
+            del recipe["models"]
         if "base" in given:
             recipe["base_model"] = f"./models/bert-{('a', 'b', 'base')[given['base']]}"
         found.append(folder / f"bert-{method}.yaml")
@@ -141,7 +146,7 @@ def compare(recipe: Path, folder: Path, mergekit: str) -> dict:
     shared = a.keys() & b.keys()
     parent = load(folder / "models" / ("bert-a" if "bert" in recipe.name else "tiny-a"))
     row["difference"] = max(float((a[name] - b[name]).abs().max()) for name in shared)
-    row["control"] = max(float((a[name] - parent[name]).abs().max()) for name in shared)
+    row["control"] = max(float((a[name] - parent[name]).abs().max()) for name in shared & parent.keys())
     return row
 
 

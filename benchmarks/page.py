@@ -28,6 +28,7 @@ import no_harm
 import one_basin
 import plan
 import scale
+import stacks
 import three
 import transport
 from common import pages
@@ -55,6 +56,7 @@ COMMANDS = {
     "mergekit": "mergekit",
     "no_harm": "no_harm",
     "scale": "scale",
+    "stacks": "stacks",
     "transport": "transport",
 }
 TITLES = {
@@ -208,6 +210,7 @@ TABLES: Mapping[str, Callable[..., Table]] = {
     "full-size": at_full_size,
     "identical": lambda: identical.table(_read("identical")),
     "mergekit": lambda: mergekit.table(_read("mergekit")["rows"]),
+    "stacks": lambda: stacks.table(_read("stacks"), TITLES),
     "provenance": provenance,
 }
 

@@ -12,7 +12,7 @@ from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.running import build, cast_floats, instantiate
 from cobasin.finding.match import Matched
 from cobasin.merging.merge import Merge
-from cobasin.merging.results import owners
+from cobasin.merging.owners import owners
 from cobasin.symmetry.state import Lazy, State
 
 

@@ -15,7 +15,7 @@ from cobasin.merging import merge as merging
 from tiny_models import model
 
 CLASSIFIER = "bert/BertForSequenceClassification"
-METHODS = list(methods())
+METHODS = [name for name, one in methods().items() if not one.stacks]  # those that fuse
 PARAMETERS = {
     "slerp": {"t": 0.3},
     "task_arithmetic": {"weight": 0.6},

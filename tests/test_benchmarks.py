@@ -299,6 +299,30 @@ def test_three(shared, tmp_path, capsys, monkeypatch):
     assert len(parents["each"]) == 3
 
 
+def test_stacks(shared, tmp_path, capsys):
+    """With layers of a model that has the same function: matched every stack is that, as they are none but the ends."""
+    stacks, own = import_module("stacks"), tmp_path / "shared"
+    shutil.copytree(shared, own)
+    transformers.set_seed(0)
+    config = gpt2().config
+    config.n_layer = 2
+    made = transformers.GPT2LMHeadModel(config)
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    made.save_pretrained(own / "models" / "gpt2-shakespeare-0")
+    typed = Typed.of(load(made))
+    moved = Element.sample(form_of(typed.spec, folded=False), 5).apply(typed)
+    save(typed.derived(moved), own / "models" / "gpt2-shakespeare-9", overwrite=True)
+    stacks.main(["--shared", str(own), "--out", str(tmp_path), "--family", GPT2, "--pair", "0,9"])
+    found = {row["of"]["way"]: [score["loss"] for score in row["scores"]] for row in written(tmp_path / "stacks.json")}
+    assert list(found) == stacks.USUAL
+    first, between, last = found["none"]
+    assert (first, found["weights"]) == (pytest.approx(last, rel=1e-4), pytest.approx([last] * 3, rel=1e-4))
+    assert abs(between - last) > 1e-2
+    assert f"{between:.3f}" in capsys.readouterr().out
+
+
 def test_equal_cost(shared, tmp_path, capsys):
     run("equal_cost", shared, tmp_path, "--family", GPT2, "--pair", "0,1", *few())
     shown = " ".join(capsys.readouterr().out.split())

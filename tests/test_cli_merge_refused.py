@@ -97,7 +97,7 @@ def test_files_that_are_no_recipes(tmp_path, berts):
         ("", "is empty"),
         ("merge_method: linear\n", "expected one of models, slices and modules, got none"),
         ("models: [{model: x}]\n", "merge_method is missing"),
-        ("merge_method: passthrough\nmodels: [{model: x}]\n", "passthrough is not supported"),
+        ("merge_method: passthrough\nmodels: [{model: x}, {model: y}]\n", "passthrough stacks layers of models"),
         (f"merge_method: linear\nmodels: [{{modle: {a}}}]\n", "unknown key 'modle'; did you mean 'model'?"),
         (
             f"merge_mehtod: linear\nmodels: [{{model: {a}}}]\n",

@@ -9,18 +9,18 @@ from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.probes import probe
 from cobasin.checkpoints.running import instantiate, outputs
 from cobasin.checkpoints.typed import Typed
-from cobasin.fusion.registry import Method, find, methods
+from cobasin.fusion.registry import Method, find
 from cobasin.merging.merge import merge
 from cobasin.symmetry.canonical import gauge_shapes
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import form_of
-from merge_cases import PARAMETERS, matching_once
+from merge_cases import METHODS, PARAMETERS, matching_once
 from tiny_models import model, tolerance
 
 pytestmark = pytest.mark.usefixtures("few_rounds")
 
 GPT2, LLAMA, VIT = "gpt2/GPT2LMHeadModel", "llama-gqa/LlamaForCausalLM", "vit/ViTForImageClassification"
-DATA_FREE = [name for name, method in methods().items() if method.statistics is None and method.couple is None]
+DATA_FREE = [name for name in METHODS if find(name).statistics is None and find(name).couple is None]
 BENT = [name for name in DATA_FREE if find(name).in_canonical_form]
 
 

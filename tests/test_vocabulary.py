@@ -205,6 +205,7 @@ def test_a_classifier_and_its_base_with_fewer_tokens(tmp_path):
     assert all(torch.allclose(found[name], tensor, atol=1e-6) for name, tensor in expected.items())
 
 
+@pytest.mark.usefixtures("few_rounds")
 def test_the_plan(tmp_path):
     a, b = folder(tmp_path / "a", 0, LETTERS, ("<x>",)), folder(tmp_path / "b", 1, LETTERS, ("<y>", "<z>"))
     plan = run("merge", a, b, "--tokenizer-source", "union", "--dry-run", "--json").json
@@ -264,6 +265,7 @@ def test_a_fine_tune_with_further_tokens_is_carried_to_a_base_that_has_others(tm
     assert f"{tuned} cuts texts into tokens that {new} lacks ('zz')" in line
 
 
+@pytest.mark.usefixtures("few_rounds")
 def test_an_adapter_is_carried_to_a_base_that_has_further_tokens(tmp_path):
     base, new = folder(tmp_path / "base", 0, LETTERS), folder(tmp_path / "new", 1, LETTERS)
     larger = folder(tmp_path / "larger", 2, LETTERS, ("<n>",))

@@ -170,13 +170,13 @@ def deberta_v2(request: Request) -> Spec:
     projections |= readers
     normed = "layer_norm" in getattr(config, "norm_rel_ebd", "none")
     if normed:
-        projections |= layer_norm("encoder.LayerNorm", "rel_basis" if readers else "resid")
+        projections = layer_norm("encoder.LayerNorm", "rel_basis" if readers else "resid") | projections
     basis, norms = _own_basis(config, readers, normed)
     kernel = getattr(config, "conv_kernel_size", 0)
     if kernel > 0:
         require(getattr(config, "conv_groups", 1) == 1, "conv_groups > 1")
-        projections |= {"encoder.conv.conv.weight": "resid resid kernel", "encoder.conv.conv.bias": "resid"}
-        projections |= layer_norm("encoder.conv.LayerNorm")
+        convolution = {"encoder.conv.conv.weight": "resid resid kernel", "encoder.conv.conv.bias": "resid"}
+        projections = convolution | layer_norm("encoder.conv.LayerNorm") | projections  # behind the first layer
     buckets = getattr(config, "position_buckets", -1)
     relative = 2 * (buckets if buckets > 0 else _relative_positions(config))
     keys = ("position_buckets", "share_att_key", "norm_rel_ebd", "conv_act")

@@ -197,7 +197,7 @@ def ernie(request: Request) -> Spec:
     spec = bert_spec(request, *bert_head(request, "pooler.dense", bert_masked_lm(request)), "ernie.")
     tasks = {"embeddings.task_type_embeddings.weight": "task resid"} if config.use_task_id else {}
     spaces = {**spec.spaces, "task": Space(config.task_type_vocab_size)}
-    return replace(spec, spaces=spaces, templates={**spec.templates, **tasks})
+    return replace(spec, spaces=spaces, templates={**tasks, **spec.templates})
 
 
 def roberta_head(request: Request) -> tuple[dict[str, str], dict[str, str]]:

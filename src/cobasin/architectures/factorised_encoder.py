@@ -81,7 +81,7 @@ def electra(request: Request) -> Spec:
     return replace(
         spec,
         spaces={**spec.spaces, **_embedding_spaces(request), "pool": Space(config.hidden_size, pool, part="ffn")},
-        templates={**spec.templates, **(linear(project, "resid", "embed") if narrow else {})},
+        templates={**(linear(project, "resid", "embed") if narrow else {}), **spec.templates},
         norms=(_embedding_norm(request, project),) if narrow else (),
         function_keys=(*spec.function_keys, *keys),
     )
@@ -100,7 +100,7 @@ def rembert(request: Request) -> Spec:
     return replace(
         spec,
         spaces={**spec.spaces, **own},
-        templates={**spec.templates, **linear(project, "resid", "embed")},
+        templates={**linear(project, "resid", "embed"), **spec.templates},
         norms=(_embedding_norm(request, project),),
     )
 

@@ -235,6 +235,7 @@ def opt(request: Request) -> Spec:
     config, width, affine = request.config, request.config.hidden_size, request.config.layer_norm_elementwise_affine
     layer, reads, biases = opt_layer("decoder.layers.{layer}", config.enable_bias)
     spaces, words, (head, ties) = opt_words(request)
+    written = {name: words.pop(name) for name in list(words) if "project_out" in name}  # behind the layers
     rotations, readers = Orthogonal(fix_ones=True), ("decoder.project_out",) if spaces else layers_of(head)
     last = config.do_layer_norm_before and not config._remove_final_layer_norm
     groups = (Permutation(), rotations if last else None) if affine else (rotations, None)
@@ -253,6 +254,7 @@ def opt(request: Request) -> Spec:
             **words,
             "decoder.embed_positions.weight": "pos resid",
             **layer,
+            **written,
         },
         reads if affine else {},
         biases,
@@ -284,7 +286,7 @@ def bloom(request: Request) -> Spec:
             "head": Space(config.n_head),
             "ffn": Space(4 * config.hidden_size, Permutation(), LAYER, part="ffn"),
         },
-        {"word_embeddings.weight": "vocab resid", **layer},
+        {"word_embeddings.weight": "vocab resid", **layer_norm("word_embeddings_layernorm"), **layer},
         dict.fromkeys((*norms, "word_embeddings_layernorm", "ln_f"), ()),
         biases,
         ("n_head", "layer_norm_epsilon", "apply_residual_connection_post_layernorm"),

@@ -103,6 +103,7 @@ def wav2vec2(request: Request) -> Spec:
         require(not getattr(config, key, False), key)
     spaces, waveform = _waveform(config, request.head == "Model")
     size, direction = next((names for names in WEIGHT_NORM if request.has(names[0])), WEIGHT_NORM[0])
+    last, stable = layer_norm("encoder.layer_norm"), config.do_stable_layer_norm  # in front of the layers or behind
     masked = {"masked_spec_embed": "resid"} if request.has("masked_spec_embed") else {}
     templates = {
         **waveform,
@@ -110,12 +111,13 @@ def wav2vec2(request: Request) -> Spec:
         f"{POSITIONS}.bias": "resid",
         f"{POSITIONS}.{size}": "1 1 kernel",
         f"{POSITIONS}.{direction}": "resid channel kernel",
-        **layer_norm("encoder.layer_norm"),
+        **({} if stable else last),
         **multi_head(f"{ONE}.attention", ""),
         **layer_norm(f"{ONE}.layer_norm"),
         **linear(f"{ONE}.feed_forward.intermediate_dense", "ffn", "resid"),
         **linear(f"{ONE}.feed_forward.output_dense", "resid", "ffn'"),
         **layer_norm(f"{ONE}.final_layer_norm"),
+        **(last if stable else {}),
         **_head(request),
     }
     return Spec(
@@ -156,12 +158,17 @@ def wavlm(request: Request) -> Spec:
         "gate": Space(8),
         "bucket": Space(config.num_buckets),
     }
-    gates = {BIAS: "bucket head", f"{ONE}.attention.gru_rel_pos_const": "1 head 1 1"}
+    gates = {f"{ONE}.attention.gru_rel_pos_const": "1 head 1 1"}
     shift: FreeGauge = SoftmaxShift(BIAS, "bucket", "attention")
     return replace(
         spec,
         spaces={**spec.spaces, **own},
-        templates={**spec.templates, **gates, **linear(f"{ONE}.attention.gru_rel_pos_linear", "gate", "piece")},
+        templates={
+            BIAS: "bucket head",
+            **spec.templates,
+            **gates,
+            **linear(f"{ONE}.attention.gru_rel_pos_linear", "gate", "piece"),
+        },
         biases=(*spec.biases, shift),
         function_keys=(*FUNCTION_KEYS, "max_bucket_distance"),
     )

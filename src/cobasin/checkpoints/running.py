@@ -80,7 +80,7 @@ def build(checkpoint: Checkpoint, state: dict[str, Tensor], dtype: torch.dtype) 
         # no config says it; transformers would fill in a random pooler
         options["add_pooling_layer"] = any("pooler." in name for name in state)
     try:
-        with _quiet():
+        with quiet():
             model, info = cls.from_pretrained(
                 None,
                 # as it is read back from a file: T5 ties its embeddings, whatever the file says
@@ -278,7 +278,7 @@ def _some(names: Iterable[str]) -> str:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Without transformers' loading report and progress bar: what matters of them is raised."""
     from transformers.utils import logging
 

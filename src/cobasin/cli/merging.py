@@ -43,7 +43,7 @@ def merge(
             "another: nearswap, arcee_fusion. Of what was learned since a --base: task_arithmetic, ties, dare_linear, "
             "dare_ties, breadcrumbs, breadcrumbs_ties, della, della_linear, sce, ram, ramplus_tl, model_stock. With "
             "data, so by a recipe: fisher, regmean, regmean++. By optimal transport: ot_wts; with data, ot_acts, "
-            "ot_acts_emd."
+            "ot_acts_emd. By a recipe with slices also passthrough, which stacks layers."
         ),
     ] = None,
     weights: Annotated[str | None, typer.Option(help="One number a model, like 0.7,0.3; by default 1 each.")] = None,

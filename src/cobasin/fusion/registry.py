@@ -87,6 +87,7 @@ class Method:
             chance), so that a tensor may be fused slice by slice.
         linear: whether it adds up multiples of the tensors, which gives the same model in whatever gauge they are.
         check: raises `InputError` for parameters that do not go together.
+        stacks: whether a recipe says layer by layer which one model a tensor is from, so that it is given one.
     """
 
     name: str
@@ -101,6 +102,7 @@ class Method:
     elementwise: bool
     linear: bool
     check: Callable[[Mapping[str, Any]], None] | None
+    stacks: bool
 
     @property
     def summary(self) -> str:
@@ -191,6 +193,7 @@ def method(
     elementwise: bool = False,
     linear: bool = False,
     check: Callable[[Mapping[str, Any]], None] | None = None,
+    stacks: bool = False,
 ) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
     """Make a function a merge method of this name.
 
@@ -218,6 +221,7 @@ def method(
             elementwise,
             linear,
             check,
+            stacks,
         )
         return function
 

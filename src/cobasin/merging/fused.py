@@ -15,12 +15,13 @@ from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
 from cobasin.fusion.arithmetic import by_slices
 from cobasin.fusion.registry import Method, find
+from cobasin.merging.stacked import stacked
 from cobasin.merging.statistics import Statistics
 from cobasin.recipe import Recipe
 from cobasin.statistics.grams import InputGram
 from cobasin.symmetry.canonical import Folded, Unfolded
 from cobasin.symmetry.element import Element
-from cobasin.symmetry.keys import is_layer, layer_of
+from cobasin.symmetry.keys import after_layers, is_layer, layer_of
 from cobasin.symmetry.state import Lazy, State
 
 NO_WEIGHT = 1e-8  # what is left of weights that cancel, as a part of them
@@ -41,9 +42,15 @@ class Fusion:
         statistics: Statistics,
         element: Element | None = None,
     ):
-        """``element``: one of those that brought the models together, which knows the form and gauge they are in."""
+        """The models and their tensors; of layers that are stacked, the stack is in the place of each.
+
+        ``element``: one of those that brought the models together, which knows the form and gauge they are in.
+        """
+        if recipe.method.stacks:
+            typed = states = [stacked(recipe, typed, states)] * len(typed)
         self.recipe, self.typed, self.states, self.statistics = recipe, typed, states, statistics
-        self.method, self.spec, self.fused = recipe.method, typed[0].spec, recipe.positions
+        self.method, self.spec = recipe.method, typed[0].spec
+        self.fused = [0] if recipe.method.stacks else recipe.positions
         self._form = element.form if element is not None and self.method.in_canonical_form else None
         self._compared = states
         if element is not None and self._form is not None:
@@ -51,9 +58,7 @@ class Fusion:
             self._compared = [Folded(self._form, state) for state in states]
             self._written = Unfolded(self._form, Lazy(states[0], lambda name: self.from_tensors(name, None)), gauge)
         self.base = None if recipe.base is None else recipe.referenced.index(recipe.base)
-        self._order = {name: i for i, name in enumerate(self.spec.entries)}
-        layered = (name for name, entry in self.spec.entries.items() if layer_of(entry.index) is not None)
-        self._first_layered = min(map(self._order.__getitem__, layered), default=None)
+        self._after_layers = after_layers(self.spec.entries)
         self._disk = typed[0].disk_names
 
     @property
@@ -126,8 +131,7 @@ class Fusion:
         name, _ = self.spec.file_entries[part]
         index = self.spec.entries[name].index
         layers = next((self.spec.sizes[space] for space in index if is_layer(space)), 1)
-        after = self._first_layered is not None and self._order[name] > self._first_layered
-        return self.recipe.parameters_of(self.on_disk(part), layer_of(index), layers, after_layers=after)
+        return self.recipe.parameters_of(self.on_disk(part), layer_of(index), layers, name in self._after_layers)
 
     def tensor(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
         """One merged tensor, in float32 or better; in ``dtype``, if given, where it is fused slice by slice."""
@@ -140,10 +144,9 @@ class Fusion:
         """A merged tensor of the file that is one of a stack, of models whose tensors nothing moves; see `tensor`."""
         name, place = self.spec.file_entries[part]
         assert place is not None
-        models = [state.part(part) for state in self.states if isinstance(state, Typed)]
         given = {
-            "tensors": [models[i] for i in self.fused],
-            "base": None if self.base is None else models[self.base],
+            "tensors": [self.typed[i].part(part) for i in self.fused],
+            "base": None if self.base is None else self.typed[self.base].part(part),
             **_within(self._collected(name), place),
         }
         return self._fused(part, given, dtype)

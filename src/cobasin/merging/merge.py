@@ -18,14 +18,16 @@ from cobasin.checkpoints.typed import Typed
 from cobasin.coupling.flow import flow_of
 from cobasin.errors import InputError, shown
 from cobasin.finding.beside import moved_beside
+from cobasin.finding.forms import UNTIED
 from cobasin.finding.kept import Kept, check_kept
 from cobasin.finding.match import Matched, match_all
 from cobasin.fusion.registry import find
 from cobasin.merging.after import Afterwards, cautions
 from cobasin.merging.fused import Fusion
 from cobasin.merging.naming import as_path, named, same_given, unlike
+from cobasin.merging.owners import owners
 from cobasin.merging.parents import matches, prepare, remarks
-from cobasin.merging.results import merged_state, owners, result
+from cobasin.merging.results import merged_state, result
 from cobasin.merging.statistics import Statistics, batches_of, in_turn, statistics_of
 from cobasin.merging.vocabulary import filled, tokenizer_of_result
 from cobasin.progress import Progress, check_progress
@@ -216,6 +218,8 @@ def merge_recipe(
 
         fusion.statistics = in_turn(recipe, read, matched, fuse, report)
     notes += fusion.notes
+    if recipe.method.stacks and fusion.spec.tied != matched.typed[owner].spec.tied:
+        notes.append(UNTIED)
     # what follows a merge needs more digits than its file
     merged = [merged_state(fusion, one, own_head=recipe.head is not None, narrow=afterwards is None) for one in owning]
     after = None

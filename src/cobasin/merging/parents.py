@@ -12,13 +12,14 @@ from cobasin.checkpoints.alike import alike
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.headed import headed_as, of_another_class
 from cobasin.checkpoints.pairs import check_pair
+from cobasin.checkpoints.relayered import depth_of
 from cobasin.checkpoints.typed import Typed
 from cobasin.checkpoints.weight_files import module_weights
 from cobasin.data.tokens import tokenizer_files
 from cobasin.errors import InputError
 from cobasin.matching.choice import Choice
 from cobasin.merging.fused import Fusion
-from cobasin.merging.results import owners
+from cobasin.merging.owners import owners
 from cobasin.merging.statistics import Statistics
 from cobasin.merging.vocabulary import in_one_vocabulary
 from cobasin.recipe import Recipe
@@ -37,9 +38,9 @@ def prepare(recipe: Recipe, models: Mapping[str, Any]) -> list[Typed]:
     typed = alike(_with_headed_base(recipe, typed))
     for other in typed[1:]:
         check_pair(other, typed[0])
-    for space, size in typed[0].spec.sizes.items():
-        if is_layer(space):
-            recipe.check_layers(size)
+    sizes = typed[0].spec.sizes
+    for depth in [depth_of(typed[0])] if recipe.method.stacks else [sizes[space] for space in sizes if is_layer(space)]:
+        recipe.check_layers(depth)
     head = recipe.head
     if head is not None and not typed[0].heads:
         what = "keep" if head == "keep" else "take"
@@ -103,7 +104,8 @@ def matches(recipe: Recipe, typed: Sequence[Typed]) -> bool:
 def remarks(recipe: Recipe, typed: Sequence[Typed]) -> list[str]:
     """What a reader of the result should know before anything is matched or computed."""
     names, (owner, *_) = recipe.referenced, owners(recipe)
-    found = [*recipe.notes, *_repeated(names, typed, recipe.base), *_unmerged(names, typed, owner)]
+    found = [*recipe.notes, *_unmerged(names, typed, owner)]
+    found += [] if recipe.method.stacks else _repeated(names, typed, recipe.base)
     return found if recipe.out_dtype or recipe.dtype else found + _coarsened(names, typed, owner)
 
 

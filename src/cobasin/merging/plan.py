@@ -19,8 +19,9 @@ from cobasin.matching.order import LARGE, pairs_size
 from cobasin.matching.state import HELD
 from cobasin.merging.after import Afterwards
 from cobasin.merging.fused import Fusion
+from cobasin.merging.owners import owners
 from cobasin.merging.parents import ends, matches, prepare, remarks
-from cobasin.merging.results import owners, result
+from cobasin.merging.results import result
 from cobasin.merging.statistics import Statistics, batches_of
 from cobasin.recipe import Recipe
 from cobasin.statistics.activations import SAMPLED
@@ -50,7 +51,7 @@ def plan(recipe: Recipe, models: Mapping[str, Any]) -> dict[str, Any]:
         parameters = fusion.parameters[name]
         group = {"parameters": parameters, "tensors": 0, "first": fusion.on_disk(name)}
         groups.setdefault(repr(parameters), group)["tensors"] += 1
-    results = [result(recipe, merged[owner], merged[owner]) for owner in owners(recipe)]
+    results = [result(recipe, fusion.typed[owner], fusion.typed[owner]) for owner in owners(recipe)]
     found: dict[str, Any] = {
         "models": recipe.referenced,
         "architecture": typed[0].spec.architecture,
@@ -77,7 +78,7 @@ def plan(recipe: Recipe, models: Mapping[str, Any]) -> dict[str, Any]:
             "heal": asked.heal and asked.heal.steps,
             "inputs": afterwards.inputs.report,
         }
-    if merged[0].spec.tied != typed[0].spec.tied:
+    if fusion.spec.tied != typed[0].spec.tied:
         found["notes"].append(UNTIED)
     if read and recipe.statistics is not None:
         found["statistics"] = {

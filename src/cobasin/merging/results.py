@@ -14,13 +14,6 @@ from cobasin.recipe import Recipe
 from cobasin.symmetry.state import Lazy, State
 
 
-def owners(recipe: Recipe) -> list[int]:
-    """Of every result, the position of the model that gives it its other files, its dtypes, and its task head."""
-    names = recipe.referenced
-    models = recipe.between if recipe.head == "keep" else [recipe.head or recipe.base_model or names[0]]
-    return [names.index(name) for name in models]
-
-
 def result(recipe: Recipe, typed: Typed, state: State) -> Checkpoint:
     """A result in the place of one of its parents: its tensors are taken from ``state`` as they are asked for."""
     place = replace(typed.checkpoint, label="the merged model")

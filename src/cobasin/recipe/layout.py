@@ -9,7 +9,7 @@ from typing import Any, Literal
 from cobasin.errors import InputError, nearest
 from cobasin.fusion.registry import REQUIRED, Method, Parameter
 from cobasin.recipe.blocks import LAYER_BY_LAYER, Module
-from cobasin.recipe.parts import Given, parts_of
+from cobasin.recipe.parts import Given, parts_of, stacked_parts
 from cobasin.recipe.settings import Scope, read_settings, resolve
 
 
@@ -28,9 +28,9 @@ class Layout:
     """The models and parameters of a recipe, put in order for its method.
 
     Attributes:
-        models: as listed.
+        models: as listed; those whose layers are stacked, each once.
         base: for a method that is given one.
-        fused: the positions of the models whose tensors are fused.
+        fused: the positions of the models whose tensors are fused, among those of a part.
         notes: what has no effect.
     """
 
@@ -49,8 +49,10 @@ class Layout:
         """
         self.method = method
         self.notes: list[str] = []
-        self._parts = parts_of(body)
+        self._parts = stacked_parts(body) if method.stacks else parts_of(body)
         self.models = self._parts[0].models
+        if method.stacks:
+            self.models = list(dict.fromkeys(part.models[0] for part in self._parts))
         self.base, self.fused = self._roles(base_model)
         common = [self._read(body.parameters or {}, ""), self._read(shared, "")]
         self._scopes = []
@@ -65,8 +67,8 @@ class Layout:
 
     @property
     def inputs(self) -> list[str]:
-        """The models whose tensors are fused, in the order in which the method is given them."""
-        return [self.models[i] for i in self.fused]
+        """The models whose tensors are fused, in the order in which the method is given them; or are stacked."""
+        return self.models if self.method.stacks else [self.models[i] for i in self.fused]
 
     @property
     def referenced(self) -> list[str]:
@@ -90,7 +92,7 @@ class Layout:
                 "to merge it, or leave it out"
             )
         else:
-            base, fused = None, positions
+            base, fused = None, [0] if method.stacks else positions
         self._check_count(len(fused), base)
         if repeated := sorted({name for name in self.models if self.models.count(name) > 1}):
             self.notes.append(f"{', '.join(repeated)} is listed more than once, and counts as often")
@@ -146,12 +148,29 @@ class Layout:
         return f"{self.method.name} needs {parameter.name}" + (f" of {self.models[i]}" if parameter.each else "")
 
     def check_layers(self, count: int) -> None:
-        """Raise InputError unless the slices, if any, are all layers of a model with that many."""
+        """Raise InputError unless the slices, if any, are all layers of a model with that many; some, to be stacked."""
+        if self.method.stacks:
+            for i, part in enumerate(self._parts):
+                if part.stop is not None and (stop := part.start + part.stop - part.first) > count:
+                    raise InputError(
+                        f"slices[{i}].layer_range [{part.start}, {stop}]: {part.models[0]} has {count} layers; the "
+                        "second number is exclusive"
+                    )
+            return
         stop = self._parts[-1].stop
         if stop not in (None, count):
             raise InputError(
                 f"the slices end at layer {stop}, and the models have {count} layers: {LAYER_BY_LAYER}, all of them"
             )
+
+    def stacked(self, count: int) -> list[tuple[str, int]]:
+        """Of every layer that is stacked the model, of so many layers, and which of these it is."""
+        lengths = [(count if part.stop is None else part.stop) - part.first for part in self._parts]
+        return [
+            (part.models[0], part.start + i)
+            for part, length in zip(self._parts, lengths, strict=True)
+            for i in range(length)
+        ]
 
     def parameters_of(self, name: str, layer: int | None, layers: int, after_layers: bool) -> dict[str, Any]:
         """See `Recipe.parameters_of`."""

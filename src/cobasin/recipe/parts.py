@@ -20,7 +20,7 @@ class Part:
     Attributes:
         label: what messages add to a key of this part.
         models: as listed.
-        first, stop: the layers ``first`` to ``stop - 1``; to the last one where ``stop`` is None.
+        first, stop: the layers ``first`` to ``stop - 1`` of the result; to the last one where ``stop`` is None.
         shared: parameters for all models.
         own: parameters for each model.
     """
@@ -31,6 +31,8 @@ class Part:
     stop: int | None
     shared: Given
     own: list[Given]
+    start: int = 0
+    """Of layers that are stacked: the layer of the model that ``first`` is."""
 
 
 def parts_of(body: Module) -> list[Part]:
@@ -59,6 +61,32 @@ def parts_of(body: Module) -> list[Part]:
             )
         label = f" in slices[{i}]" if len(body.slices) > 1 else ""
         parts.append(Part(label, models, first, stop, one.parameters or {}, _own(one.sources)))
+    return parts
+
+
+def stacked_parts(body: Module) -> list[Part]:
+    """The parts of a recipe that stacks layers, each of one model.
+
+    Raises:
+        InputError: for a part of several models, and slices without a layer.
+    """
+    if body.slices is None:
+        if len(body.models or []) > 1:
+            raise InputError(
+                f"models: passthrough stacks layers of models and fuses none, got {len(body.models or [])}; say under "
+                "slices: which layers are whose, one model and its layer_range each"
+            )
+        return parts_of(body)
+    parts: list[Part] = []
+    for i, one in enumerate(body.slices):
+        if len(one.sources) > 1:
+            raise InputError(f"slices[{i}] has {len(one.sources)} models: passthrough fuses none; give it one")
+        (source,), (start, stop) = one.sources, _range(one, i)
+        first = parts[-1].stop if parts else 0
+        assert first is not None
+        label = f" in slices[{i}]" if len(body.slices) > 1 else ""
+        own = _own(one.sources)
+        parts.append(Part(label, [source.model], first, first + stop - start, one.parameters or {}, own, start))
     return parts
 
 

@@ -5,7 +5,8 @@ Keys that are also mergekit's mean what they mean there. Differences:
 - Unknown keys and parameters are refused; mergekit ignores them.
 - ``dtype`` is the dtype of the result, where ``out_dtype`` does not say otherwise. mergekit rounds the models to it
   first; cobasin always computes in float32 or better.
-- Models are merged layer by layer: slices only give layers parameters of their own.
+- Models are merged layer by layer: slices only give layers parameters of their own. Those of ``passthrough`` say which
+  layers are stacked.
 - Vocabularies that differ are refused unless ``tokenizer_source`` says which one the result has; ``union`` extends
   that of the base, or of the first model, by tokens that were added to the same one.
 
@@ -24,17 +25,7 @@ from pydantic import Field, ModelWrapValidatorHandler, PrivateAttr, ValidationEr
 from cobasin.errors import InputError, explain
 from cobasin.fusion.registry import Method, find
 from cobasin.recipe.after import After, Heal, Repair
-from cobasin.recipe.blocks import (
-    LAYER_BY_LAYER,
-    Block,
-    Entry,
-    Matching,
-    ModelName,
-    Module,
-    Slice,
-    Statistics,
-    Tokenizer,
-)
+from cobasin.recipe.blocks import Block, Entry, Matching, ModelName, Module, Slice, Statistics, Tokenizer
 from cobasin.recipe.document import read_yaml, yaml_of
 from cobasin.recipe.layout import Layout, one_base, same_model
 
@@ -52,7 +43,8 @@ class Recipe(Block):
     """What to merge and how; see the module's docstring, `Matching`, `Statistics`, `Repair` and `Heal`.
 
     Attributes:
-        models, slices, modules: one of them: the models, with parameters of their own; for some layers; for all.
+        models, slices, modules: one of them: the models, with parameters of their own; for some layers; for all. What
+            ``passthrough`` stacks.
         base_model: what task vectors start from; for SLERP the model that t = 0 gives back. The tokenizer and other
             files of the result are its.
         parameters: of the method, for all models: a scalar, a list (a gradient over the layers), or a list of
@@ -180,8 +172,12 @@ class Recipe(Block):
         source = self.tokenizer.source if self.tokenizer else self.tokenizer_source
         return self.base_model if source == "base" else source
 
+    def stacked(self, count: int) -> list[tuple[int, int]]:
+        """Of every layer that is stacked the model among those `referenced`, of so many layers, and which it is."""
+        return [(self.referenced.index(name), layer) for name, layer in self._layout.stacked(count)]
+
     def check_layers(self, count: int) -> None:
-        """Raise InputError unless the slices, if any, are all layers of a model with that many."""
+        """Raise InputError unless the slices, if any, are all layers of a model with that many; some, to be stacked."""
         with self._named():
             self._layout.check_layers(count)
 
@@ -209,8 +205,6 @@ class Recipe(Block):
     @model_validator(mode="after")
     def _settle(self) -> Recipe:
         """All that keys have to do with each other."""
-        if self.merge_method == "passthrough":
-            raise InputError(f"merge_method passthrough is not supported: {LAYER_BY_LAYER}; stack layers with mergekit")
         body = self._body()
         base = one_base(body, self.base_model)
         self._layout = Layout(self.method, body, self.parameters or {}, base)
@@ -292,6 +286,14 @@ class Recipe(Block):
         """Whether what follows the merge goes with it, and anything runs on a device that is named."""
         if self.after is None and self.match.symmetry == "none" and self.match.device != "auto":
             raise InputError("match.device: models are not matched, repaired or healed here; leave device out")
+        if self.method.stacks and self.head == "keep":
+            raise InputError(
+                "head: keep: passthrough makes one model, which has one head; name the model whose to take"
+            )
+        if self.method.stacks and self.after is not None:
+            raise InputError(
+                "repair and heal: passthrough stacks layers, so its result lies not between models; leave them out"
+            )
         if self.after is not None and self.head == "keep":
             raise InputError("repair and heal make one model, head: keep several; name the model whose head to take")
         if self.repair is not None and self.base is not None and not self.method.first_is_base:

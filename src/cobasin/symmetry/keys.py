@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cobasin.symmetry.spec import Entry
 
 Key = tuple[str, *tuple[int, ...]]
 """Names one element: its space, then the index values it belongs to, as ``("ffn", 3)`` for layer 3."""
@@ -39,3 +43,10 @@ def is_layer(space: str) -> bool:
 def layer_of(index: Mapping[str, int]) -> int | None:
     """The layer among some index values, in whatever stack of layers; None where there is none."""
     return next((value for space, value in index.items() if is_layer(space)), None)
+
+
+def after_layers(entries: Mapping[str, Entry]) -> frozenset[str]:
+    """Of all tensors of a model those that come after its layers: declared behind the first of these, and in none."""
+    within = [layer_of(entry.index) is not None for entry in entries.values()]
+    first = within.index(True) if True in within else len(within)
+    return frozenset(name for i, name in enumerate(entries) if i > first and not within[i])

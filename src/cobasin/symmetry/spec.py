@@ -66,7 +66,8 @@ class Spec:
             which files of a model with a head carry and files of a bare model may lack. Where the space in the
             name is also the first axis of the type (``experts.{expert}.w1: expert ffn resid``), the file has one
             tensor for each of its values; here they are one, stacked, named ``experts.*.w1``. A product is named
-            by all its spaces (``norms.{kv rep}: (kv rep) freq``).
+            by all its spaces (``norms.{kv rep}: (kv rep) freq``). What runs before the layers stands before theirs,
+            what runs behind them behind.
         aliases: what some files have in place of the beginning of a name, without ``prefix``, to what it is here.
         absent: regular expressions of names that the templates give, but that the model does not have.
         tied: tensors that repeat another one and may be absent from the file.

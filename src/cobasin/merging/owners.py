@@ -1,0 +1,12 @@
+"""Which of the models of a merge gives a result what is not merged."""
+
+from __future__ import annotations
+
+from cobasin.recipe import Recipe
+
+
+def owners(recipe: Recipe) -> list[int]:
+    """Of every result, the position of the model that gives it its other files, its dtypes, and its task head."""
+    names = recipe.referenced
+    models = recipe.between if recipe.head == "keep" else [recipe.head or recipe.base_model or names[0]]
+    return [names.index(name) for name in models]
