@@ -84,7 +84,7 @@ def bert() -> PreTrainedModel:
 
 
 def make_models(folder: Path) -> None:
-    """A base and three models near it, of each kind: every entry of each differs."""
+    """A base and three models near it, of each kind: every entry of each differs; and one that knows one token more."""
     words = Tokenizer(WordLevel({f"w{i}": i for i in range(64)}, unk_token="w0"))
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="w0")
     for kind, make in {"tiny": llama, "bert": bert}.items():
@@ -103,6 +103,11 @@ def make_models(folder: Path) -> None:
                     parameter.add_(torch.randn_like(parameter) * NOISE)
             model.save_pretrained(folder / f"{kind}-{name}")
             tokenizer.save_pretrained(folder / f"{kind}-{name}")
+    chat = LlamaForCausalLM.from_pretrained(folder / "tiny-c")
+    chat.resize_token_embeddings(len(tokenizer) + 1)
+    chat.save_pretrained(folder / "tiny-chat")
+    tokenizer.add_tokens("<chat>")
+    tokenizer.save_pretrained(folder / "tiny-chat")
 
 
 def write_bert_recipes(folder: Path) -> list[Path]:
@@ -146,7 +151,8 @@ def compare(recipe: Path, folder: Path, mergekit: str) -> dict:
     shared = a.keys() & b.keys()
     parent = load(folder / "models" / ("bert-a" if "bert" in recipe.name else "tiny-a"))
     row["difference"] = max(float((a[name] - b[name]).abs().max()) for name in shared)
-    row["control"] = max(float((a[name] - parent[name]).abs().max()) for name in shared & parent.keys())
+    alike = [name for name in shared & parent.keys() if a[name].shape == parent[name].shape]
+    row["control"] = max(float((a[name] - parent[name]).abs().max()) for name in alike)
     return row
 
 
