@@ -128,8 +128,8 @@ def test_reading_recipes_loads_no_heavy_library():
 # the examples
 
 
-def test_there_are_eleven_examples():
-    assert len(EXAMPLES) == 11
+def test_there_are_twelve_examples():
+    assert len(EXAMPLES) == 12
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
