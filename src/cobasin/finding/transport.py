@@ -19,10 +19,11 @@ import torch
 
 from cobasin.adapters.folder import Adapter, load_adapter
 from cobasin.adapters.headed import headed
-from cobasin.adapters.layers import ROOT
+from cobasin.adapters.layers import ROOT, type_adapter
 from cobasin.adapters.move import move_adapter
 from cobasin.checkpoints.alike import alike, equally_stored, omissions
 from cobasin.checkpoints.checkpoint import Checkpoint, load
+from cobasin.checkpoints.configs import GENERATION_FILE
 from cobasin.checkpoints.headed import of_another_class
 from cobasin.checkpoints.pairs import check_layers, check_pair
 from cobasin.checkpoints.typed import Typed
@@ -30,7 +31,7 @@ from cobasin.data.vocabulary import VOCABULARY, brought_together, tokenizer_cont
 from cobasin.errors import InputError, shown
 from cobasin.finding.acting import acting_on, typed_for
 from cobasin.finding.applying import found_between
-from cobasin.finding.beside import moved_beside
+from cobasin.finding.beside import generation, moved_beside
 from cobasin.finding.match import match
 from cobasin.progress import Progress
 from cobasin.symmetry.element import Element, check_element
@@ -131,6 +132,8 @@ def transport(
         made.beside = moved_beside(acting, typed.checkpoint)
     if brought:
         made.beside = made.beside | tokenizer_contents([model.checkpoint for model in given], 2, True, made.folder)
+        if other:  # the files of the fine-tune, but the special tokens of the new base
+            made.beside[GENERATION_FILE] = generation(None, given[2].checkpoint)
     whole = [f"{', '.join(own)}: not in the bases, or of another task: carried as a whole"] if own else []
     return Transported(made, found, (*_origin(source, learned, own), *whole, *left_out))
 
@@ -155,7 +158,10 @@ def transport_adapter(
             have is carried.
     """
     adapter = load_adapter(adapter)
-    source, target = _of_one_vocabulary([Typed.of(load(base)), Typed.of(load(new))])
+    given = [Typed.of(load(base)), Typed.of(load(new))]
+    source, target = _of_one_vocabulary(given)
+    if told_apart(given):
+        _check_rows(adapter, given[0])
     head = headed(adapter, source.checkpoint).headers.keys() - source.checkpoint.headers.keys()
     for name in adapter.headers:
         if ("lora_" not in name or "magnitude" in name) and name.removeprefix(ROOT) not in head:
@@ -166,6 +172,17 @@ def transport_adapter(
     found, source, _ = _bases(source, target, element, symmetry, progress)
     acting, source = acting_on(found, headed(adapter, source.checkpoint))
     return TransportedAdapter(move_adapter(acting, adapter, source), found, source)
+
+
+def _check_rows(adapter: Adapter, base: Typed) -> None:
+    """Refuse an adapter that adds to the rows of tokens, which are others in a new base with another vocabulary."""
+    typed = type_adapter(adapter, Typed.of(headed(adapter, base.checkpoint)).spec, base.checkpoint.config)
+    for name, entry in typed.spec.added.items():
+        if name in typed.disk and entry.layout.axis_of(VOCABULARY) is not None:
+            raise InputError(
+                f"{adapter.label}: {typed.disk[name]} adds to rows of tokens, and the vocabularies of the bases "
+                "differ; merge the adapter into its base (peft: merge_and_unload), and carry that"
+            )
 
 
 def _of_one_vocabulary(models: list[Typed]) -> list[Typed]:
