@@ -265,6 +265,22 @@ def test_a_fine_tune_with_further_tokens_is_carried_to_a_base_that_has_others(tm
     assert f"{tuned} cuts texts into tokens that {new} lacks ('zz')" in line
 
 
+@pytest.mark.parametrize("scale", [1, 0.5])
+def test_the_row_of_a_token_that_is_not_in_all_bases(tmp_path, scale):
+    """What the new base has stays where the other lacks it; what it lacks is the fine-tune's, not how this changed."""
+    base, new = folder(tmp_path / "base", 0, LETTERS, ("<b>",)), folder(tmp_path / "new", 1, LETTERS, ("<n>",))
+    tuned = folder(tmp_path / "tuned", 0, LETTERS, ("<b>", "<n>", "<x>"))
+    edit_tensors(new, lambda tensors: tensors.update({n: t for n, t in tensors_of(base).items() if len(t) != 27}))
+    edit_tensors(
+        new, lambda tensors: [t[:26].copy_(tensors_of(base)[n][:26]) for n, t in tensors.items() if len(t) == 27]
+    )
+    run("transport", base, tuned, new, "--symmetry", "ffn", "--scale", scale, "--out", tmp_path / "out")
+    for token, giver in (("<b>", tuned), ("<n>", new), ("<x>", tuned)):
+        assert torch.allclose(embedding(tmp_path / "out", token), embedding(giver, token), atol=1e-6)
+    found, start, learned = (embedding(path, "c") for path in (tmp_path / "out", base, tuned))
+    assert torch.allclose(found, start + scale * (learned - start), atol=1e-6)
+
+
 @pytest.mark.usefixtures("few_rounds")
 def test_an_adapter_is_carried_to_a_base_that_has_further_tokens(tmp_path):
     base, new = folder(tmp_path / "base", 0, LETTERS), folder(tmp_path / "new", 1, LETTERS)

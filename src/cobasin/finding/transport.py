@@ -8,7 +8,7 @@ keeps of what was learned has to be measured.
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
@@ -109,7 +109,7 @@ def transport(
         source, learned, target = equally_stored([source, learned, target])
         _check_alike(source, learned)
     left_out = omissions([target])
-    unknown, brought = learned.unknown, target.unknown is not None
+    unknown, brought = [model.unknown or () for model in (source, learned, target)], target.unknown is not None
     found, source, target = _bases(source, target, element, symmetry, progress)
     acting, learned = acting_on(found, learned.checkpoint)
     before, after = found.apply(source, as_source=True), acting.apply(learned, as_source=True)
@@ -120,11 +120,11 @@ def transport(
         name = learned.spec.tied.get(name, name) if other else name  # the file may have both, and the bases neither
         if name in own:
             return wide(after[name])
-        change = wide(after[name]) - wide(before[name])
+        given = [wide(one[name]) for one in (before, after, target)]
         axis = learned.spec.entries[name].layout.axis_of(VOCABULARY)
-        if axis is not None and unknown:  # the fine-tune has learned nothing about what it does not know
-            change = change.index_fill(axis, torch.tensor(unknown), 0)
-        return wide(target[name]) + scale * change
+        if axis is None:
+            return given[2] + scale * (given[1] - given[0])
+        return _of_rows(given, [torch.tensor(rows, dtype=torch.long) for rows in unknown], axis, scale)
 
     typed = learned if other else target
     made = typed.derived(Lazy(typed, carried))
@@ -172,6 +172,24 @@ def transport_adapter(
     found, source, _ = _bases(source, target, element, symmetry, progress)
     acting, source = acting_on(found, headed(adapter, source.checkpoint))
     return TransportedAdapter(move_adapter(acting, adapter, source), found, source)
+
+
+def _of_rows(given: Sequence[torch.Tensor], unknown: Sequence[torch.Tensor], axis: int, scale: float) -> torch.Tensor:
+    """The rows of the new base, changed where both others know a token, and theirs where it knows none.
+
+    Args:
+        given: tensors of the base, the fine-tune and the new base, with an ``axis`` of tokens.
+        unknown: which rows each of them does not have.
+        scale: of the change.
+    """
+
+    def completed(one: torch.Tensor, rows: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return one.index_copy(axis, rows, other.index_select(axis, rows)) if len(rows) else one
+
+    before, after, there = given
+    after = completed(after, unknown[1], before)
+    before = completed(before, unknown[0], after)
+    return completed(there + scale * (after - before), unknown[2], after)
 
 
 def _check_rows(adapter: Adapter, base: Typed) -> None:
