@@ -339,3 +339,13 @@ def test_a_number_that_a_function_depends_on(tmp_path):
     assert "base, but no base_model is named" in refused(tmp_path, "merge", *pair, "--tokenizer-source", "base", *out)
     line = refused(tmp_path, "merge", *pair, "--tokenizer-source", tmp_path / "a", *out)
     assert f"{tmp_path / 'b'}: pad_token_id is {pad}, and what the model computes depends on it" in line
+
+
+def test_the_mean_of_rows_in_float64(tmp_path):
+    paths = [folder(tmp_path / f"{i}", i, LETTERS, ("<x>",) if i else ()) for i in range(4)]
+    for path in paths:
+        edit_tensors(path, lambda tensors: tensors.update({name: t.double() for name, t in tensors.items()}))
+    found = merge(paths, tokenizer_source=1, symmetry="none").checkpoint
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        mean = sum(tensors_of(path)[name][26] for path in paths[1:]) / 3
+        assert torch.allclose(found[name][26], mean, rtol=1e-12, atol=1e-14)

@@ -56,6 +56,18 @@ def test_a_number_without_a_token(tmp_path):
 
 
 @pytest.mark.usefixtures("few_rounds")
+def test_an_element_of_fewer_tokens(tmp_path):
+    base, new = folder(tmp_path / "base", 0, LETTERS), folder(tmp_path / "new", 1, LETTERS)
+    tuned = folder(tmp_path / "tuned", 0, LETTERS, ("<x>",))
+    run("match", base, new, "--symmetry", "ffn", "--out", tmp_path / "matched")
+    given = "transport", base, tuned, new, "--element", tmp_path / "matched", "--out", tmp_path / "out"
+    line = refused(tmp_path, *given)
+    assert "are brought to one of 27 tokens, and the element is of models with 26; leave it out" in line
+    duplicate(base, "same")
+    assert run(*given[:2], tmp_path / "same", *given[3:]).code == 0
+
+
+@pytest.mark.usefixtures("few_rounds")
 @pytest.mark.parametrize("module", ["embed_tokens", "lm_head"])
 def test_an_adapter_of_the_rows_of_tokens(tmp_path, module):
     """The order of its rows is that of its base, whatever their number."""

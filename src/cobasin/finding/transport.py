@@ -216,7 +216,13 @@ def _bases(
     if element is None:
         element = match(source, target, symmetry, progress=progress)
         return element, typed_for(element, source.checkpoint), typed_for(element, target.checkpoint)
-    source, target = found_between(check_element(element), source, target, symmetry)
+    sizes = [one.spec.sizes.get(VOCABULARY) for one in (check_element(element), source)]
+    if source.unknown is not None and sizes[0] != sizes[1]:
+        raise InputError(
+            f"the vocabularies differ and are brought to one of {sizes[1]} tokens, and the element is of models with "
+            f"{sizes[0]}; leave it out, and the bases are matched"
+        )
+    source, target = found_between(element, source, target, symmetry)
     return element, source, target
 
 

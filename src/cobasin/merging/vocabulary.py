@@ -74,7 +74,7 @@ def filled(typed: Sequence[Typed], states: Sequence[State], base: int | None) ->
     if not any(model.unknown for model in typed):
         return list(states)
     present = torch.stack([_present(model) for model in typed])
-    shares = present / present.sum(0)
+    shares = present.double() / present.sum(0)
     if base is not None:
         shares[:, present[base]] = torch.eye(len(typed), dtype=shares.dtype)[base][:, None]
 
