@@ -349,3 +349,14 @@ def test_the_mean_of_rows_in_float64(tmp_path):
     for name in ("model.embed_tokens.weight", "lm_head.weight"):
         mean = sum(tensors_of(path)[name][26] for path in paths[1:]) / 3
         assert torch.allclose(found[name][26], mean, rtol=1e-12, atol=1e-14)
+
+
+def test_what_whisper_does_not_say_is_that_of_the_vocabulary(tmp_path):
+    paths = tmp_path / "a", tmp_path / "b"
+    for seed, path in enumerate(paths):
+        made = near(model("whisper/WhisperForConditionalGeneration", seed, torch.float32), vocab_size=26)
+        made.config.begin_suppress_tokens = [5 + seed]
+        made.save_pretrained(path)
+        write_tokenizer(path, [*LETTERS[seed:], *LETTERS[:seed]])
+    found = [merge(paths, tokenizer_source=i, symmetry="none").checkpoint.config for i in range(2)]
+    assert [config.begin_suppress_tokens for config in found] == [[5], [6]]

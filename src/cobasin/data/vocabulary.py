@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 VOCABULARY = "vocab"
-_IDS = ("_token_id", "_token_index")  # how the keys of a config end that say which token is a special one
+_IDS = ("_token_id", "_token_index", "suppress_tokens")  # how the keys of a config end that say what is special
 
 Tokens = Sequence[str | None]
 """By row of an embedding; None of rows that no token has."""
