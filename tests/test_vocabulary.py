@@ -265,6 +265,22 @@ def test_a_fine_tune_with_further_tokens_is_carried_to_a_base_that_has_others(tm
     assert f"{tuned} cuts texts into tokens that {new} lacks ('zz')" in line
 
 
+@pytest.mark.parametrize("scale", [1, 0.5])
+def test_the_row_of_a_token_that_is_not_in_all_bases(tmp_path, scale):
+    """What the new base has stays where the other lacks it; what it lacks is the fine-tune's, not how this changed."""
+    base, new = folder(tmp_path / "base", 0, LETTERS, ("<b>",)), folder(tmp_path / "new", 1, LETTERS, ("<n>",))
+    tuned = folder(tmp_path / "tuned", 0, LETTERS, ("<b>", "<n>", "<x>"))
+    edit_tensors(new, lambda tensors: tensors.update({n: t for n, t in tensors_of(base).items() if len(t) != 27}))
+    edit_tensors(
+        new, lambda tensors: [t[:26].copy_(tensors_of(base)[n][:26]) for n, t in tensors.items() if len(t) == 27]
+    )
+    run("transport", base, tuned, new, "--symmetry", "ffn", "--scale", scale, "--out", tmp_path / "out")
+    for token, giver in (("<b>", tuned), ("<n>", new), ("<x>", tuned)):
+        assert torch.allclose(embedding(tmp_path / "out", token), embedding(giver, token), atol=1e-6)
+    found, start, learned = (embedding(path, "c") for path in (tmp_path / "out", base, tuned))
+    assert torch.allclose(found, start + scale * (learned - start), atol=1e-6)
+
+
 @pytest.mark.usefixtures("few_rounds")
 def test_an_adapter_is_carried_to_a_base_that_has_further_tokens(tmp_path):
     base, new = folder(tmp_path / "base", 0, LETTERS), folder(tmp_path / "new", 1, LETTERS)
@@ -323,3 +339,24 @@ def test_a_number_that_a_function_depends_on(tmp_path):
     assert "base, but no base_model is named" in refused(tmp_path, "merge", *pair, "--tokenizer-source", "base", *out)
     line = refused(tmp_path, "merge", *pair, "--tokenizer-source", tmp_path / "a", *out)
     assert f"{tmp_path / 'b'}: pad_token_id is {pad}, and what the model computes depends on it" in line
+
+
+def test_the_mean_of_rows_in_float64(tmp_path):
+    paths = [folder(tmp_path / f"{i}", i, LETTERS, ("<x>",) if i else ()) for i in range(4)]
+    for path in paths:
+        edit_tensors(path, lambda tensors: tensors.update({name: t.double() for name, t in tensors.items()}))
+    found = merge(paths, tokenizer_source=1, symmetry="none").checkpoint
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        mean = sum(tensors_of(path)[name][26] for path in paths[1:]) / 3
+        assert torch.allclose(found[name][26], mean, rtol=1e-12, atol=1e-14)
+
+
+def test_what_whisper_does_not_say_is_that_of_the_vocabulary(tmp_path):
+    paths = tmp_path / "a", tmp_path / "b"
+    for seed, path in enumerate(paths):
+        made = near(model("whisper/WhisperForConditionalGeneration", seed, torch.float32), vocab_size=26)
+        made.config.begin_suppress_tokens = [5 + seed]
+        made.save_pretrained(path)
+        write_tokenizer(path, [*LETTERS[seed:], *LETTERS[:seed]])
+    found = [merge(paths, tokenizer_source=i, symmetry="none").checkpoint.config for i in range(2)]
+    assert [config.begin_suppress_tokens for config in found] == [[5], [6]]

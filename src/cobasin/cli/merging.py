@@ -61,7 +61,8 @@ def merge(
         typer.Option(
             metavar="MODEL|base|union",
             help="Whose tokenizer the result has. Where vocabularies differ, the models are brought to this one; "
-            "'union': that of the base, or of the first model, with what the others have added.",
+            "'union': that of the model that gives the other files (by default the base, or the first), with what the "
+            "others have added.",
         ),
     ] = None,
     match: Annotated[

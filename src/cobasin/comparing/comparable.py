@@ -8,6 +8,7 @@ from cobasin.checkpoints.alike import alike
 from cobasin.checkpoints.headed import headed_as, of_another_class
 from cobasin.checkpoints.typed import Typed
 from cobasin.data.vocabulary import brought_to, rows_of, tokens_of, told_apart
+from cobasin.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,9 @@ def _of_one_vocabulary(models: list[Typed]) -> tuple[list[Typed], list[str]]:
         return models, []
     own, other = (tokens_of(model) for model in models)
     both = {*own} & {*other} - {None}
+    if not both:
+        labels = " and ".join(model.checkpoint.label for model in models)
+        raise InputError(f"the vocabularies of {labels} have no token in common")
     common = [token for token in own if token in both]
     made = [brought_to(first, rows_of(common, own), first), brought_to(second, rows_of(common, other), first)]
     left = f"{len({*own} - both - {None})} of {first.checkpoint.label}, {len({*other} - both - {None})} of the other"

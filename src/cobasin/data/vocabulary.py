@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 VOCABULARY = "vocab"
-_IDS = ("_token_id", "_token_index")  # how the keys of a config end that say which token is a special one
+_IDS = ("_token_id", "_token_index", "suppress_tokens")  # how the keys of a config end that say what is special
 
 Tokens = Sequence[str | None]
 """By row of an embedding; None of rows that no token has."""
@@ -56,7 +56,8 @@ def united(models: Sequence[Checkpoint], giver: Checkpoint) -> Any:
     """The tokenizer of one model, with what those of the others have added to the same vocabulary.
 
     Raises:
-        InputError: where one has tokens that were not added, but cut texts in another way.
+        InputError: where one has tokens that were not added, but cut texts in another way; where those that are added
+            get numbers that others have, as behind a number without a token.
     """
     tokenizer = tokenizer_of(giver)
     for model in models:
@@ -69,6 +70,11 @@ def united(models: Sequence[Checkpoint], giver: Checkpoint) -> Any:
                 "so no tokenizer is that of both; a merge can take the vocabulary of one of them (--tokenizer-source)"
             )
         tokenizer.add_tokens(added)
+    if len({*(ids := tokenizer.get_vocab()).values()}) < len(ids):
+        raise InputError(
+            f"{giver.label}: its tokenizer has numbers without a token, and gives one that is added the number of "
+            "another; a merge can take the vocabulary of one of the models (--tokenizer-source)"
+        )
     return tokenizer
 
 
@@ -111,15 +117,22 @@ def tokens_of(model: Typed) -> Tokens:
     """The tokens of a model.
 
     Raises:
-        InputError: it has no tokenizer.
+        InputError: it has no vocabulary, or no tokenizer for it.
     """
-    checkpoint, rows = model.checkpoint, model.spec.sizes[VOCABULARY]
+    checkpoint, rows = model.checkpoint, model.spec.sizes.get(VOCABULARY)
+    if rows is None:
+        raise InputError(f"{checkpoint.label}: a {checkpoint.architecture} has no vocabulary, as the other models have")
     if checkpoint.folder is None or not tokenizer_files(checkpoint.folder):
         raise InputError(
             f"{checkpoint.label}: has another vocabulary than the other models, and no tokenizer that says which token "
             "a row of it belongs to: put its files into the folder"
         )
-    return by_row(tokenizer_of(checkpoint), rows)[:rows]  # some tokenizers have tokens that the model never got
+    tokenizer = tokenizer_of(checkpoint)
+    if tokenizer.get_vocab().keys() <= {*tokenizer.all_special_tokens}:  # made up by Transformers
+        raise InputError(
+            f"{checkpoint.folder}: the tokenizer has no tokens but special ones; a file of its vocabulary is missing"
+        )
+    return by_row(tokenizer, rows)[:rows]  # some tokenizers have tokens that the model never got
 
 
 def by_row(tokenizer: Any, rows: int) -> Tokens:
@@ -140,7 +153,7 @@ def rows_of(tokens: Tokens, own: Tokens) -> Tensor:
             return place.get(token, -1)
         return row if row < len(own) and own[row] is None else -1
 
-    return torch.tensor([found(row, token) for row, token in enumerate(tokens)])
+    return torch.tensor([found(row, token) for row, token in enumerate(tokens)], dtype=torch.long)
 
 
 def brought_to(model: Typed, rows: Tensor, giver: Typed) -> Typed:

@@ -31,6 +31,13 @@ def moved_beside(element: Element, source: Checkpoint) -> dict[str, Content]:
     return source.beside | {GENERATION_FILE: json.dumps(said | {NAMED: moved}, indent=2) + "\n"}
 
 
+def generation(element: Element | None, source: Checkpoint) -> Content:
+    """The content of `generation_config.json` for what the element makes of a source in a folder; maybe with no key."""
+    assert source.folder is not None
+    moved, path = source.beside if element is None else moved_beside(element, source), source.folder / GENERATION_FILE
+    return moved.get(GENERATION_FILE) or (path.read_text("utf-8") if path.is_file() else "{}\n")
+
+
 def _place(element: Element, layer: int, head: int) -> int:
     order = element.values.get(("cross_head", layer), {}).get("perm")
     heads = [] if order is None else order.tolist()

@@ -8,7 +8,7 @@ keeps of what was learned has to be measured.
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
@@ -19,10 +19,11 @@ import torch
 
 from cobasin.adapters.folder import Adapter, load_adapter
 from cobasin.adapters.headed import headed
-from cobasin.adapters.layers import ROOT
+from cobasin.adapters.layers import ROOT, type_adapter
 from cobasin.adapters.move import move_adapter
 from cobasin.checkpoints.alike import alike, equally_stored, omissions
 from cobasin.checkpoints.checkpoint import Checkpoint, load
+from cobasin.checkpoints.configs import GENERATION_FILE
 from cobasin.checkpoints.headed import of_another_class
 from cobasin.checkpoints.pairs import check_layers, check_pair
 from cobasin.checkpoints.typed import Typed
@@ -30,7 +31,7 @@ from cobasin.data.vocabulary import VOCABULARY, brought_together, tokenizer_cont
 from cobasin.errors import InputError, shown
 from cobasin.finding.acting import acting_on, typed_for
 from cobasin.finding.applying import found_between
-from cobasin.finding.beside import moved_beside
+from cobasin.finding.beside import generation, moved_beside
 from cobasin.finding.match import match
 from cobasin.progress import Progress
 from cobasin.symmetry.element import Element, check_element
@@ -108,7 +109,7 @@ def transport(
         source, learned, target = equally_stored([source, learned, target])
         _check_alike(source, learned)
     left_out = omissions([target])
-    unknown, brought = learned.unknown, target.unknown is not None
+    unknown, brought = [model.unknown or () for model in (source, learned, target)], target.unknown is not None
     found, source, target = _bases(source, target, element, symmetry, progress)
     acting, learned = acting_on(found, learned.checkpoint)
     before, after = found.apply(source, as_source=True), acting.apply(learned, as_source=True)
@@ -119,11 +120,11 @@ def transport(
         name = learned.spec.tied.get(name, name) if other else name  # the file may have both, and the bases neither
         if name in own:
             return wide(after[name])
-        change = wide(after[name]) - wide(before[name])
+        given = [wide(one[name]) for one in (before, after, target)]
         axis = learned.spec.entries[name].layout.axis_of(VOCABULARY)
-        if axis is not None and unknown:  # the fine-tune has learned nothing about what it does not know
-            change = change.index_fill(axis, torch.tensor(unknown), 0)
-        return wide(target[name]) + scale * change
+        if axis is None:
+            return given[2] + scale * (given[1] - given[0])
+        return _of_rows(given, [torch.tensor(rows, dtype=torch.long) for rows in unknown], axis, scale)
 
     typed = learned if other else target
     made = typed.derived(Lazy(typed, carried))
@@ -131,6 +132,8 @@ def transport(
         made.beside = moved_beside(acting, typed.checkpoint)
     if brought:
         made.beside = made.beside | tokenizer_contents([model.checkpoint for model in given], 2, True, made.folder)
+        if other:  # the files of the fine-tune, but the special tokens of the new base
+            made.beside[GENERATION_FILE] = generation(None, given[2].checkpoint)
     whole = [f"{', '.join(own)}: not in the bases, or of another task: carried as a whole"] if own else []
     return Transported(made, found, (*_origin(source, learned, own), *whole, *left_out))
 
@@ -155,7 +158,10 @@ def transport_adapter(
             have is carried.
     """
     adapter = load_adapter(adapter)
-    source, target = _of_one_vocabulary([Typed.of(load(base)), Typed.of(load(new))])
+    given = [Typed.of(load(base)), Typed.of(load(new))]
+    source, target = _of_one_vocabulary(given)
+    if told_apart(given):
+        _check_rows(adapter, given[0])
     head = headed(adapter, source.checkpoint).headers.keys() - source.checkpoint.headers.keys()
     for name in adapter.headers:
         if ("lora_" not in name or "magnitude" in name) and name.removeprefix(ROOT) not in head:
@@ -166,6 +172,35 @@ def transport_adapter(
     found, source, _ = _bases(source, target, element, symmetry, progress)
     acting, source = acting_on(found, headed(adapter, source.checkpoint))
     return TransportedAdapter(move_adapter(acting, adapter, source), found, source)
+
+
+def _of_rows(given: Sequence[torch.Tensor], unknown: Sequence[torch.Tensor], axis: int, scale: float) -> torch.Tensor:
+    """The rows of the new base, changed where both others know a token, and theirs where it knows none.
+
+    Args:
+        given: tensors of the base, the fine-tune and the new base, with an ``axis`` of tokens.
+        unknown: which rows each of them does not have.
+        scale: of the change.
+    """
+
+    def completed(one: torch.Tensor, rows: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return one.index_copy(axis, rows, other.index_select(axis, rows)) if len(rows) else one
+
+    before, after, there = given
+    after = completed(after, unknown[1], before)
+    before = completed(before, unknown[0], after)
+    return completed(there + scale * (after - before), unknown[2], after)
+
+
+def _check_rows(adapter: Adapter, base: Typed) -> None:
+    """Refuse an adapter that adds to the rows of tokens, which are others in a new base with another vocabulary."""
+    typed = type_adapter(adapter, Typed.of(headed(adapter, base.checkpoint)).spec, base.checkpoint.config)
+    for name, entry in typed.spec.added.items():
+        if name in typed.disk and entry.layout.axis_of(VOCABULARY) is not None:
+            raise InputError(
+                f"{adapter.label}: {typed.disk[name]} adds to rows of tokens, and the vocabularies of the bases "
+                "differ; merge the adapter into its base (peft: merge_and_unload), and carry that"
+            )
 
 
 def _of_one_vocabulary(models: list[Typed]) -> list[Typed]:
@@ -181,7 +216,13 @@ def _bases(
     if element is None:
         element = match(source, target, symmetry, progress=progress)
         return element, typed_for(element, source.checkpoint), typed_for(element, target.checkpoint)
-    source, target = found_between(check_element(element), source, target, symmetry)
+    sizes = [one.spec.sizes.get(VOCABULARY) for one in (check_element(element), source)]
+    if source.unknown is not None and sizes[0] != sizes[1]:
+        raise InputError(
+            f"the vocabularies differ and are brought to one of {sizes[1]} tokens, and the element is of models with "
+            f"{sizes[0]}; leave it out, and the bases are matched"
+        )
+    source, target = found_between(element, source, target, symmetry)
     return element, source, target
 
 

@@ -12,7 +12,7 @@ from cobasin.checkpoints.configs import GENERATION_FILE
 from cobasin.checkpoints.typed import Typed
 from cobasin.data.vocabulary import VOCABULARY, brought_together, differ, tokenizer_contents
 from cobasin.errors import InputError
-from cobasin.finding.beside import moved_beside
+from cobasin.finding.beside import generation
 from cobasin.finding.match import Matched
 from cobasin.recipe import Recipe
 from cobasin.symmetry.state import Lazy, State, common_dtype
@@ -62,9 +62,7 @@ def tokenizer_of_result(recipe: Recipe, matched: Matched, owner: int, result: Ch
     giver, element = models[place].checkpoint, matched.elements[place]
     found = tokenizer_contents([model.checkpoint for model in models], place, source == "union", result.folder)
     if brought and giver.folder not in (None, result.folder):  # special tokens have other ids there
-        said = giver.folder / GENERATION_FILE
-        moved = giver.beside if element is None else moved_beside(element, giver)
-        found[GENERATION_FILE] = moved.get(GENERATION_FILE) or (said.read_text("utf-8") if said.is_file() else "{}\n")
+        found[GENERATION_FILE] = generation(element, giver)
     return found
 
 
@@ -76,7 +74,7 @@ def filled(typed: Sequence[Typed], states: Sequence[State], base: int | None) ->
     if not any(model.unknown for model in typed):
         return list(states)
     present = torch.stack([_present(model) for model in typed])
-    shares = present / present.sum(0)
+    shares = present.double() / present.sum(0)
     if base is not None:
         shares[:, present[base]] = torch.eye(len(typed), dtype=shares.dtype)[base][:, None]
 
