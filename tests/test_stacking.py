@@ -142,6 +142,20 @@ def reversed_roles(slices: list[dict]) -> list[dict]:
     return json.loads(json.dumps(slices).replace('"a"', '"c"').replace('"b"', '"a"').replace('"c"', '"b"'))
 
 
+@pytest.mark.parametrize(
+    "case",
+    [
+        "gpt2/GPT2LMHeadModel",  # scale_attn_by_inverse_layer_idx, which is no place
+        "beit/BeitForImageClassification",  # a first layer that nothing is dropped from
+    ],
+)
+def test_layers_that_differ_in_nothing_but_their_place_can_be_turned_around(case):
+    original = checkpoint(case)
+    turned = stack({"a": original}, slice_of("a", 1, 2), slice_of("a", 0, 1))
+    assert change(original, turned) > 1e-3
+    assert_bitwise(dict(stack({"a": turned}, slice_of("a", 1, 2), slice_of("a", 0, 1))), dict(original))
+
+
 def test_tensors_are_of_the_layers_that_are_named(tmp_path):
     a, b = three_layers(0), three_layers(1)
     made = stack(
