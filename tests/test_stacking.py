@@ -156,6 +156,12 @@ def test_layers_that_differ_in_nothing_but_their_place_can_be_turned_around(case
     assert_bitwise(dict(stack({"a": turned}, slice_of("a", 1, 2), slice_of("a", 0, 1))), dict(original))
 
 
+def test_how_many_experts_a_layer_asks_goes_with_it():
+    made = model("hunyuan-moe/HunYuanMoEV1ForCausalLM")
+    made.config.moe_topk = [1, 2]
+    assert stack({"a": load(made)}, slice_of("a", 1, 2), slice_of("a", 0, 2)).config.moe_topk == [2, 1, 2]
+
+
 def test_tensors_are_of_the_layers_that_are_named(tmp_path):
     a, b = three_layers(0), three_layers(1)
     made = stack(

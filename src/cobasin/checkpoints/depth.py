@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 # Config keys that list layers of one kind.
 _PLACES = ("mlp_only_layers", "moe_layers", "full_attn_idxs", "cross_attention_layers", "attn_layer_indices")
+# What the config keys are called that list what every layer has.
+_OF_EACH = r"layer|types|^moe_|^num_"
 # Config keys that say how many layers of one kind come first, where no list says of which kind each is.
 _FIRST = ("first_k_dense_replace", "num_dense_layers")
 _KINDS = "mlp_layer_types"
@@ -48,7 +50,7 @@ def with_layers(config: PreTrainedConfig, layers: Sequence[int]) -> PreTrainedCo
             content[key] = [i for i, layer in enumerate(layers) if layer in value]
         elif key in _FIRST and value is not None:
             content[key] = _first([layer < value for layer in layers], key, _KINDS in content)
-        elif isinstance(value, (list, tuple)) and len(value) == depth and re.search("layer|types", key):
+        elif isinstance(value, (list, tuple)) and len(value) == depth and re.search(_OF_EACH, key):
             content[key] = [value[layer] for layer in layers]
     if own := content.get("per_layer_config"):
         said = {int(layer): settings for layer, settings in own.items()}
@@ -89,7 +91,7 @@ def check_kinds(
     try:
         with quiet(), torch.device("meta"):
             models = [cls(one) for one in (before, after)]
-    except (ArithmeticError, KeyError, ValueError, ImportError, AssertionError, RuntimeError) as error:
+    except Exception as error:  # each class builds in its own way
         raise InputError(f"they cannot be built by transformers: {one_line(error)}") from error
     given, made = (
         _lists(model, length) for model, length in zip(models, (before.num_hidden_layers, len(layers)), strict=True)
