@@ -195,9 +195,10 @@ def test_what_only_one_file_has_stays_as_it_is():
     assert "pooler.dense.weight" not in stack(models, *slices, base_model="b").headers
 
 
-def test_how_many_experts_a_layer_asks_goes_with_it():
+@pytest.mark.parametrize("said", [[1, 2], [1, 2, 1]])  # of as many layers as there are, and of more
+def test_how_many_experts_a_layer_asks_goes_with_it(said):
     made = model("hunyuan-moe/HunYuanMoEV1ForCausalLM")
-    made.config.moe_topk = [1, 2]
+    made.config.moe_topk = said
     assert stack({"a": load(made)}, slice_of("a", 1, 2), slice_of("a", 0, 2)).config.moe_topk == [2, 1, 2]
 
 

@@ -50,7 +50,7 @@ def with_layers(config: PreTrainedConfig, layers: Sequence[int]) -> PreTrainedCo
             content[key] = [i for i, layer in enumerate(layers) if layer in value]
         elif key in _FIRST and value is not None:
             content[key] = _first([layer < value for layer in layers], key, _KINDS in content)
-        elif isinstance(value, (list, tuple)) and len(value) == depth and re.search(_OF_EACH, key):
+        elif isinstance(value, (list, tuple)) and len(value) >= depth and re.search(_OF_EACH, key):
             content[key] = [value[layer] for layer in layers]
     if own := content.get("per_layer_config"):
         said = {int(layer): settings for layer, settings in own.items()}
