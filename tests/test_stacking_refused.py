@@ -40,7 +40,7 @@ def refusal(content: dict, models: dict | None = None) -> str:
         (recipe(slice_of("a", 0, 2), heal=10), "repair and heal: passthrough stacks layers, so its result lies not"),
         (
             recipe(slice_of("a", 0, 2), base_model="b"),
-            "base_model 'b' is none of the models, and passthrough has no base",
+            "base_model 'b' is none of the models, and passthrough has no base; take layers of it, or leave it out",
         ),
         (recipe(slice_of("a", 0, 2, parameters={"weight": 1})), "weight of a: passthrough has no such parameter"),
     ],
