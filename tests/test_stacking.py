@@ -5,6 +5,7 @@ import re
 
 import pytest
 import torch
+from transformers import Wav2Vec2ForCTC
 
 from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.probes import probe
@@ -21,7 +22,7 @@ from command_line import run, stock
 from merge_cases import saved
 from model_folders import assert_bitwise
 from stack_cases import LLAMA, recipe, slice_of, three_layers
-from tiny_models import checkpoint, model, tolerance
+from tiny_models import checkpoint, config, model, tolerance
 
 # Of every kind: what says in a config of which kind a layer is.
 PRE_NORM = [
@@ -140,6 +141,65 @@ def test_layers_of_a_copy_in_other_weights_fit_once_they_are_matched(case):
 def reversed_roles(slices: list[dict]) -> list[dict]:
     """The same slices with a for b and b for a."""
     return json.loads(json.dumps(slices).replace('"a"', '"c"').replace('"b"', '"a"').replace('"c"', '"b"'))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "gpt2/GPT2LMHeadModel",  # scale_attn_by_inverse_layer_idx, which is no place
+        "beit/BeitForImageClassification",  # a first layer that nothing is dropped from
+    ],
+)
+def test_layers_that_differ_in_nothing_but_their_place_can_be_turned_around(case):
+    original = checkpoint(case)
+    turned = stack({"a": original}, slice_of("a", 1, 2), slice_of("a", 0, 1))
+    assert change(original, turned) > 1e-3
+    assert_bitwise(dict(stack({"a": turned}, slice_of("a", 1, 2), slice_of("a", 0, 1))), dict(original))
+
+
+def test_layers_can_be_turned_around_where_other_modules_are_as_many():
+    options = config("wav2vec2-stable/Wav2Vec2ForCTC")
+    for key in ("conv_dim", "conv_kernel", "conv_stride"):
+        setattr(options, key, getattr(options, key)[: options.num_hidden_layers])
+    options.num_feat_extract_layers = options.num_hidden_layers
+    original = load(Wav2Vec2ForCTC._from_config(options))
+    made = stack({"a": original}, slice_of("a", 1, 2), slice_of("a", 0, 1))
+    name = "wav2vec2.encoder.layers.{}.attention.k_proj.weight"
+    assert torch.equal(made[name.format(0)], original[name.format(1)])
+
+
+def test_layers_can_be_left_out_of_what_can_be_a_backbone():
+    original = checkpoint("dinov2/Dinov2ForImageClassification")
+    made = stack({"a": original}, slice_of("a", 0, 1))
+    assert (original.config.out_features, made.config.out_features) == (["stage2"], ["stage1"])
+    assert change(original, made) > 1e-3
+
+
+def test_buffers_of_layers_go_with_them():
+    given = checkpoint("gptneo/GPTNeoForCausalLM")
+    buffers = {f"transformer.h.{i}.attn.attention.bias": torch.full((1, 1, 4, 4), i).byte() for i in range(2)}
+    original = load(dict(given) | buffers, given.config.to_dict() | {"architectures": [given.architecture]})
+    made = stack({"a": original}, slice_of("a", 1, 2), slice_of("a", 0, 2))
+    assert [int(made[f"transformer.h.{i}.attn.attention.bias"].max()) for i in range(3)] == [1, 0, 1]
+    assert made.config.attention_types == [[["local"], 1], [["global"], 1], [["local"], 1]]
+
+
+def test_what_only_one_file_has_stays_as_it_is():
+    a, b = (checkpoint("bert/BertModel", seed) for seed in (0, 1))
+    names = b.config.to_dict() | {"architectures": [b.architecture]}
+    bare = load({name: b[name] for name in b if "pooler" not in name}, names)
+    models, slices = {"a": a, "b": bare}, (slice_of("a", 0, 1), slice_of("b", 0, 2, parameters={"scale": 2.0}))
+    made = stack(models, *slices)
+    assert torch.equal(made["pooler.dense.weight"], a["pooler.dense.weight"])
+    assert torch.equal(made["encoder.layer.1.output.dense.weight"], 2 * b["encoder.layer.0.output.dense.weight"])
+    assert "pooler.dense.weight" not in stack(models, *slices, base_model="b").headers
+
+
+@pytest.mark.parametrize("said", [[1, 2], [1, 2, 1]])  # of as many layers as there are, and of more
+def test_how_many_experts_a_layer_asks_goes_with_it(said):
+    made = model("hunyuan-moe/HunYuanMoEV1ForCausalLM")
+    made.config.moe_topk = said
+    assert stack({"a": load(made)}, slice_of("a", 1, 2), slice_of("a", 0, 2)).config.moe_topk == [2, 1, 2]
 
 
 def test_tensors_are_of_the_layers_that_are_named(tmp_path):

@@ -40,7 +40,7 @@ def refusal(content: dict, models: dict | None = None) -> str:
         (recipe(slice_of("a", 0, 2), heal=10), "repair and heal: passthrough stacks layers, so its result lies not"),
         (
             recipe(slice_of("a", 0, 2), base_model="b"),
-            "base_model 'b' is none of the models, and passthrough has no base",
+            "base_model 'b' is none of the models, and passthrough has no base; take layers of it, or leave it out",
         ),
         (recipe(slice_of("a", 0, 2, parameters={"weight": 1})), "weight of a: passthrough has no such parameter"),
     ],
@@ -107,6 +107,13 @@ def test_what_only_the_code_makes_of_a_place_is_refused():
     message = refusal(recipe(slice_of("a", 0, 2), slice_of("a", 1, 2)), {"a": load(made)})
     assert "layer 1 would be another one as layer 2: its attn.scaling is" in message
     assert message.endswith("its config tells kinds of layers by their places (scale_attn_by_inverse_layer_idx)")
+
+
+def test_a_config_that_says_too_little_of_its_layers_is_refused():
+    made = model("hunyuan-moe/HunYuanMoEV1ForCausalLM")
+    made.config.moe_topk = [1]
+    message = refusal(recipe(slice_of("a", 0, 2), slice_of("a", 0, 2)), {"a": load(made)})
+    assert message.endswith("they cannot be built by transformers: list index out of range")
 
 
 def named(model: Checkpoint) -> dict:

@@ -87,9 +87,10 @@ class Layout:
                 raise InputError(f"base_model is missing: {method.name} merges what the models have learned since it")
             base, fused = self.models[bases[0]] if bases else base_model, others
         elif base_model is not None and not bases:
+            use = "take layers of it" if method.stacks else "list it under models to merge it"
             raise InputError(
-                f"base_model {base_model!r} is none of the models, and {method.name} has no base; list it under models "
-                "to merge it, or leave it out"
+                f"base_model {base_model!r} is none of the models, and {method.name} has no base; {use}, or leave it "
+                "out"
             )
         else:
             base, fused = None, [0] if method.stacks else positions

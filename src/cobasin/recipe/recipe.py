@@ -28,15 +28,9 @@ from cobasin.recipe.after import After, Heal, Repair
 from cobasin.recipe.blocks import Block, Entry, Matching, ModelName, Module, Slice, Statistics, Tokenizer
 from cobasin.recipe.document import read_yaml, yaml_of
 from cobasin.recipe.layout import Layout, one_base, same_model
+from cobasin.recipe.needs import check_statistics
 
 DType = Literal["float32", "float16", "bfloat16", "float64"]
-
-NEEDS = {
-    "fisher": "the Fisher information of its models on data",
-    "grams": "the Grams of the inputs of its models' linear maps on data",
-    "grams_in_turn": "the Grams of the inputs of its models' linear maps on data",
-    "activations": "the activations of its models on data",
-}
 
 
 class Recipe(Block):
@@ -222,7 +216,7 @@ class Recipe(Block):
             self.match.anchor = self._listed("match.anchor", self.match.anchor, "medoid", "consensus")
         if "seed" in self.model_fields_set and "generator" not in self.method.inputs:
             self._notes.append(f"seed has no effect: {self.merge_method} draws no random numbers")
-        self._check_statistics()
+        self._notes += check_statistics(self.method, self.statistics, len(self.inputs))
         self._check_after()
         return self
 
@@ -259,28 +253,6 @@ class Recipe(Block):
             if same_model(model, name):
                 return model
         raise InputError(f"{key} {name!r}: expected {', '.join([*words, *self.referenced])}")
-
-    def _check_statistics(self) -> None:
-        """Whether there is data where the method needs it, for every model."""
-        needs, given = self.method.statistics, self.statistics
-        if needs is None:
-            if given is not None:
-                self._notes.append(f"statistics have no effect: {self.merge_method} needs none")
-            return
-        if given is None or given.data is None:
-            raise InputError(
-                f"merge_method {self.merge_method} needs {NEEDS[needs]}: "
-                "add statistics: {data: {path: FILE}} to the recipe"
-            )
-        if needs != "fisher" and "fisher" in given.model_fields_set:
-            self._notes.append(f"statistics.fisher has no effect: {self.merge_method} reads no Fisher information")
-        if needs == "grams_in_turn" and given.cache is not None:
-            self._notes.append(f"statistics.cache has no effect: those of {self.merge_method} depend on all models")
-        if isinstance(given.data, list) and len(given.data) != len(self.inputs):
-            raise InputError(
-                f"statistics.data lists {len(given.data)} data sets for {len(self.inputs)} models; give one for all, "
-                "or one for each in their order"
-            )
 
     def _check_after(self) -> None:
         """Whether what follows the merge goes with it, and anything runs on a device that is named."""
