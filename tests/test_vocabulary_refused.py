@@ -9,8 +9,8 @@ from tokenizers import Tokenizer, models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from command_line import duplicate, edit_tensors, near, refused, run, stock
-from test_vocabulary import LETTERS, LLAMA, folder, write_tokenizer
 from tiny_models import model
+from vocabularies import LETTERS, LLAMA, folder, write_tokenizer
 
 UNION = "--tokenizer-source", "union", "--match", "none"
 
