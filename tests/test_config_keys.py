@@ -150,11 +150,11 @@ def test_a_key_that_nothing_reads(tmp_path, case, key):
 @pytest.mark.parametrize(("case", "first"), list(zip(TIED, cycle([0, 1]), strict=False)))
 def test_tied_against_untied_heads(tmp_path, case, first):
     """Either is brought to the other, in turn."""
-    tied = model(case, 0)
-    tied.save_pretrained(tmp_path / "tied")
-    near(tied, tie_word_embeddings=False).save_pretrained(tmp_path / "untied")
-    ends = [load(tmp_path / name) for name in ("tied", "untied")]
-    middle = sum(0.5 * running(end.folder).get_output_embeddings().weight for end in ends)
+    made = {"tied": (tied := model(case, 0)), "untied": near(tied, tie_word_embeddings=False)}
+    for name, one in made.items():
+        one.save_pretrained(tmp_path / name)
+    ends = [load(tmp_path / name) for name in made]
+    middle = sum(0.5 * one.get_output_embeddings().weight for one in made.values())
     source, anchor = ends[first], ends[1 - first]
     moved = transform(match(source, anchor), source)
     assert same(source, moved)
