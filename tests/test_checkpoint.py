@@ -390,7 +390,7 @@ def test_one_vocabulary_written_in_two_ways(folder, name, one, other):
 def test_two_vocabularies(folder, name, one, other, token):
     refusal = compared(folder, name, one, other)
     assert f"the vocabularies differ ({folder.with_name('end-0') / name} and " in refusal
-    said = f": the same id is another token or none, such as {token}. Bring one model to"
+    said = f": the same id is another token or none, such as {token}. A merge brings models to"
     assert said in refusal if token else "the same id" not in refusal
     assert "\n" not in refusal
 
