@@ -158,10 +158,10 @@ def transport_adapter(
             have is carried.
     """
     adapter = load_adapter(adapter)
-    given = [Typed.of(load(base)), Typed.of(load(new))]
-    source, target = _of_one_vocabulary(given)
-    if told_apart(given):
-        _check_rows(adapter, given[0])
+    old = Typed.of(load(base))
+    source, target = _of_one_vocabulary([old, Typed.of(load(new))])
+    if source.unknown is not None:
+        _check_rows(adapter, old)
     head = headed(adapter, source.checkpoint).headers.keys() - source.checkpoint.headers.keys()
     for name in adapter.headers:
         if ("lora_" not in name or "magnitude" in name) and name.removeprefix(ROOT) not in head:

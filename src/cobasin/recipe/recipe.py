@@ -8,7 +8,7 @@ Keys that are also mergekit's mean what they mean there. Differences:
 - Models are merged layer by layer: slices only give layers parameters of their own. Those of ``passthrough`` say which
   layers are stacked.
 - Vocabularies that differ are refused unless ``tokenizer_source`` says which one the result has; ``union`` extends
-  that of the base, or of the first model, by tokens that were added to the same one.
+  that of the model whose other files the result has by tokens that were added to the same one.
 
 Model folders are relative to the current directory.
 """
