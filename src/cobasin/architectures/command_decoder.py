@@ -11,30 +11,12 @@ from typing import TYPE_CHECKING
 
 from cobasin.architectures import Request, declares
 from cobasin.architectures import interleaved_decoder as interleaved
-from cobasin.architectures.layernorm_decoder import Templates, layer_norm_decoder, layers_of
+from cobasin.architectures.layernorm_decoder import Templates
 from cobasin.architectures.moe import dense_layers, experts, moe_spaces
 from cobasin.architectures.no_rope_decoder import somewhere_rotary
-from cobasin.architectures.parallel_decoder import KEYS
-from cobasin.architectures.parts import (
-    LAYER,
-    NEURONS,
-    PER_GROUP,
-    groups,
-    head_bases,
-    output_head,
-    require,
-    rope_keys,
-)
-from cobasin.architectures.rmsnorm_decoder import (
-    MLP,
-    OWN,
-    PRE_NORMS,
-    VALUE_BIAS,
-    gated,
-    head_width,
-    projections,
-    rmsnorm_decoder,
-)
+from cobasin.architectures.parallel_decoder import KEYS, grouped_decoder
+from cobasin.architectures.parts import LAYER, NEURONS, PER_GROUP, groups, head_bases, require, rope_keys
+from cobasin.architectures.rmsnorm_decoder import MLP, OWN, PRE_NORMS, gated, head_width, projections, rmsnorm_decoder
 from cobasin.symmetry.gauges import FreeGauge, SoftmaxShift
 from cobasin.symmetry.groups import Diagonal
 from cobasin.symmetry.spec import Space, Spec
@@ -61,23 +43,11 @@ def _command(
     keys: tuple[str, ...] = (),
     mlp: Templates | None = None,
 ) -> Spec:
-    config = request.config
-    head, ties = output_head(request, "embed_tokens.weight")
-    layer = attention | (gated() if mlp is None else mlp)
-    readers = tuple(name.removesuffix(".weight") for name, type_ in layer.items() if type_.endswith(" resid"))
-    return layer_norm_decoder(
-        request,
-        (head, ties),
-        groups(config.num_attention_heads, config.num_key_value_heads)
-        | {"ffn": Space(config.intermediate_size, NEURONS, LAYER, part="ffn")}
-        | spaces,
-        {"embed_tokens.weight": "vocab resid", **layer},
-        {"layers.{layer}.input_layernorm": readers, "norm": layers_of(head)},
-        biases + ((VALUE_BIAS,) if config.attention_bias else ()),
-        (*KEYS, "logit_scale", *rope_keys(config), *keys),
-        "model.",
-        offsets=False,
-    )
+    config, mlp = request.config, gated() if mlp is None else mlp
+    order = groups(config.num_attention_heads, config.num_key_value_heads)
+    spaces = order | {"ffn": Space(config.intermediate_size, NEURONS, LAYER, part="ffn")} | spaces
+    keys = (*KEYS, "logit_scale", *rope_keys(config), *keys)
+    return grouped_decoder(request, spaces, attention, mlp, biases, keys, parallel=True, offsets=False)
 
 
 @declares("Cohere", "cohere", "Model", "ForCausalLM")

@@ -80,12 +80,13 @@ def layer_norm_decoder(
     biases: tuple[FreeGauge, ...],
     keys: tuple[str, ...],
     prefix: str,
+    last: str = "",
     offsets: bool = True,
 ) -> Spec:
     """A decoder with LayerNorms ``reads``, each with the linear layers, or stacks of them, that read it.
 
-    The norms, with ``offsets`` or gains alone, fold into these layers unless ``spaces`` has a residual stream of
-    another kind.
+    The norm ``last``, if any, is behind them, and read by the ``head``. The norms, with ``offsets`` or gains alone,
+    fold into what reads them unless ``spaces`` has a residual stream of another kind.
     """
     config = request.config
     spaces = {
@@ -96,6 +97,7 @@ def layer_norm_decoder(
         "label": labels(config),
         "span": Space(2),
     }
+    reads = {**reads, last: layers_of(head[0])} if last else reads
     for name in reads:
         templates = templates | (layer_norm(name) if offsets else {f"{name}.weight": "resid"})
     named = templates | head[0]
@@ -132,10 +134,9 @@ def gpt_neox(request: Request) -> Spec:
     own, mlp = "layers.{layer}.attention", "layers.{layer}.mlp"
     layer, biases = megatron_layer(own, mlp, "head", query, key, config.attention_bias)
     name = "lm_head" if request.has("lm_head.weight") else "embed_out"
-    head, ties = output_head(request, "embed_in.weight", name, classifier="classifier")
     return layer_norm_decoder(
         request,
-        (head, ties),
+        output_head(request, "embed_in.weight", name, classifier="classifier"),
         bases
         | {
             "head": Space(config.num_attention_heads, Permutation(), LAYER, part="heads"),
@@ -145,7 +146,6 @@ def gpt_neox(request: Request) -> Spec:
         {
             "layers.{layer}.input_layernorm": (f"{own}.query_key_value",),
             "layers.{layer}.post_attention_layernorm": (f"{mlp}.dense_h_to_4h",),
-            "final_layer_norm": layers_of(head),
         },
         biases,
         (
@@ -153,6 +153,7 @@ def gpt_neox(request: Request) -> Spec:
             *rope_keys(config),
         ),
         "gpt_neox.",
+        "final_layer_norm",
     )
 
 
@@ -162,10 +163,9 @@ def gptj(request: Request) -> Spec:
     config = request.config
     bases, query, key = head_bases(config.n_embd // config.n_head, PER_HEAD, config.rotary_dim, "freq pair")
     own, mlp = "h.{layer}.attn", "h.{layer}.mlp"
-    head, ties = output_head(request, "wte.weight", biased=True)
     return layer_norm_decoder(
         request,
-        (head, ties),
+        output_head(request, "wte.weight", biased=True),
         bases
         | {
             "head": Space(config.n_head, Permutation(), LAYER, part="heads"),
@@ -177,13 +177,11 @@ def gptj(request: Request) -> Spec:
             **linear(f"{mlp}.fc_in", "ffn", "resid"),
             **linear(f"{mlp}.fc_out", "resid", "ffn'"),
         },
-        {
-            "h.{layer}.ln_1": (*(f"{own}.{name}_proj" for name in "qkv"), f"{mlp}.fc_in"),
-            "ln_f": layers_of(head),
-        },
+        {"h.{layer}.ln_1": (*(f"{own}.{name}_proj" for name in "qkv"), f"{mlp}.fc_in")},
         (),
         ("n_head", "rotary_dim", "activation_function", "layer_norm_epsilon"),
         "transformer.",
+        "ln_f",
     )
 
 
@@ -234,15 +232,15 @@ def opt(request: Request) -> Spec:
     """
     config, width, affine = request.config, request.config.hidden_size, request.config.layer_norm_elementwise_affine
     layer, reads, biases = opt_layer("decoder.layers.{layer}", config.enable_bias)
-    spaces, words, (head, ties) = opt_words(request)
+    spaces, words, head = opt_words(request)
     written = {name: words.pop(name) for name in list(words) if "project_out" in name}  # behind the layers
-    rotations, readers = Orthogonal(fix_ones=True), ("decoder.project_out",) if spaces else layers_of(head)
+    rotations, readers = Orthogonal(fix_ones=True), ("decoder.project_out",) if spaces else layers_of(head[0])
     last = config.do_layer_norm_before and not config._remove_final_layer_norm
     groups = (Permutation(), rotations if last else None) if affine else (rotations, None)
     reads |= {"decoder.final_layer_norm": readers} if last else {}
     return layer_norm_decoder(
         request,
-        (head, ties),
+        head,
         {
             **attention(config.num_attention_heads, width // config.num_attention_heads),
             "resid": decoder_stream(width, "" if spaces else request.head, *groups),
@@ -250,12 +248,7 @@ def opt(request: Request) -> Spec:
             "pos": Space(config.max_position_embeddings + 2),
             **spaces,
         },
-        {
-            **words,
-            "decoder.embed_positions.weight": "pos resid",
-            **layer,
-            **written,
-        },
+        {**words, "decoder.embed_positions.weight": "pos resid", **layer, **written},
         reads if affine else {},
         biases,
         ("num_attention_heads", "activation_function", "do_layer_norm_before", "_remove_final_layer_norm"),
@@ -276,10 +269,9 @@ def bloom(request: Request) -> Spec:
     own, mlp = "h.{layer}.self_attention", "h.{layer}.mlp"
     layer, biases = megatron_layer(own, mlp, "head", query, key)
     norms = ("h.{layer}.input_layernorm", "h.{layer}.post_attention_layernorm")
-    head, ties = output_head(request, "word_embeddings.weight", classifier="classifier")
     return layer_norm_decoder(
         request,
-        (head, ties),
+        output_head(request, "word_embeddings.weight", classifier="classifier"),
         bases
         | {
             "resid": decoder_stream(config.hidden_size, request.head, Permutation(), None),
@@ -287,8 +279,9 @@ def bloom(request: Request) -> Spec:
             "ffn": Space(4 * config.hidden_size, Permutation(), LAYER, part="ffn"),
         },
         {"word_embeddings.weight": "vocab resid", **layer_norm("word_embeddings_layernorm"), **layer},
-        dict.fromkeys((*norms, "word_embeddings_layernorm", "ln_f"), ()),
+        dict.fromkeys(norms, ()),
         biases,
         ("n_head", "layer_norm_epsilon", "apply_residual_connection_post_layernorm"),
         "transformer.",
+        "ln_f",
     )

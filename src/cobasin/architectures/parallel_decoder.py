@@ -5,17 +5,15 @@ Most of them have attention and FFN in parallel, behind one LayerNorm.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from cobasin.architectures import Request, declares
-from cobasin.architectures.layernorm_decoder import (
-    Templates,
-    layer_norm_decoder,
-    layers_of,
-    megatron_layer,
-)
+from cobasin.architectures.layernorm_decoder import Templates, layer_norm_decoder, megatron_layer
 from cobasin.architectures.parts import (
     LAYER,
     NEURONS,
     PER_GROUP,
+    base_prefix,
     decoder_stream,
     groups,
     head_bases,
@@ -92,6 +90,45 @@ def grouped_attention(
     return spaces | groups(config.num_attention_heads, config.num_key_value_heads), templates, biases
 
 
+def grouped_decoder(
+    request: Request,
+    spaces: Mapping[str, Space],
+    attention: Templates,
+    mlp: Templates,
+    biases: tuple[FreeGauge, ...],
+    keys: tuple[str, ...],
+    last: str = "norm",
+    parallel: bool = False,
+    biased_head: bool = False,
+    offsets: bool = True,
+) -> Spec:
+    """A decoder with LayerNorms whose tensors have the names of Llama's.
+
+    Its two branches, ``attention`` and ``mlp``, read a norm each, or ``parallel`` the same one; without a ``last`` norm
+    there is none at all.
+    """
+
+    def readers(branch: Templates) -> tuple[str, ...]:
+        return tuple(name.removesuffix(".weight") for name, type_ in branch.items() if type_.endswith(" resid"))
+
+    first, second = "layers.{layer}.input_layernorm", "layers.{layer}.post_attention_layernorm"
+    reads = {first: readers(attention | mlp)} if parallel else {first: readers(attention), second: readers(mlp)}
+    if {f"{OWN}.v_proj.bias", f"{OWN}.o_proj.bias"} <= attention.keys():
+        biases += (VALUE_BIAS,)
+    return layer_norm_decoder(
+        request,
+        output_head(request, "embed_tokens.weight", biased=biased_head),
+        spaces,
+        {"embed_tokens.weight": "vocab resid", **attention, **mlp},
+        reads if last else {},
+        biases,
+        keys,
+        base_prefix(request),
+        last,
+        offsets,
+    )
+
+
 @declares("Falcon", "falcon", *ANSWERING)
 def falcon(request: Request) -> Spec:
     """Falcon: multi-query (7B), grouped-query with two LayerNorms (40B) or one (11B), ALiBi in sequence (RW).
@@ -109,7 +146,6 @@ def falcon(request: Request) -> Spec:
     bases, query, key = head_bases(width, PER_GROUP, 0 if config.alibi else width)
     own, mlp = "h.{layer}.self_attention", "h.{layer}.mlp"
     layer, biases = megatron_layer(own, mlp, "kv rep", query, key, config.bias, config.bias)
-    head, ties = output_head(request, "word_embeddings.weight", classifier="classifier")
     attention, ffn = (f"{own}.query_key_value",), (f"{mlp}.dense_h_to_4h",)
     if new and norms != 1:
         reads = {"h.{layer}.ln_attn": attention, "h.{layer}.ln_mlp": ffn}
@@ -119,15 +155,16 @@ def falcon(request: Request) -> Spec:
         reads = {"h.{layer}.input_layernorm": attention, "h.{layer}.post_attention_layernorm": ffn}
     return layer_norm_decoder(
         request,
-        (head, ties),
+        output_head(request, "word_embeddings.weight", classifier="classifier"),
         bases
         | ({"kv": Space(kv), "rep": Space(heads // kv)} if config.alibi else groups(heads, kv))
         | {"ffn": Space(config.ffn_hidden_size, neurons(config.activation), LAYER, part="ffn")},
         {"word_embeddings.weight": "vocab resid", **layer},
-        {**reads, "ln_f": layers_of(head)},
+        reads,
         biases,
         ("num_attention_heads", "alibi", "activation", "layer_norm_epsilon", *rope_keys(config)),
         "transformer.",
+        "ln_f",
     )
 
 
@@ -136,22 +173,10 @@ def phi(request: Request) -> Spec:
     """Phi-1, 1.5 and 2: one LayerNorm for attention and FFN, biases everywhere, also in the LM head."""
     config = request.config
     spaces, attention, biases = grouped_attention(request, f"{OWN}.dense", True, True, shared=True)
-    head, ties = output_head(request, "embed_tokens.weight", biased=True)
-    return layer_norm_decoder(
-        request,
-        (head, ties),
-        {**spaces, "ffn": Space(config.intermediate_size, neurons(config.hidden_act), LAYER, part="ffn")},
-        {
-            "embed_tokens.weight": "vocab resid",
-            **attention,
-            **linear(f"{MLP}.fc1", "ffn", "resid"),
-            **linear(f"{MLP}.fc2", "resid", "ffn'"),
-        },
-        {"layers.{layer}.input_layernorm": (*PROJECTIONS, f"{MLP}.fc1"), "final_layernorm": layers_of(head)},
-        biases,
-        (*KEYS, *rope_keys(config)),
-        "model.",
-    )
+    spaces["ffn"] = Space(config.intermediate_size, neurons(config.hidden_act), LAYER, part="ffn")
+    mlp = linear(f"{MLP}.fc1", "ffn", "resid") | linear(f"{MLP}.fc2", "resid", "ffn'")
+    parts = spaces, attention, mlp, biases, (*KEYS, *rope_keys(config))
+    return grouped_decoder(request, *parts, last="final_layernorm", parallel=True, biased_head=True)
 
 
 @declares("StableLm", "stablelm", *HEADS)
@@ -159,21 +184,9 @@ def stablelm(request: Request) -> Spec:
     """StableLM: SwiGLU, with branches in parallel behind one LayerNorm or one after the other."""
     config = request.config
     spaces, attention, biases = grouped_attention(request, f"{OWN}.o_proj", config.use_qkv_bias, False, shared=False)
-    head, ties = output_head(request, "embed_tokens.weight")
-    first, second = "layers.{layer}.input_layernorm", "layers.{layer}.post_attention_layernorm"
-    ffn = (f"{MLP}.gate_proj", f"{MLP}.up_proj")
-    parallel = config.use_parallel_residual
-    reads = {first: PROJECTIONS + ffn} if parallel else {first: PROJECTIONS, second: ffn}
-    return layer_norm_decoder(
-        request,
-        (head, ties),
-        {**spaces, "ffn": Space(config.intermediate_size, NEURONS, LAYER, part="ffn")},
-        {"embed_tokens.weight": "vocab resid", **attention, **gated()},
-        {**reads, "norm": layers_of(head)},
-        biases,
-        (*KEYS, *rope_keys(config)),
-        "model.",
-    )
+    spaces["ffn"] = Space(config.intermediate_size, NEURONS, LAYER, part="ffn")
+    parts = spaces, attention, gated(), biases, (*KEYS, *rope_keys(config))
+    return grouped_decoder(request, *parts, parallel=config.use_parallel_residual)
 
 
 @declares("Starcoder2", "starcoder2", *HEADS)
@@ -181,45 +194,19 @@ def starcoder2(request: Request) -> Spec:
     """StarCoder2: one branch after the other, an FFN without a gate; all of a head is rotated."""
     config, biased, width = request.config, request.config.use_bias, head_width(request.config)
     spaces = groups(config.num_attention_heads, config.num_key_value_heads) | head_bases(width, PER_GROUP, width)[0]
-    head, ties = output_head(request, "embed_tokens.weight")
-    return layer_norm_decoder(
-        request,
-        (head, ties),
-        {**spaces, "ffn": Space(config.intermediate_size, neurons(config.hidden_act), LAYER, part="ffn")},
-        {
-            "embed_tokens.weight": "vocab resid",
-            **projections(biased, biased),
-            **linear(f"{MLP}.c_fc", "ffn", "resid", biased),
-            **linear(f"{MLP}.c_proj", "resid", "ffn'", biased),
-        },
-        {
-            "layers.{layer}.input_layernorm": PROJECTIONS,
-            "layers.{layer}.post_attention_layernorm": (f"{MLP}.c_fc",),
-            "norm": layers_of(head),
-        },
-        (VALUE_BIAS,) if biased else (),
-        (*KEYS[:-1], "norm_epsilon", "sliding_window", *rope_keys(config)),
-        "model.",
-    )
+    spaces["ffn"] = Space(config.intermediate_size, neurons(config.hidden_act), LAYER, part="ffn")
+    mlp = linear(f"{MLP}.c_fc", "ffn", "resid", biased) | linear(f"{MLP}.c_proj", "resid", "ffn'", biased)
+    keys = (*KEYS[:-1], "norm_epsilon", "sliding_window", *rope_keys(config))
+    return grouped_decoder(request, spaces, projections(biased, biased), mlp, (), keys)
 
 
 @declares("Olmo", "olmo", "Model", "ForCausalLM", "ForSequenceClassification")
 def olmo(request: Request) -> Spec:
     """OLMo of 2024: its LayerNorms have no gains and no offsets, so that its stream turns as it is."""
-    config, width = request.config, head_width(request.config)
+    config, biased, width = request.config, request.config.attention_bias, head_width(request.config)
     require(config.clip_qkv is None, "clip_qkv")
-    head, ties = output_head(request, "embed_tokens.weight")
     spaces = groups(config.num_attention_heads, config.num_key_value_heads) | head_bases(width, PER_GROUP, width)[0]
     spaces["resid"] = decoder_stream(config.hidden_size, request.head, Orthogonal(fix_ones=True))
     spaces["ffn"] = Space(config.intermediate_size, NEURONS, LAYER, part="ffn")
-    biased = config.attention_bias
-    return layer_norm_decoder(
-        request,
-        (head, ties),
-        spaces,
-        {"embed_tokens.weight": "vocab resid", **projections(biased, biased), **gated()},
-        {},
-        (VALUE_BIAS,) if biased else (),
-        ("num_attention_heads", "num_key_value_heads", "hidden_act", *rope_keys(config)),
-        "model.",
-    )
+    keys = ("num_attention_heads", "num_key_value_heads", "hidden_act", *rope_keys(config))
+    return grouped_decoder(request, spaces, projections(biased, biased), gated(), (), keys, last="")

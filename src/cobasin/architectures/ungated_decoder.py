@@ -9,26 +9,22 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cobasin.architectures import Request, declares
-from cobasin.architectures.layernorm_decoder import layer_norm_decoder, layers_of
-from cobasin.architectures.parallel_decoder import PROJECTIONS
+from cobasin.architectures.parallel_decoder import grouped_decoder
 from cobasin.architectures.parts import (
     LAYER,
     PER_GROUP,
     Parts,
-    base_prefix,
     decoder_stream,
     groups,
     head_bases,
     linear,
     neurons,
-    output_head,
     rope_keys,
 )
 from cobasin.architectures.qk_norm_decoder import normed_basis, normed_projections
 from cobasin.architectures.rmsnorm_decoder import (
     ANSWERING,
     MLP,
-    VALUE_BIAS,
     head_width,
     partly_rotated,
     projections,
@@ -84,25 +80,15 @@ def nanochat(request: Request) -> Spec:
     One stands behind the rotary embedding of queries and keys, which turn with it, too, without a scale.
     """
     config, width, biased = request.config, head_width(request.config), request.config.attention_bias
-    head, ties = output_head(request, "embed_tokens.weight")
     bases, _, _ = head_bases(width, PER_GROUP, width)
     bases["pair"] = replace(bases["pair"], group=Rotation2())
     spaces, _ = ungated(config, bias=False)
+    spaces = {**bases, **groups(config.num_attention_heads, config.num_key_value_heads), **spaces}
     spaces["resid"] = decoder_stream(config.hidden_size, request.head, Orthogonal())
     mlp = linear(f"{MLP}.fc1", "ffn", "resid", bias=False) | linear(f"{MLP}.fc2", "resid", "ffn'", bias=False)
-    return layer_norm_decoder(
-        request,
-        (head, ties),
-        {**bases, **groups(config.num_attention_heads, config.num_key_value_heads), **spaces},
-        {"embed_tokens.weight": "vocab resid", **projections(biased, biased), **mlp},
-        {},
-        (VALUE_BIAS,) if biased else (),
-        (
-            *("num_attention_heads", "num_key_value_heads", "hidden_act", "rms_norm_eps", "final_logit_softcapping"),
-            *rope_keys(config),
-        ),
-        "model.",
-    )
+    keys = ("num_attention_heads", "num_key_value_heads", "hidden_act", "rms_norm_eps", "final_logit_softcapping")
+    attention, keys = projections(biased, biased), (*keys, *rope_keys(config))
+    return grouped_decoder(request, spaces, attention, mlp, (), keys, last="")
 
 
 @declares("Nemotron", "nemotron", *ANSWERING)
@@ -127,18 +113,6 @@ def _with_layer_norms(
 ) -> Spec:
     config, heads = request.config, request.config.num_attention_heads
     spaces, mlp = ungated(config, config.mlp_bias)
-    head, ties = output_head(request, "embed_tokens.weight")
-    return layer_norm_decoder(
-        request,
-        (head, ties),
-        {**bases, **groups(heads, config.num_key_value_heads or heads), **spaces},
-        {"embed_tokens.weight": "vocab resid", **attention, **mlp},
-        {
-            "layers.{layer}.input_layernorm": PROJECTIONS,
-            "layers.{layer}.post_attention_layernorm": (f"{MLP}.up_proj",),
-            "norm": layers_of(head),
-        },
-        (*biases, *((VALUE_BIAS,) if config.attention_bias else ())),
-        ("num_attention_heads", "num_key_value_heads", "hidden_act", eps, *rope_keys(config)),
-        base_prefix(request),
-    )
+    spaces = {**bases, **groups(heads, config.num_key_value_heads or heads), **spaces}
+    keys = ("num_attention_heads", "num_key_value_heads", "hidden_act", eps, *rope_keys(config))
+    return grouped_decoder(request, spaces, attention, mlp, biases, keys)
