@@ -230,7 +230,7 @@ def merge_recipe(
     for one, checkpoint in zip(owning, checkpoints, strict=True):
         if (element := matched.elements[one]) is not None:
             checkpoint.beside = moved_beside(element, parents[one])
-        checkpoint.beside = checkpoint.beside | tokenizer_of_result(recipe, matched, owner, checkpoint)
+        checkpoint.beside = checkpoint.beside | tokenizer_of_result(recipe, matched, checkpoint)
     return Merge(recipe, names, parents, checkpoints, matched, fusion.weights, fusion.statistics.report, notes, after)
 
 

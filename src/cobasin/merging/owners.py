@@ -1,4 +1,4 @@
-"""Which of the models of a merge gives a result what is not merged."""
+"""Which of the models of a merge gives a result what is not merged, and its vocabulary."""
 
 from __future__ import annotations
 
@@ -10,3 +10,11 @@ def owners(recipe: Recipe) -> list[int]:
     names = recipe.referenced
     models = recipe.between if recipe.head == "keep" else [recipe.head or recipe.base_model or names[0]]
     return [names.index(name) for name in models]
+
+
+def giver(recipe: Recipe) -> int | None:
+    """The position of the model whose vocabulary the results have, extended by ``union``; None for each its own."""
+    source = recipe.vocabulary
+    if source is None:
+        return None
+    return owners(recipe)[0] if source == "union" else recipe.referenced.index(source)

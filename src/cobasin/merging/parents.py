@@ -34,7 +34,7 @@ def prepare(recipe: Recipe, models: Mapping[str, Any]) -> list[Typed]:
     """
     names = recipe.referenced
     typed = [Typed.of(_loaded(name, models.get(name, name))) for name in names]
-    typed = in_one_vocabulary(recipe, typed, owners(recipe)[0])
+    typed = in_one_vocabulary(recipe, typed)
     typed = alike(_with_headed_base(recipe, typed))
     for other in typed[1:]:
         check_pair(other, typed[0])

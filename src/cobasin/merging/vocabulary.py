@@ -14,11 +14,12 @@ from cobasin.data.vocabulary import VOCABULARY, brought_together, differ, tokeni
 from cobasin.errors import InputError
 from cobasin.finding.beside import generation
 from cobasin.finding.match import Matched
+from cobasin.merging.owners import giver
 from cobasin.recipe import Recipe
 from cobasin.symmetry.state import Lazy, State, common_dtype
 
 
-def in_one_vocabulary(recipe: Recipe, typed: list[Typed], owner: int) -> list[Typed]:
+def in_one_vocabulary(recipe: Recipe, typed: list[Typed]) -> list[Typed]:
     """The models, all with the tokens that the recipe's ``tokenizer_source`` says, where theirs differ.
 
     What a model has no row for is zero, which brings nothing together, until `filled`.
@@ -26,43 +27,36 @@ def in_one_vocabulary(recipe: Recipe, typed: list[Typed], owner: int) -> list[Ty
     Args:
         recipe: which vocabulary, and what is done with the models.
         typed: the models.
-        owner: the position of the one whose other files the result has; ``union`` extends its vocabulary.
 
     Raises:
         InputError: for models without a tokenizer, tokens that nothing can be made of, and merges that run models.
     """
-    source = recipe.vocabulary
-    if source is None:
-        return typed
-    place = owner if source == "union" else recipe.referenced.index(source)
-    giver = typed[place]
-    if not any(differ(giver, model) for model in typed):
+    place = giver(recipe)
+    if place is None or not any(differ(typed[place], model) for model in typed):
         return typed
     if runs := _runs_models(recipe):
         raise InputError(
-            f"tokenizer_source {source}: the vocabularies differ, and {runs} would run models on tokens that they do "
-            "not know; merge by weights alone, by a method without data"
+            f"tokenizer_source {recipe.vocabulary}: the vocabularies differ, and {runs} would run models on tokens "
+            "that they do not know; merge by weights alone, by a method without data"
         )
-    return brought_together(typed, place, source == "union")
+    return brought_together(typed, place, recipe.vocabulary == "union")
 
 
-def tokenizer_of_result(recipe: Recipe, matched: Matched, owner: int, result: Checkpoint) -> dict[str, Content]:
+def tokenizer_of_result(recipe: Recipe, matched: Matched, result: Checkpoint) -> dict[str, Content]:
     """The files of the tokenizer that a recipe asks for, by name, and of how to generate with another vocabulary.
 
     Args:
-        recipe, owner: as for `in_one_vocabulary`.
+        recipe: as for `in_one_vocabulary`.
         matched: what was made of the models that it returns.
         result: a model with other files than these.
     """
-    source, models = recipe.vocabulary, matched.typed
-    brought = any(model.unknown is not None for model in models)
-    if source is None or (source == "union" and not brought):
+    place, union, models = giver(recipe), recipe.vocabulary == "union", [model.checkpoint for model in matched.typed]
+    brought = any(model.unknown is not None for model in matched.typed)
+    if place is None or (union and not brought):
         return {}
-    place = owner if source == "union" else recipe.referenced.index(source)
-    giver, element = models[place].checkpoint, matched.elements[place]
-    found = tokenizer_contents([model.checkpoint for model in models], place, source == "union", result.folder)
-    if brought and giver.folder not in (None, result.folder):  # special tokens have other ids there
-        found[GENERATION_FILE] = generation(element, giver)
+    found = tokenizer_contents(models, place, union, result.folder)
+    if brought and models[place].folder not in (None, result.folder):  # special tokens have other ids there
+        found[GENERATION_FILE] = generation(matched.elements[place], models[place])
     return found
 
 
