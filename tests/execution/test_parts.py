@@ -15,7 +15,7 @@ from cobasin.errors import InputError
 from cobasin.execution import parts
 from cobasin.execution.outcomes import Outcome, found_by
 from cobasin.execution.parts import Part, living, read_part
-from cobasin.finding import match as api
+from cobasin.finding import from_pairs
 from cobasin.finding.kept import Kept
 from cobasin.matching import weights
 from cobasin.merging import statistics
@@ -186,8 +186,8 @@ def test_merge(tmp_path, impatient):
 def test_a_consensus_is_found_by_one_part(tmp_path, impatient, monkeypatch):
     models = saved(tmp_path, CASE, 3)
     whole, out, found = tmp_path / "whole", tmp_path / "out", []
-    consensus = api.consensus
-    monkeypatch.setattr(api, "consensus", lambda *given: found.append(given) or consensus(*given))
+    consensus = from_pairs.consensus
+    monkeypatch.setattr(from_pairs, "consensus", lambda *given: found.append(given) or consensus(*given))
     command = ["merge", *models, "--match", "ffn,attention", "--anchor", "consensus", "--out"]
     assert run(*command, whole).code == 0
     for part in ("1/2", "2/2"):

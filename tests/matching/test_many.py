@@ -11,6 +11,7 @@ from cobasin.checkpoints.probes import probe
 from cobasin.checkpoints.running import instantiate, outputs
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
+from cobasin.finding import from_pairs
 from cobasin.finding import match as api
 from cobasin.finding.common_form import CommonForm
 from cobasin.finding.kept import Kept
@@ -341,7 +342,7 @@ def test_a_consensus_that_was_found_is_kept(briefly, tmp_path, monkeypatch):
     models, keep = unrelated("bert"), Kept(tmp_path / "found")
     whole = api.match_all(models, anchor="consensus", keep=keep)
     (tmp_path / "found" / "elements.json").unlink()
-    monkeypatch.setattr(api, "consensus", None)
+    monkeypatch.setattr(from_pairs, "consensus", None)
     again = api.match_all(models, anchor="consensus", keep=keep)
     assert again.report["objective"] == whole.report["objective"]
     assert again.report["starts"] == whole.report["starts"]

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +15,13 @@ from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.fingerprint import fingerprint
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError, shown, whole
-from cobasin.execution.outcomes import Outcome, found_by
 from cobasin.finding.common_form import CommonForm, Found
+from cobasin.finding.from_pairs import from_pairs
 from cobasin.finding.kept import Kept, check_kept
 from cobasin.finding.learning import check_movable, learned
 from cobasin.finding.search import STEPS, Search
-from cobasin.matching.many import Pairs, both_ways, consensus, medoid
 from cobasin.paths import expanded
-from cobasin.progress import Progress, check_progress, rounds
+from cobasin.progress import Progress, check_progress
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.state import State
 
@@ -199,7 +195,7 @@ def match_all(
 
     def search_in(common: CommonForm, keep: Kept | None) -> tuple[int, dict[int, Found], dict]:
         if fixed is None:
-            return _from_pairs(common, order, anchor, progress, keep)
+            return from_pairs(common, order, anchor, progress, keep)
         return fixed, {i: common.find(i, fixed, progress, keep) for i in order if i != fixed}, {}
 
     reference, found, report = search_in(common, keep)
@@ -235,54 +231,6 @@ def _as_matched(typed: Sequence[Typed], elements: Sequence[Element | None]) -> l
     """The models as these elements act on them: all untied, where one of them had to be."""
     tied = set().union(*(element.spec.tied for element in elements if element is not None))
     return [model.untied() if model.spec.tied.keys() - tied else model for model in typed]
-
-
-def _from_pairs(
-    common: CommonForm, order: list[int], anchor: str | int, progress: Progress | None, keep: Kept | None
-) -> tuple[int, dict[int, Found], dict]:
-    """Match all pairs, and from there all models to the medoid or to their mean.
-
-    Returns the reference; for every other model what brings it there, and the search for it; and a report.
-    """
-    started = time.perf_counter()
-    pairs = {(j, i): common.find(j, i, progress, keep) for i, j in combinations(order, 2)}
-    values = both_ways(common.models, {pair: values for pair, (values, _) in pairs.items()})
-    distances = {pair: search["objective"][-1] for pair, (_, search) in pairs.items()}
-    distances |= {(j, i): distance for (i, j), distance in distances.items()}
-    # what a model lacks is zero, and brings nothing together
-    whole = [i for i in common.anchors if not common.typed[i].lacking]
-    reference = medoid(order, distances, whole or common.anchors)
-    others = [i for i in order if i != reference]
-    report: dict = {"distances": [[distances.get((i, j), 0.0) for j in sorted(order)] for i in sorted(order)]}
-    if anchor == "consensus":
-        at_mean = _at_mean(common, order, values, reference, progress, keep)
-        says = at_mean[others[0]].says
-        report |= {"objective": says["objective"], "starts": {int(start): end for start, end in says["starts"].items()}}
-        seconds = time.perf_counter() - started
-        found = {i: (one.values, {"rounds": one.says["rounds"], "seconds": seconds}) for i, one in at_mean.items()}
-        return reference, found, report
-    found = {i: pairs[i, reference] for i in others if (i, reference) in pairs}
-    for i in others:
-        if i not in found:  # matched the other way round
-            search = pairs[reference, i][1]
-            found[i] = values[i, reference], {key: value for key, value in search.items() if key != "objective"}
-    return reference, found, report
-
-
-def _at_mean(
-    common: CommonForm, order: list[int], pairs: Pairs, reference: int, progress: Progress | None, keep: Kept | None
-) -> dict[int, Outcome]:
-    """What brings every model but the reference to the mean of all, starting from the elements of all pairs."""
-    ascent = cache(lambda: consensus(common.models, order, pairs, reference, rounds(progress)))
-
-    def settled(i: int) -> Outcome:
-        ends = {str(start): math.sqrt(outcome.history[-1]) for start, outcome in ascent().items()}
-        best = min(ascent().values(), key=lambda outcome: outcome.history[-1])
-        says = {"rounds": best.rounds[i], "objective": [math.sqrt(value) for value in best.history], "starts": ends}
-        return Outcome(best.values[i], {}, says)
-
-    # one ascent finds all of them: whichever is asked for first takes its time, the others none
-    return {i: found_by(keep, f"consensus-{i}", 0, partial(settled, i), always=True) for i in order if i != reference}
 
 
 def _fixed(anchor: str | int, count: int) -> int | None:
