@@ -181,10 +181,7 @@ def judge(relative: float, noise: float | None) -> tuple[bool | None, float, str
     if noise is None:
         limit, found = FLOAT32_PARTS, "rounding of the stored tensors makes outputs that are not finite"
     else:
-        limit, found = (
-            max(NEAR * noise, FLOAT32_PARTS),
-            f"rounding of the stored tensors alone makes {noise:.1e}",
-        )
+        limit, found = max(NEAR * noise, FLOAT32_PARTS), f"rounding of the stored tensors alone makes {noise:.1e}"
     reason = f"relative difference {relative:.1e}; {found}"
     if relative <= FLOAT32_PARTS:
         return True, limit, reason

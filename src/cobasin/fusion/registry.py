@@ -208,21 +208,8 @@ def method(
         if unknown := [one for one in inputs if one not in INPUTS]:
             raise ValueError(f"{name}: {unknown[0]!r} is none of {', '.join(INPUTS)}")
         parameters = _parameters(function) | (_parameters(couple, whole=True) if couple else {})
-        _METHODS[name] = Method(
-            name,
-            function,
-            tuple(inputs),
-            parameters,
-            fewest,
-            most,
-            reference,
-            statistics,
-            couple,
-            elementwise,
-            linear,
-            check,
-            stacks,
-        )
+        settings = fewest, most, reference, statistics, couple, elementwise, linear, check, stacks
+        _METHODS[name] = Method(name, function, tuple(inputs), parameters, *settings)
         return function
 
     return register

@@ -77,7 +77,7 @@ def collect(
     if path.exists() and not (keep is not None and keep.shared):
         return read(path, source)[0]
     prepare(path.parent)
-    partial = _Partial(path.with_name(f"{path.name}.partial"), source)
+    partial = Partial(path.with_name(f"{path.name}.partial"), source)
     result = _run(kind, typed, batches, settings, device, partial, progress, keep)
     write(path, source, result)
     partial.path.unlink(missing_ok=True)
@@ -117,7 +117,7 @@ def device_of(name: torch.device | str) -> torch.device:
 
 
 @dataclass
-class _Partial:
+class Partial:
     """What was added up so far, in a file."""
 
     path: Path
@@ -147,7 +147,7 @@ def _run(
     batches: Batches,
     settings: Mapping[str, int],
     device: str,
-    partial: _Partial | None,
+    partial: Partial | None,
     progress: Report | None,
     keep: Keep | None,
 ) -> dict[str, Any]:

@@ -39,6 +39,8 @@ class Fishers:
         InputError: the model has no head whose likelihood could be taken.
     """
 
+    joined = staticmethod(added)
+
     def __init__(self, model: PreTrainedModel, typed: Typed, task: str, sampled: bool, seed: int = 0):
         check_likelihood(typed, task, sampled)
         self.model, self.typed, self.task, self.sampled, self.seed = model, typed, task, sampled, seed
@@ -79,10 +81,6 @@ class Fishers:
             name: state[name].to(one.device) if state else torch.zeros_like(one, requires_grad=False)
             for name, one in self.parameters.items()
         }
-
-    def joined(self, total: Sums, more: Sums) -> Sums:
-        """The sums over some rows and those after them; ``total`` is changed."""
-        return added(total, more)
 
     def result(self, rows: int) -> dict[str, Tensor]:
         """The diagonal Fisher information of every tensor by spec name, of its shape; the mean over ``rows``.

@@ -52,6 +52,8 @@ class Grams:
         sums: ``Σ x̃ x̃ᵀ`` over the tokens so far, the last entry their number, by the name of the first of those maps.
     """
 
+    joined = staticmethod(added)
+
     def __init__(self, model: PreTrainedModel, maps: Mapping[str, nn.Module]):
         self.model, self.maps = model, maps
         self.leaders: dict[str, str] = {}
@@ -100,10 +102,6 @@ class Grams:
     def resume(self, state: Mapping[str, Tensor]) -> None:
         """Go on from the sums of `state`."""
         self.sums = {name: total.to(home(self.model.device)) for name, total in state.items()}
-
-    def joined(self, total: Sums, more: Sums) -> Sums:
-        """The sums over some rows and those after them; ``total`` is changed."""
-        return added(total, more)
 
     def result(self, rows: int) -> dict[str, InputGram]:
         """The Gram of every map that has read a token that counts, by spec name."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from cobasin.data import Batches
+    from cobasin.statistics.collect import Partial
 
 SLICES = 16  # of a data set, whoever sums them; fewer, where there are fewer batches
 SAVE_EVERY = 60.0  # seconds
@@ -54,17 +55,6 @@ class Collector(Protocol):
 
     def result(self, rows: int) -> dict[str, Any]:
         """The statistics by spec name."""
-        ...
-
-
-class Partial(Protocol):
-    """Where a pass keeps what it has added up so far."""
-
-    def save(self, total: Sums, own: Sums, done: int, row: int) -> None:
-        """Keep the sums of the slices that are done, of the one at hand, and how many batches and rows these are."""
-
-    def load(self) -> tuple[Sums, Sums, int, int]:
-        """Find them again; nothing, where nothing was kept."""
         ...
 
 
