@@ -167,9 +167,7 @@ def test_different_vocabularies(tmp_path, berts):
         (folder / "vocab.txt").write_text(text)
     line = refused(tmp_path, "merge", recipe(tmp_path / "recipe.yaml", "linear", [a, b]), "--out", tmp_path / "out")
     assert f"the vocabularies differ ({b / 'vocab.txt'} and {a / 'vocab.txt'})" in line
-    assert line.endswith(
-        ". A merge brings models to one vocabulary if told to which (--tokenizer-source, or in a recipe)"
-    )
+    assert ". A merge brings models to one vocabulary if told to which (--tokenizer-source, or in a recipe); " in line
     larger = tmp_path / "larger"
     near(stock(a), vocab_size=45).save_pretrained(larger)
     line = refused(tmp_path, "merge", a, larger, "--out", tmp_path / "out")

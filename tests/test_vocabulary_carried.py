@@ -20,7 +20,7 @@ def test_a_fine_tune_with_further_tokens_comes_from_its_base(tmp_path):
     tuned = folder(tmp_path / "tuned", 0, LETTERS, ("<x>",))
     found = compare(base, tuned)
     assert (found.verdict, found.verification) == ("share a base", None)
-    note = f"the vocabularies differ: compared are the 26 tokens that both have, and not 0 of {base}, 1 of the other"
+    note = f"the vocabularies differ: compared are the 26 common tokens, and not 0 of {base}, 1 of {tuned}"
     assert note in found.notes
     assert compare(base, other).verdict == "independent"
     for file in ("tokenizer.json", "tokenizer_config.json"):

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from cobasin.checkpoints.alike import alike
 from cobasin.checkpoints.headed import headed_as, of_another_class
 from cobasin.checkpoints.typed import Typed
-from cobasin.data.vocabulary import brought_to, rows_of, tokens_of, told_apart
-from cobasin.errors import InputError
+from cobasin.data.vocabulary import in_common, told_apart
 
 
 @dataclass(frozen=True)
@@ -34,27 +33,11 @@ def comparable(models: list[Typed]) -> Comparable:
     Raises:
         InputError: classes or vocabularies differ, and one cannot be brought to the other.
     """
-    models, tokens = _of_one_vocabulary(models)
+    models, tokens = in_common(models) if told_apart(models) else (models, [])
     models, apart, heads = _of_one_class(models)
     first, second = models = alike(models)
     left = ["the heads"] if heads or first.labels != second.labels else []
     return Comparable(models, apart, left + ["tokens that only one has"] * bool(tokens), heads + tokens)
-
-
-def _of_one_vocabulary(models: list[Typed]) -> tuple[list[Typed], list[str]]:
-    """The models with the tokens that both have, where tokenizers tell that they have others, and a note on it."""
-    first, second = models
-    if not told_apart(models):
-        return models, []
-    own, other = (tokens_of(model) for model in models)
-    both = {*own} & {*other} - {None}
-    if not both:
-        labels = " and ".join(model.checkpoint.label for model in models)
-        raise InputError(f"the vocabularies of {labels} have no token in common")
-    common = [token for token in own if token in both]
-    made = [brought_to(first, rows_of(common, own), first), brought_to(second, rows_of(common, other), first)]
-    left = f"{len({*own} - both - {None})} of {first.checkpoint.label}, {len({*other} - both - {None})} of the other"
-    return made, [f"the vocabularies differ: compared are the {len(both)} tokens that both have, and not {left}"]
 
 
 def _of_one_class(models: list[Typed]) -> tuple[list[Typed], list[str], list[str]]:

@@ -52,6 +52,22 @@ def brought_together(models: Sequence[Typed], place: int, union: bool) -> list[T
     return [brought_to(model, theirs, giver) for model, theirs in zip(models, rows, strict=True)]
 
 
+def in_common(models: Sequence[Typed]) -> tuple[list[Typed], list[str]]:
+    """Models whose vocabularies differ, with the tokens that all have, in the order of the first; and a note on it.
+
+    Raises:
+        InputError: for models without a tokenizer, or without a token in common.
+    """
+    own, labels = [tokens_of(model) for model in models], [model.checkpoint.label for model in models]
+    shared = set.intersection(*(set(tokens) for tokens in own)) - {None}
+    if not shared:
+        raise InputError(f"the vocabularies of {' and '.join(labels)} have no token in common")
+    common = [token for token in own[0] if token in shared]
+    made = [brought_to(model, rows_of(common, tokens), models[0]) for model, tokens in zip(models, own, strict=True)]
+    left = [f"{len({*tokens} - shared - {None})} of {label}" for tokens, label in zip(own, labels, strict=True)]
+    return made, [f"the vocabularies differ: compared are the {len(shared)} common tokens, and not {', '.join(left)}"]
+
+
 def united(models: Sequence[Checkpoint], giver: Checkpoint) -> Any:
     """The tokenizer of one model, with what those of the others have added to the same vocabulary.
 
@@ -108,7 +124,9 @@ def differ(one: Typed, other: Typed) -> bool:
 
 
 def told_apart(models: Sequence[Typed]) -> bool:
-    """Whether vocabularies differ, and tokenizers tell in what."""
+    """Whether vocabularies differ, were not brought to one yet, and tokenizers tell in what."""
+    if any(model.unknown is not None for model in models):
+        return False
     folders = [model.checkpoint.folder for model in models]
     return any(differ(model, models[-1]) for model in models) and all(one and tokenizer_files(one) for one in folders)
 

@@ -14,6 +14,7 @@ from cobasin.checkpoints.alike import equally_stored, equally_tied
 from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.fingerprint import fingerprint
 from cobasin.checkpoints.typed import Typed
+from cobasin.data.vocabulary import in_common, told_apart
 from cobasin.errors import InputError, shown, whole
 from cobasin.finding.common_form import CommonForm, Found
 from cobasin.finding.from_pairs import from_pairs
@@ -45,7 +46,8 @@ def match(
     """Find the function-preserving transformation that brings ``source`` closest to ``anchor``.
 
     Args:
-        source, anchor: anything `load` takes; of one architecture, configuration and vocabulary.
+        source, anchor: anything `load` takes; of one architecture and configuration. Of different vocabularies, which
+            their tokenizers tell, the tokens that both have are compared (by ``weights``), and each keeps its own.
         symmetry: ``full``, ``gl`` (full, with any invertible map in place of the orthogonal ones where the
             architecture allows it), ``paper``, or a list out of ffn, experts (their order), heads, attention, scale,
             residual (the stream, with norms folded so that it may turn), residual-order (the stream by permutations
@@ -140,7 +142,7 @@ def match_all(
     """Bring any number of models together.
 
     Args:
-        models: anything `load` takes, or typed; of one architecture, configuration and vocabulary.
+        models: anything `load` takes, or typed; of one architecture and configuration; for vocabularies see `match`.
         symmetry, layers: as in `match`.
         anchor: what the models are matched to. An index: that model. ``medoid``: the one that is closest to all
             others, once all pairs are matched; of two models the first. ``consensus``: their own mean (see
@@ -184,13 +186,16 @@ def match_all(
     if anchor == "consensus" and search.method == "activations":
         raise InputError("anchor consensus: not found by method activations; take medoid, a model, or another method")
     learns, order, anchors = search.method == "learned", list(range(len(typed))), None if fixed is None else [fixed]
+    given, tokens = typed, list[str]()
+    if search.method == "weights" and told_apart(typed):
+        typed, tokens = in_common(typed)
     common = CommonForm(typed, symmetry, layers, anchors, search)
     if learns:
         own = common.models
         check_movable(own.forms[:1], own.choice, symmetry, search, own.excluded)
     if fixed is None or learns:
         # all that follows depends on this order, and so on nothing but what the models are
-        prints = [fingerprint(model.checkpoint) for model in typed]
+        prints = [fingerprint(model.checkpoint) for model in given]
         order.sort(key=prints.__getitem__)
 
     def search_in(common: CommonForm, keep: Kept | None) -> tuple[int, dict[int, Found], dict]:
@@ -213,9 +218,14 @@ def match_all(
         elements[i] = common.element(i, reference, *found[i], moved, keep)
     named = anchor if isinstance(anchor, str) else fixed
     report = {"anchor": named, "reference": reference, **report, "seconds": time.perf_counter() - started}
+    typed = common.typed
+    if tokens:
+        typed = _as_matched(given, elements)
+        pairs = zip(elements, typed, strict=True)
+        elements = [element and _with_own_tokens(element, model, tokens) for element, model in pairs]
     if keep is not None and not keep.shared:
         keep.save_elements(reference, elements, report)
-    return Matched(common.typed, elements, reference, report)
+    return Matched(typed, elements, reference, report)
 
 
 def check_shared(method: str) -> None:
@@ -231,6 +241,12 @@ def _as_matched(typed: Sequence[Typed], elements: Sequence[Element | None]) -> l
     """The models as these elements act on them: all untied, where one of them had to be."""
     tied = set().union(*(element.spec.tied for element in elements if element is not None))
     return [model.untied() if model.spec.tied.keys() - tied else model for model in typed]
+
+
+def _with_own_tokens(element: Element, model: Typed, notes: list[str]) -> Element:
+    """An element that was found by some tokens of a model, as it acts on all; no axis of tokens moves."""
+    report = element.report | {"notes": [*element.report["notes"], *notes]}
+    return replace(element, form=replace(element.form, spec=model.spec), report=report)
 
 
 def _fixed(anchor: str | int, count: int) -> int | None:
