@@ -106,8 +106,8 @@ def check_layers(source: Typed, anchor: Typed, same_class: bool = False) -> None
         problems, vocabulary = [*problems, *found], True
     if problems:
         to_one = (
-            ". A merge brings models to one vocabulary if told to which (--tokenizer-source, or in a recipe); a match by "
-            "weights takes the tokens that both have. Each needs its tokenizer"
+            ". A merge brings models to one vocabulary if told to which (--tokenizer-source, or in a recipe); a match "
+            "by weights takes the tokens that both have. Each needs its tokenizer"
         )
         way_out = to_one if vocabulary else ""
         raise InputError(f"{a.label} and {b.label} do not compute comparable functions: {listed(problems)}{way_out}")
