@@ -16,6 +16,7 @@ from cobasin.architectures.interleaved_decoder import KEY, QUERY
 from cobasin.architectures.moe import NUMBERED, SPARSE, dense_layers, experts, moe_spaces
 from cobasin.architectures.parts import LAYER, NEURONS, PER_GROUP, Parts, output_head, require
 from cobasin.architectures.qk_norm_decoder import (
+    normed,
     normed_basis,
     normed_projections,
     somewhere_turned,
@@ -133,10 +134,7 @@ def solar_open(request: Request) -> Spec:
 @declares("Dots1", "dots1", "Model", "ForCausalLM")
 def dots1(request: Request) -> Spec:
     """dots.llm1: the attention of Qwen3."""
-    config = request.config
-    attention = normed_projections(config.attention_bias, shared=True)
-    keys = (*CHOICE, "sliding_window", "layer_types")
-    return deepseek_decoder(request, normed_basis(head_width(config), shared=True), attention, keys=keys)
+    return deepseek_decoder(request, *normed(request.config), keys=(*CHOICE, "sliding_window", "layer_types"))
 
 
 @declares("ExaoneMoe", "exaone_moe", "Model", "ForCausalLM")

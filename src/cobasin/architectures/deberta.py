@@ -33,10 +33,8 @@ ATTENTION = f"{LAYER}.attention"
 
 
 def _embeddings(config) -> dict[str, str]:
-    require(
-        config.hidden_size == getattr(config, "embedding_size", config.hidden_size),
-        "embedding_size != hidden_size",
-    )
+    size = config.hidden_size
+    require(getattr(config, "embedding_size", size) == size, "embedding_size != hidden_size")
     templates = {"embeddings.word_embeddings.weight": "vocab resid", **layer_norm("embeddings.LayerNorm")}
     if config.position_biased_input:
         templates[POSITIONS] = "pos resid"

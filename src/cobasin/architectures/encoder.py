@@ -223,31 +223,10 @@ def roberta(request: Request) -> Spec:
     return replace(spec, function_keys=(*spec.function_keys, "pad_token_id"))  # positions are counted from it
 
 
-DISTIL = "transformer.layer.{layer}"
-
-
-def _distilbert_templates(head: dict[str, str]) -> dict[str, str]:
-    own = f"{DISTIL}.attention"
-    return {
-        "embeddings.word_embeddings.weight": "vocab resid",
-        "embeddings.position_embeddings.weight": "pos resid",
-        **layer_norm("embeddings.LayerNorm"),
-        **linear(f"{own}.q_lin", "(head qk)", "resid"),
-        **linear(f"{own}.k_lin", "(head qk')", "resid"),
-        **linear(f"{own}.v_lin", "(head vo)", "resid"),
-        **linear(f"{own}.out_lin", "resid", "(head vo')"),
-        **layer_norm(f"{DISTIL}.sa_layer_norm"),
-        **linear(f"{DISTIL}.ffn.lin1", "ffn", "resid"),
-        **linear(f"{DISTIL}.ffn.lin2", "resid", "ffn'"),
-        **layer_norm(f"{DISTIL}.output_layer_norm"),
-        **head,
-    }
-
-
 @declares("DistilBert", "distilbert", *HEADS)
 def distilbert(request: Request) -> Spec:
     """DistilBERT."""
-    config, own = request.config, f"{DISTIL}.attention"
+    config, layer, own = request.config, "transformer.layer.{layer}", "transformer.layer.{layer}.attention"
     spaces = attention(config.n_heads, config.dim // config.n_heads) | {
         "layer": Space(config.n_layers),
         "resid": stream(config.dim, request.head),
@@ -268,7 +247,20 @@ def distilbert(request: Request) -> Spec:
     return Spec(
         request.architecture,
         spaces,
-        _distilbert_templates(head),
+        {
+            "embeddings.word_embeddings.weight": "vocab resid",
+            "embeddings.position_embeddings.weight": "pos resid",
+            **layer_norm("embeddings.LayerNorm"),
+            **linear(f"{own}.q_lin", "(head qk)", "resid"),
+            **linear(f"{own}.k_lin", "(head qk')", "resid"),
+            **linear(f"{own}.v_lin", "(head vo)", "resid"),
+            **linear(f"{own}.out_lin", "resid", "(head vo')"),
+            **layer_norm(f"{layer}.sa_layer_norm"),
+            **linear(f"{layer}.ffn.lin1", "ffn", "resid"),
+            **linear(f"{layer}.ffn.lin2", "resid", "ffn'"),
+            **layer_norm(f"{layer}.output_layer_norm"),
+            **head,
+        },
         prefix="distilbert.",
         tied=ties,
         biases=(

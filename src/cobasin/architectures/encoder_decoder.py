@@ -175,12 +175,6 @@ def _whisper_encoder() -> dict[str, str]:
     }
 
 
-def _whisper_norms() -> tuple[Norm, ...]:
-    """The norms of the decoder."""
-    read = read_in_layer(DECODER, crossed=True) | {"decoder.layer_norm": ("proj_out.weight",)}
-    return norms_in_front(read, keys=(f"{SELF}.k_proj.weight",))
-
-
 @declares("Whisper", "whisper", "ForConditionalGeneration", "Model", "ForAudioClassification")
 def whisper(request: Request) -> Spec:
     """Whisper. The encoder's stream is written by a GELU: it can only be permuted, and its norms keep their gains.
@@ -192,7 +186,7 @@ def whisper(request: Request) -> Spec:
     require(not config.use_weighted_layer_sum, "use_weighted_layer_sum")
     permuted, generates = None if head == "Model" else Permutation(), head == "ForConditionalGeneration"
     turned = Orthogonal(fix_ones=True) if generates else None
-    templates, ties = _whisper_encoder(), {}
+    templates, ties, norms = _whisper_encoder(), {}, ()
     if head == "ForAudioClassification":
         templates |= linear("projector", "proj", "encoder") | linear("classifier", "label", "proj'")
     else:
@@ -201,6 +195,8 @@ def whisper(request: Request) -> Spec:
     if generates:
         templates["proj_out.weight"] = "vocab resid"
         ties = {"proj_out.weight": embed} if config.tie_word_embeddings else {}
+        read = read_in_layer(DECODER, crossed=True) | {"decoder.layer_norm": ("proj_out.weight",)}
+        norms = norms_in_front(read, keys=(f"{SELF}.k_proj.weight",))
     return Spec(
         request.architecture,
         both_stacks(config)
@@ -217,7 +213,7 @@ def whisper(request: Request) -> Spec:
         templates,
         prefix="model.",
         tied=ties,
-        norms=_whisper_norms() if generates else (),
+        norms=norms,
         biases=free_biases(templates),
         function_keys=(*FUNCTION_KEYS, *tie_keys(ties)),
     )

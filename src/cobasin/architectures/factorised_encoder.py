@@ -52,26 +52,18 @@ def electra(request: Request) -> Spec:
     config = request.config
     narrow = config.embedding_size != config.hidden_size
     embed, project = "embed" if narrow else "resid", "embeddings_project"
-    p, decoder = "discriminator_predictions", "generator_lm_head"
-    head, ties = {
-        "ForPreTraining": (linear(f"{p}.dense", "pool", "resid") | linear(f"{p}.dense_prediction", "1", "pool'"), {}),
-        "ForMaskedLM": masked_lm(
-            config.tie_word_embeddings,
-            "generator_predictions.dense",
-            "generator_predictions.LayerNorm",
-            decoder,
-            f"{decoder}.bias",
-            embed,
-        ),
-        "ForSequenceClassification": (
-            linear("classifier.dense", "pool", "resid") | linear("classifier.out_proj", "label", "pool"),
-            {},
-        ),
-        "ForMultipleChoice": (
-            linear("sequence_summary.summary", "pool", "resid") | linear("classifier", "label", "pool'"),
-            {},
-        ),
-    }.get(request.head, (token_head(request), {}))
+    p, decoder, tied = "discriminator_predictions", "generator_lm_head", config.tie_word_embeddings
+    head = {
+        "ForPreTraining": linear(f"{p}.dense", "pool", "resid") | linear(f"{p}.dense_prediction", "1", "pool'"),
+        "ForSequenceClassification": linear("classifier.dense", "pool", "resid")
+        | linear("classifier.out_proj", "label", "pool"),
+        "ForMultipleChoice": linear("sequence_summary.summary", "pool", "resid")
+        | linear("classifier", "label", "pool'"),
+    }.get(request.head, token_head(request))
+    ties: dict[str, str] = {}
+    if request.head == "ForMaskedLM":
+        names = ("generator_predictions.dense", "generator_predictions.LayerNorm", decoder, f"{decoder}.bias")
+        head, ties = masked_lm(tied, *names, embed)
     spec = bert_spec(request, head, ties, "electra.", embed)
     # the classification head has a gelu, whatever the config says
     pool, keys = neurons(config.hidden_act if request.head == "ForPreTraining" else "gelu"), ()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from cobasin.architectures import Request, declares
 from cobasin.architectures.parts import LAYER, NEURONS, Parts, linear, require
-from cobasin.architectures.qk_norm_decoder import normed_basis, normed_projections, turned_and_normed
+from cobasin.architectures.qk_norm_decoder import normed, turned_and_normed
 from cobasin.architectures.rmsnorm_decoder import (
     ANSWERING,
     GRANITE_KEYS,
@@ -25,6 +25,7 @@ from cobasin.architectures.rmsnorm_decoder import (
     projections,
     rmsnorm_decoder,
     rotary,
+    rotary_attention,
 )
 from cobasin.symmetry.gauges import SoftmaxShift
 from cobasin.symmetry.groups import Permutation
@@ -174,9 +175,8 @@ def qwen3_moe_decoder(request: Request) -> Spec:
 def _qwen3(request: Request, mlp: dict[str, str], *keys: str) -> Spec:
     config = request.config
     dense, plain, absent = qwen_layers(config)
-    basis = normed_basis(head_width(config), shared=True)
+    basis, attention = normed(config)
     spaces = basis | moe_spaces(config.num_experts, config.moe_intermediate_size) | dense
-    attention = normed_projections(config.attention_bias, shared=True)
     return _moe(request, spaces, attention, mlp | plain, absent, keys)
 
 
@@ -193,8 +193,8 @@ def olmoe(request: Request) -> Spec:
     """OLMoE: experts, and norms over all queries and all keys of a layer; FlexOlmo, with norms behind the branches."""
     config = request.config
     require(getattr(config, "clip_qkv", None) is None, "clip_qkv")
-    spaces = normed_basis(head_width(config), shared=False) | moe_spaces(config.num_experts, config.intermediate_size)
-    attention = normed_projections(config.attention_bias, shared=False)
+    basis, attention = normed(config, shared=False)
+    spaces = basis | moe_spaces(config.num_experts, config.intermediate_size)
     norms = ((), POST_NORMS) if config.model_type == "flex_olmo" else (PRE_NORMS, ())
     return _moe(request, spaces, attention, experts(request), keys=("norm_topk_prob",), norms=norms)
 
@@ -233,10 +233,8 @@ def granite_ffn(request: Request) -> Parts:
 @declares("GraniteMoe", "granitemoe", "Model", "ForCausalLM")
 def granitemoe(request: Request) -> Spec:
     """Granite 3 with experts, and perhaps one that all tokens share."""
-    config = request.config
-    spaces, mlp = granite_ffn(request)
-    attention = projections(config.attention_bias, config.attention_bias)
-    return _moe(request, rotary(head_width(config)) | spaces, attention, mlp, keys=GRANITE_KEYS)
+    (basis, attention), (spaces, mlp) = rotary_attention(request.config), granite_ffn(request)
+    return _moe(request, basis | spaces, attention, mlp, keys=GRANITE_KEYS)
 
 
 @declares("GptOss", "gpt_oss", *HEADS)
@@ -247,10 +245,11 @@ def gpt_oss(request: Request) -> Spec:
     """
     config = request.config
     stacked, router = f"{MLP}.experts", f"{MLP}.router"
-    spaces = rotary(head_width(config)) | moe_spaces(config.num_local_experts, config.intermediate_size)
+    basis, attention = rotary_attention(config)
+    spaces = basis | moe_spaces(config.num_local_experts, config.intermediate_size)
     spaces["ffn"] = replace(spaces["ffn"], group=Permutation())
     spaces["turn"] = Space(2)
-    attention = projections(config.attention_bias, config.attention_bias) | {f"{OWN}.sinks": "(kv rep)"}
+    attention |= {f"{OWN}.sinks": "(kv rep)"}
     mlp = linear(router, "expert", "resid") | {
         f"{stacked}.gate_up_proj": "expert resid (ffn turn)",
         f"{stacked}.gate_up_proj_bias": "expert (ffn turn)",

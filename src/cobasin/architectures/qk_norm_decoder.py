@@ -62,10 +62,14 @@ def normed_projections(bias: bool, shared: bool, out_bias: bool | None = None, p
     elif partly:
         turned, gain, divided = f"({turned} + nope)", f"({gain} + nope~)", f"({divided} + nope~)"
     query, key = (gain, divided) if shared else (f"kv rep {gain}", f"kv {divided}")
-    projected = projections(
-        bias, bias if out_bias is None else out_bias, key=f"(kv {turned})", query=f"(kv rep {turned})"
-    )
+    out_bias = bias if out_bias is None else out_bias
+    projected = projections(bias, out_bias, key=f"(kv {turned})", query=f"(kv rep {turned})")
     return projected | {f"{OWN}.q_norm.weight": f"({query})", f"{OWN}.k_norm.weight": f"({key})"}
+
+
+def normed(config: PreTrainedConfig, shared: bool = True) -> Parts:
+    """Spaces and templates of attention behind such norms, all of whose coordinates are rotated."""
+    return normed_basis(head_width(config), shared), normed_projections(config.attention_bias, shared)
 
 
 def somewhere_turned(config: PreTrainedConfig, turned: Sequence[bool], bias: bool = False) -> Parts:
@@ -125,26 +129,20 @@ def qwen3(request: Request) -> Spec:
 
 def qwen3_decoder(request: Request, *keys: str) -> Spec:
     """The decoder of Qwen3, whose windows are said by ``keys``."""
-    config = request.config
-    attention = normed_projections(config.attention_bias, shared=True)
-    return rmsnorm_decoder(request, normed_basis(head_width(config), shared=True), attention, gated(), keys=keys)
+    return rmsnorm_decoder(request, *normed(request.config), gated(), keys=keys)
 
 
 @declares("Gemma3", "gemma3_text", "ForCausalLM")
 @declares("Gemma3Text", "gemma3_text", "Model", "ForSequenceClassification")
 def gemma3(request: Request) -> Spec:
     """Gemma 3 without its vision tower."""
-    config = request.config
-    attention = normed_projections(config.attention_bias, shared=True)
-    return gemma_sandwich(request, normed_basis(head_width(config), shared=True), attention)
+    return gemma_sandwich(request, *normed(request.config))
 
 
 def _olmo(request: Request, keys: tuple[str, ...] = ()) -> Spec:
     """Norms behind attention and FFN only, and over all queries and all keys of a layer."""
-    config = request.config
-    attention = normed_projections(config.attention_bias, shared=False)
-    basis = normed_basis(head_width(config), shared=False)
-    return rmsnorm_decoder(request, basis, attention, gated(), pre_norms=(), post_norms=POST_NORMS, keys=keys)
+    parts = *normed(request.config, shared=False), gated()
+    return rmsnorm_decoder(request, *parts, pre_norms=(), post_norms=POST_NORMS, keys=keys)
 
 
 @declares("Olmo2", "olmo2", "Model", "ForCausalLM", "ForSequenceClassification")

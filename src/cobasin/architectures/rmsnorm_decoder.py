@@ -17,6 +17,7 @@ from cobasin.architectures.parts import (
     NEURONS,
     PADDING_READ,
     PER_GROUP,
+    Parts,
     base_prefix,
     decoder_stream,
     groups,
@@ -81,6 +82,11 @@ def projections(
         | linear(f"{own}.v_proj", "(kv vo)", "resid", bias)
         | linear(f"{own}.o_proj", "resid", "(kv rep vo')", out_bias)
     )
+
+
+def rotary_attention(config: PreTrainedConfig) -> Parts:
+    """Spaces and templates of attention that rotates all of a head, with biases everywhere or nowhere."""
+    return rotary(head_width(config)), projections(config.attention_bias, config.attention_bias)
 
 
 def turned_attention(
@@ -192,10 +198,7 @@ def branch_norm(gain: str, branch: Mapping[str, str]) -> Norm:
 @declares("Llama", "llama", *ANSWERING)
 def llama(request: Request) -> Spec:
     """Llama, with multi-head, grouped-query and multi-query attention."""
-    config = request.config
-    biased = config.attention_bias
-    mlp = gated(bias=config.mlp_bias)
-    return rmsnorm_decoder(request, rotary(head_width(config)), projections(biased, biased), mlp)
+    return rmsnorm_decoder(request, *rotary_attention(request.config), gated(bias=request.config.mlp_bias))
 
 
 @declares("SeedOss", "seed_oss", *ANSWERING)
@@ -209,10 +212,8 @@ def seed_oss(request: Request) -> Spec:
 @declares("Granite", "granite", "Model", "ForCausalLM")
 def granite(request: Request) -> Spec:
     """Granite 3. Its factors are the same for all coordinates, so every rotation passes them."""
-    config = request.config
-    biased = config.attention_bias
-    basis, mlp = rotary(head_width(config)), gated(bias=config.mlp_bias)
-    return rmsnorm_decoder(request, basis, projections(biased, biased), mlp, keys=GRANITE_KEYS)
+    parts = *rotary_attention(request.config), gated(bias=request.config.mlp_bias)
+    return rmsnorm_decoder(request, *parts, keys=GRANITE_KEYS)
 
 
 @declares("Mistral", "mistral", *ANSWERING)
@@ -253,26 +254,20 @@ def phi3(request: Request) -> Spec:
 @declares("Gemma", "gemma", *HEADS)
 def gemma(request: Request) -> Spec:
     """Gemma 1. The factor on its embeddings is the same for all coordinates, so every rotation passes it."""
-    config = request.config
-    attention = projections(config.attention_bias, config.attention_bias)
     keys = ("use_bidirectional_attention",)
-    return rmsnorm_decoder(request, rotary(head_width(config)), attention, gated(), plus_one=True, keys=keys)
+    return rmsnorm_decoder(request, *rotary_attention(request.config), gated(), plus_one=True, keys=keys)
 
 
 @declares("Gemma2", "gemma2", *HEADS)
 def gemma2(request: Request) -> Spec:
     """Gemma 2: post-norms besides the pre-norms."""
-    config = request.config
-    attention = projections(config.attention_bias, config.attention_bias)
-    return gemma_sandwich(request, rotary(head_width(config)), attention)
+    return gemma_sandwich(request, *rotary_attention(request.config))
 
 
 @declares("VaultGemma", "vaultgemma", "Model", "ForCausalLM")
 def vaultgemma(request: Request) -> Spec:
     """VaultGemma: Gemma 2 without the post-norms, so that its stream can turn."""
-    config = request.config
-    attention = projections(config.attention_bias, config.attention_bias)
-    return gemma_sandwich(request, rotary(head_width(config)), attention, post_norms=())
+    return gemma_sandwich(request, *rotary_attention(request.config), post_norms=())
 
 
 def gemma_sandwich(

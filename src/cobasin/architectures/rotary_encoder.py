@@ -9,7 +9,7 @@ from cobasin.architectures import Request, declares
 from cobasin.architectures.encoder import ANSWERING, bert_head, bert_spaces, masked_lm, roberta_head, unread
 from cobasin.architectures.joining import without_keys
 from cobasin.architectures.parts import NEURONS, attention, layer_norm, linear, output_head, rope_keys, tie_keys
-from cobasin.architectures.rmsnorm_decoder import gated, head_width, projections, rmsnorm_decoder, rotary
+from cobasin.architectures.rmsnorm_decoder import gated, head_width, rmsnorm_decoder, rotary_attention
 from cobasin.symmetry.gauges import ValueBias
 from cobasin.symmetry.groups import Permutation
 from cobasin.symmetry.spec import Space, Spec
@@ -25,11 +25,11 @@ def eurobert(request: Request) -> Spec:
         head = linear("dense", "pool", "resid") | linear("classifier", "label", "pool"), {}
     else:
         head = output_head(request, "embed_tokens.weight", biased=config.mlp_bias, classifier="classifier")
-    biased = config.attention_bias
+    basis, attention = rotary_attention(config)
     spec = rmsnorm_decoder(
         request,
-        rotary(head_width(config)) | {"pool": Space(config.hidden_size, Permutation(), part="ffn")},
-        projections(biased, biased),
+        basis | {"pool": Space(config.hidden_size, Permutation(), part="ffn")},
+        attention,
         gated(bias=config.mlp_bias),
         keys=("classifier_pooling",) if classifies else (),
         own_head=head,

@@ -21,7 +21,7 @@ from cobasin.architectures.parts import (
     neurons,
     rope_keys,
 )
-from cobasin.architectures.qk_norm_decoder import normed_basis, normed_projections
+from cobasin.architectures.qk_norm_decoder import normed
 from cobasin.architectures.rmsnorm_decoder import (
     ANSWERING,
     MLP,
@@ -29,7 +29,7 @@ from cobasin.architectures.rmsnorm_decoder import (
     partly_rotated,
     projections,
     rmsnorm_decoder,
-    rotary,
+    rotary_attention,
     turned_attention,
 )
 from cobasin.symmetry.gauges import FreeGauge
@@ -54,10 +54,9 @@ def ungated(config: PreTrainedConfig, bias: bool) -> Parts:
 @declares("Arcee", "arcee", *ANSWERING)
 def arcee(request: Request) -> Spec:
     """Arcee."""
-    config = request.config
-    biased = config.attention_bias
-    spaces, mlp = ungated(config, config.mlp_bias)
-    return rmsnorm_decoder(request, rotary(head_width(config)) | spaces, projections(biased, biased), mlp)
+    basis, attention = rotary_attention(request.config)
+    spaces, mlp = ungated(request.config, request.config.mlp_bias)
+    return rmsnorm_decoder(request, basis | spaces, attention, mlp)
 
 
 @declares("Apertus", "apertus", "Model", "ForCausalLM", "ForTokenClassification")
@@ -68,8 +67,7 @@ def apertus(request: Request) -> Spec:
     if config.hidden_act == "xielu":
         mlp |= {f"{MLP}.act_fn.alpha_p": "1", f"{MLP}.act_fn.alpha_n": "1"}
         mlp |= {f"{MLP}.act_fn.beta": "scalar", f"{MLP}.act_fn.eps": "scalar"}
-    basis = normed_basis(head_width(config), shared=True)
-    attention = normed_projections(config.attention_bias, shared=True)
+    basis, attention = normed(config)
     return rmsnorm_decoder(request, basis | spaces, attention, mlp, ("attention_layernorm", "feedforward_layernorm"))
 
 

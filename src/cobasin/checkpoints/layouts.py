@@ -54,7 +54,7 @@ def laid_out_as(model: Typed, spec: Spec) -> Typed:
         made = torch.empty(headers[disk].shape, dtype=headers[disk].dtype)
         for block, source, there in sources(name):
             ends = made.expand(spec.entries[name].layout.shape), model[source]
-            to, of = (_in_order(one, end) for one, end in zip((block, there), ends, strict=True))
+            to, of = (one.view(end).permute(_order(one)) for one, end in zip((block, there), ends, strict=True))
             if place is not None:  # of a stack, whose places are told by the block's first axis
                 to, of = (end.select(_order(block).index(0), place) for end in (to, of))
             to.copy_(of)
@@ -83,9 +83,5 @@ def _meaning(entry: Entry, block: Block) -> tuple:
 
 
 def _order(block: Block) -> list[int]:
+    """Its axes in the order of their spaces' names."""
     return sorted(range(len(block.axes)), key=lambda i: block.axes[i].space)
-
-
-def _in_order(block: Block, tensor: Tensor) -> Tensor:
-    """The view of a block whose axes stand in the order of their spaces' names."""
-    return block.view(tensor).permute(_order(block))

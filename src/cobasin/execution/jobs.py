@@ -31,7 +31,9 @@ def run_jobs(jobs: Sequence[Callable[[], None]], one_by_one: bool = False, devic
     settle_malloc()
     most = {"cpu": os.cpu_count() or 1, "cuda": ON_GPU}.get(device.type, 1)
     workers = 1 if one_by_one else max(1, min(len(jobs), most))
-    queues = [_after_all_so_far(queue) for queue in _queues(device)] if workers > 1 else []
+    queues = _queues(device) if workers > 1 else []
+    for queue in queues:  # after all that was asked for so far
+        queue.wait_stream(torch.cuda.current_stream(queue.device))
     share_out(jobs, workers, max(1, torch.get_num_threads() // workers), queues)
     release_freed()
 
@@ -75,11 +77,6 @@ def _queues(device: torch.device) -> list[torch.cuda.Stream]:
         return []
     torch.linalg.svd(torch.ones(1, 1, device=device))  # loads the solvers, which two threads must not do at a time
     return [torch.cuda.Stream(device) for _ in range(ON_GPU)]
-
-
-def _after_all_so_far(queue: torch.cuda.Stream) -> torch.cuda.Stream:
-    queue.wait_stream(torch.cuda.current_stream(queue.device))
-    return queue
 
 
 @contextmanager

@@ -190,10 +190,7 @@ def _identity(
         "settings": {
             "symmetry": common.symmetry,
             "layers": None if choice.layers is None else sorted(choice.layers),
-            "steps": asked.steps,
-            "loss": asked.loss,
-            "move": asked.move,
-            "orders": asked.orders,
+            **{key: getattr(asked, key) for key in ("steps", "loss", "move", "orders")},
             "reference": reference,
         },
     }

@@ -68,23 +68,9 @@ def match(
         InputError: for models that cannot be matched, before any tensor is read; for NaN or infinite values; for
             data that do not fit, and models for which no inputs can be made up.
     """
-    found = match_all(
-        [source, anchor],
-        symmetry,
-        layers,
-        anchor=1,
-        progress=progress,
-        method=method,
-        data=data,
-        samples=samples,
-        seed=seed,
-        steps=steps,
-        loss=loss,
-        device=device,
-        state=state,
-        orders=orders,
-    )
-    (element, _) = found.elements
+    search: dict[str, Any] = {"method": method, "data": data, "samples": samples, "seed": seed, "steps": steps}
+    search |= {"loss": loss, "device": device, "state": state, "orders": orders}
+    (element, _) = match_all([source, anchor], symmetry, layers, 1, progress, **search).elements
     assert element is not None
     return element
 

@@ -10,6 +10,7 @@ from rich.progress import (
     BarColumn,
     DownloadColumn,
     Progress,
+    ProgressColumn,
     SpinnerColumn,
     TextColumn,
     TimeElapsedColumn,
@@ -22,6 +23,11 @@ from cobasin.progress import Progress as Report
 _errors = Console(stderr=True, markup=False, emoji=False)  # paths may hold what rich takes for markup or emoji
 
 
+def _progress(*more: ProgressColumn) -> Progress:
+    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), *more
+    return Progress(*columns, console=_errors, transient=True, disable=not _errors.is_terminal)
+
+
 @contextmanager
 def status(text: str) -> Iterator[None]:
     """A spinner while something runs."""
@@ -32,8 +38,7 @@ def status(text: str) -> Iterator[None]:
 @contextmanager
 def steps(first: str = "") -> Iterator[Report]:
     """A bar over whatever is being done: its name (``first`` to begin with), how far it is, and its end where known."""
-    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=_errors, transient=True, disable=not _errors.is_terminal) as progress:
+    with _progress(TimeElapsedColumn()) as progress:
         task = progress.add_task(first, total=None)
         yield lambda doing, done, total: progress.update(task, description=doing, completed=done, total=total)
 
@@ -41,13 +46,6 @@ def steps(first: str = "") -> Iterator[Report]:
 @contextmanager
 def bar(text: str, total: int) -> Iterator[Callable[[int], None]]:
     """A bar over a number of bytes."""
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        DownloadColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=_errors, transient=True, disable=not _errors.is_terminal) as progress:
+    with _progress(DownloadColumn(), TimeRemainingColumn()) as progress:
         task = progress.add_task(text, total=total)
         yield lambda size: progress.advance(task, size)
