@@ -32,10 +32,10 @@ _YOUTU = {**GROUPED, **{key: _LATENT[key] for key in _LATENT if key.endswith(("_
 # Transformers zeroes the row of padding as it loads the model, whatever the file says
 _YOUTU |= {"num_key_value_heads": 4, "pad_token_id": None}
 _MINICPM = {**_YOUTU, "scale_emb": 3, "scale_depth": 0.9, "dim_model_base": 16}
-_SPARSE = {**_LATENT, "index_topk": 4, "index_n_heads": 2, "index_head_dim": 7}
+SPARSE = {**_LATENT, "index_topk": 4, "index_n_heads": 2, "index_head_dim": 7}
 # it may say it of more layers than there are
 _GLM5 = {
-    **_SPARSE,
+    **SPARSE,
     **_GROUPS,
     "indexer_types": ["full", "shared", "full"],
     "attention_bias": True,
@@ -85,7 +85,7 @@ FAMILIES = {
         T.Mistral4Config,
         {**MISTRAL4, **_GROUPS, "first_k_dense_replace": 1, "attention_bias": True, "tie_word_embeddings": True},
     ),
-    "deepseek32": ("DeepseekV32", ("ForCausalLM", "Model"), T.DeepseekV32Config, {**_SPARSE, **_GROUPS}),
+    "deepseek32": ("DeepseekV32", ("ForCausalLM", "Model"), T.DeepseekV32Config, {**SPARSE, **_GROUPS}),
     "glm5-shared-biased-tied": ("GlmMoeDsa", ("ForCausalLM", "Model"), T.GlmMoeDsaConfig, _GLM5),
     "youtu": ("Youtu", ("ForCausalLM", "Model"), T.YoutuConfig, _YOUTU),
     "youtu-direct-untied": (

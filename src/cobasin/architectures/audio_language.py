@@ -27,7 +27,7 @@ def _whole(
     config, decoder = request.config.audio_config, decoder_of(request, decoders)
     require(isinstance(request.config.audio_token_id, int), "audio_token_id other than a number")
     own, templates = whisper_encoder(config, EAR)
-    heads = config.encoder_attention_heads
+    heads, named = config.encoder_attention_heads, "encoder_attention_heads"
     sizes = (config.encoder_layers, heads, config.d_model // heads, config.encoder_ffn_dim)
     stream = {"encoder": Space(config.d_model, Permutation(), part="residual")}
     ear = Spec(
@@ -35,7 +35,7 @@ def _whole(
         stack("", *sizes, neurons(config.activation_function)) | own | stream,
         templates,
         biases=free_biases(templates),
-        function_keys=("encoder_attention_heads", "activation_function"),
+        function_keys=(config.attribute_map.get(named, named), "activation_function"),
     )
     spec = joined(decoder, ear, projector, "audio_", ("text_config", "audio_config"))
     return replace(

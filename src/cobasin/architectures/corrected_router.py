@@ -1,7 +1,7 @@
 """Mixtures of experts whose router has a correction, which counts for the choice of experts alone.
 
-DeepSeek's, GLM-4.5, Solar Open, dots.llm1, K-EXAONE, ERNIE 4.5, MiniMax-M2, HunYuan 3, Trinity. The correction moves with the
-order of experts, and any number may be added to all of it.
+DeepSeek's, GLM-4.5, Solar Open, dots.llm1, K-EXAONE, ERNIE 4.5, MiniMax-M2, HunYuan 3, Trinity. The correction moves
+with the order of experts, and any number may be added to all of it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def mixture(
     return spaces, mlp, absent
 
 
-def _plain_layers(config: PreTrainedConfig) -> list[int]:
+def plain_layers(config: PreTrainedConfig) -> list[int]:
     """The layers without experts, which a config says one by one, or how many of them come first, or has none."""
     layers = list(range(config.num_hidden_layers))
     key = next((key for key in ("mlp_layer_types", "first_k_dense_replace") if hasattr(config, key)), "")
@@ -94,7 +94,7 @@ def deepseek_decoder(
     from, and of how many all tokens share.
     """
     config = request.config
-    dense = _plain_layers(config)
+    dense = plain_layers(config)
     routed, shared = (getattr(config, count) for count in counts)
     require(bool(shared), f"{counts[1]} = 0")
     own, mlp, absent = mixture(request, dense, routed, shared, bias)
@@ -194,7 +194,7 @@ def minimax_m2(request: Request) -> Spec:
 def hy_v3(request: Request) -> Spec:
     """HunYuan 3: the attention of Qwen3. Files on the hub name router, correction and shared experts otherwise."""
     config = request.config
-    dense, shared = _plain_layers(config), config.num_shared_experts
+    dense, shared = plain_layers(config), config.num_shared_experts
     require(bool(shared), "num_shared_experts = 0")
     names = ("gate", "shared_experts") if request.has("experts.gate_up_proj") else ("router.gate", "shared_mlp")
     own, mlp, absent = mixture(request, dense, config.num_experts, shared, config.mlp_bias, *names)

@@ -84,8 +84,10 @@ def deepseek_v3(request: Request) -> Spec:
     return replace(spec, norms=spec.norms + norms)
 
 
-def indexer(config: PreTrainedConfig, order: str) -> Parts:
+def indexer(config: PreTrainedConfig, order: str, last: bool = False) -> Parts:
     """Spaces and templates of what chooses the tokens to look at, in the layers that do not take the last choice over.
+
+    The first coordinates of a head are rotated, or the ``last`` ones.
 
     Scores pass a ReLU each, so that a head has a scale, which its weight takes back. Its keys pass a LayerNorm, whose
     gain and offset share scales with the queries.
@@ -101,7 +103,8 @@ def indexer(config: PreTrainedConfig, order: str) -> Parts:
         **layers_of_kinds(kinds, index_layer="full"),
     }
     pairs = order.replace("pair", "index_pair").replace("freq", "index_freq{0}")
-    query, kept, key = (f"({pairs} + index{{0}})".format(charge) for charge in ("", "~", "'"))
+    head = f"(index{{0}} + {pairs})" if last else f"({pairs} + index{{0}})"
+    query, kept, key = (head.format(charge) for charge in ("", "~", "'"))
     return spaces, {
         f"{own}.wq_b.weight": f"(index_head {query}) query",
         f"{own}.wk.weight": f"{kept} resid",
