@@ -123,7 +123,7 @@ def glm4_moe(request: Request) -> Spec:
     """
     config = request.config
     biased = config.attention_bias
-    if config.use_qk_norm:
+    if getattr(config, "use_qk_norm", False):  # with pictures never
         return deepseek_decoder(request, *_normed(config, True, biased))
     spaces, attention, biases = turned_attention(head_width(config), partly_rotated(config), biased)
     return deepseek_decoder(request, spaces, attention, biases=biases)

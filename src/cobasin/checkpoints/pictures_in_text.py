@@ -97,7 +97,7 @@ def _tiles(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[s
 
 
 def _patches(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[str, Tensor], int]:
-    """Qwen-VL: rows of patches, of pictures of two by two tokens, told in patches."""
+    """Qwen-VL, GLM: rows of patches, of pictures of two by two tokens, told in patches."""
     tower, side = config.vision_config, 2 * config.vision_config.spatial_merge_size
     down, right = sides(tower.patch_size)
     size = tower.in_channels * tower.temporal_patch_size * down * right
@@ -178,6 +178,9 @@ READ = {
     "qwen3_vl_moe": _patches,
     "qwen3_5": _patches,
     "qwen3_5_moe": _patches,
+    "glm4v": _patches,
+    "glm4v_moe": _patches,
+    "glm46v": _patches,
     "gemma4": _placed,
     "gemma4_unified": _placed,
     "llama4": _squares,
