@@ -200,7 +200,7 @@ def hy_v3(request: Request) -> Spec:
     own, mlp, absent = mixture(request, dense, config.num_experts, shared, config.mlp_bias, *names)
     correction = f"{MLP}.{CORRECTION if request.has(CORRECTION) else 'expert_bias'}"
     mlp[correction] = "expert"
-    return rmsnorm_decoder(
+    spec = rmsnorm_decoder(
         request,
         normed_basis(head_width(config), shared=True) | own,
         normed_projections(config.attention_bias, shared=True),
@@ -209,6 +209,7 @@ def hy_v3(request: Request) -> Spec:
         absent=absent,
         keys=("num_experts_per_tok", "router_scaling_factor"),
     )
+    return replace(spec, further=(rf"layers\.{config.num_hidden_layers}\..*",))
 
 
 @declares("Afmoe", "afmoe", "Model", "ForCausalLM")

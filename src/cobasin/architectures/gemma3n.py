@@ -8,14 +8,18 @@ stream, too (LAuReL), so that its gain stays where it is.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from cobasin.architectures import Request, declares
 from cobasin.architectures.gemma4 import PRE_NORMS, attention_kinds, layer_inputs, reused
-from cobasin.architectures.parts import LAYER, NEURONS, linear, require
+from cobasin.architectures.parts import LAYER, NEURONS, Parts, linear, require
 from cobasin.architectures.rmsnorm_decoder import POST_NORMS, gated, rmsnorm_decoder
 from cobasin.symmetry.gauges import Norm
 from cobasin.symmetry.groups import Orthogonal
 from cobasin.symmetry.spec import Space, Spec
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 ALTUP, LAUREL = "layers.{layer}.altup", "layers.{layer}.laurel"
 GATE = "layers.{layer}.per_layer_input_gate.weight"
@@ -33,22 +37,16 @@ KEYS = (
 )
 
 
-@declares("Gemma3n", "gemma3n_text", "ForCausalLM")
-@declares("Gemma3nText", "gemma3n_text", "Model")
-def gemma3n(request: Request) -> Spec:
-    """Gemma 3n without its towers."""
-    config, streams = request.config, request.config.altup_num_inputs
-    widths = set(config.intermediate_size)
-    require(len(widths) == 1, "intermediate_size that differs between layers")
-    require(config.altup_correct_scale, "altup_correct_scale=false")
+def _streams(config: PreTrainedConfig) -> Parts:
+    """Spaces and templates of the streams, and of what each layer adds to what its first norm puts out."""
+    count = config.altup_num_inputs
     spaces = {
-        "ffn": Space(*widths, NEURONS, LAYER, part="ffn"),
         "laurel": Space(config.laurel_rank, Orthogonal(scaled=True), LAYER, part="ffn"),
-        "stream": Space(streams),
-        "other": Space(streams - 1),
-        "pair_of_streams": Space(streams**2),
+        "stream": Space(count),
+        "other": Space(count - 1),
+        "pair_of_streams": Space(count**2),
     }
-    templates = {
+    return spaces, {
         "altup_projections.{other}.weight": "resid resid",
         "altup_unembed_projections.{other}.weight": "resid resid",
         f"{ALTUP}.correct_output_scale": "resid~",
@@ -60,11 +58,21 @@ def gemma3n(request: Request) -> Spec:
         **linear(f"{LAUREL}.linear_right", "resid", "laurel'", bias=False),
         f"{LAUREL}.post_laurel_norm.weight": "resid~",
     }
-    parts, attention = [layer_inputs(config), (spaces, templates)], dict[str, str]()
+
+
+@declares("Gemma3n", "gemma3n_text", "ForCausalLM")
+@declares("Gemma3nText", "gemma3n_text", "Model")
+def gemma3n(request: Request) -> Spec:
+    """Gemma 3n without its towers."""
+    config, absent = request.config, reused(request.config)
+    widths = set(config.intermediate_size)
+    require(len(widths) == 1, "intermediate_size that differs between layers")
+    require(config.altup_correct_scale, "altup_correct_scale=false")
+    spaces, attention = {"ffn": Space(*widths, NEURONS, LAYER, part="ffn")}, dict[str, str]()
     for own, projections in attention_kinds(config):
         spaces |= own
         attention |= projections
-    absent = reused(config)
+    parts = [(spaces, {}), layer_inputs(config), _streams(config)]
     spec = rmsnorm_decoder(request, {}, attention, gated(), PRE_NORMS, POST_NORMS, absent=absent, keys=KEYS)
     named = {name: space for name, space in spec.spaces.items() if name not in ("kv", "rep", "vo")}
     kept = tuple(norm for norm in spec.norms if "input_layernorm" not in norm.weight)
