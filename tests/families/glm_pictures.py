@@ -3,7 +3,7 @@
 import transformers as T
 
 from families import CHANGES, FAILS, SHAPES, UNCOVERED, within
-from families.rmsnorm_decoders import GROUPED, RMS_KEYS
+from families.rmsnorm_decoders import GROUPED, HEAD_KEY, RMS_KEYS
 
 _TOWER = {
     "depth": 2,
@@ -55,7 +55,14 @@ FAMILIES = {
 FLOAT32_PARTS: tuple[str, ...] = ("glm4v", "glm46v")
 
 _KEYS = {
-    **within("text_config", RMS_KEYS),
+    **within(
+        "text_config",
+        {
+            **RMS_KEYS,
+            HEAD_KEY: ((2, 1, 16), FAILS),  # the frequencies are told apart by rows, columns and frames
+            "rope_parameters": ({**_HALF, "rope_theta": 50.0, "mrope_section": [1, 1, 0]}, CHANGES),
+        },
+    ),
     **within(
         "vision_config",
         {

@@ -18,7 +18,7 @@ _HY4 = {
 
 FAMILIES = {
     "hyv4": ("HYV4", ("ForCausalLM", "Model"), T.HYV4Config, _HY4),
-    "hyv4-biased-fused-tied": (
+    "hyv4-biased-tied": (
         "HYV4",
         ("ForCausalLM",),
         T.HYV4Config,
@@ -41,4 +41,4 @@ KEYS = {
         "swiglu_limit": (0.1, CHANGES),
     },
 }
-TIED = ("hyv4-biased-fused-tied/HYV4ForCausalLM",)
+TIED = ("hyv4-biased-tied/HYV4ForCausalLM",)

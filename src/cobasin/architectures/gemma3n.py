@@ -65,10 +65,10 @@ def _streams(config: PreTrainedConfig) -> Parts:
 def gemma3n(request: Request) -> Spec:
     """Gemma 3n without its towers."""
     config, absent = request.config, reused(request.config)
-    widths = set(config.intermediate_size)
-    require(len(widths) == 1, "intermediate_size that differs between layers")
+    width, *others = set(config.intermediate_size)
+    require(not others, "intermediate_size that differs between layers")
     require(config.altup_correct_scale, "altup_correct_scale=false")
-    spaces, attention = {"ffn": Space(*widths, NEURONS, LAYER, part="ffn")}, dict[str, str]()
+    spaces, attention = {"ffn": Space(width, NEURONS, LAYER, part="ffn")}, dict[str, str]()
     for own, projections in attention_kinds(config):
         spaces |= own
         attention |= projections

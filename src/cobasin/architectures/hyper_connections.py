@@ -18,11 +18,11 @@ from cobasin.architectures.rmsnorm_decoder import OWN
 from cobasin.symmetry.groups import Permutation, SignedPermutation
 from cobasin.symmetry.spec import Space, Spec
 
-# what the names of the mixes begin with: in memory, as Transformers writes them, on the hub
+# what the names of the mixes begin with: as Transformers writes them, and on the hub
 PLACES = {
-    "attention": ("attn_hc.", "hc_pre.hc_attn_layer.hc_", "hc_attn_layer.hc_pre.hc_"),
-    "ffn": ("ffn_hc.", "hc_pre.hc_mlp_layer.hc_", "hc_mlp_layer.hc_pre.hc_"),
-    "head": ("hc_head.hc_", "hc_pre.hc_head.hc_head_", "hc_head.hc_pre.hc_head_"),
+    "attention": ("hc_pre.hc_attn_layer.hc_", "hc_attn_layer.hc_pre.hc_"),
+    "ffn": ("hc_pre.hc_mlp_layer.hc_", "hc_mlp_layer.hc_pre.hc_"),
+    "head": ("hc_pre.hc_head.hc_head_", "hc_head.hc_pre.hc_head_"),
 }
 
 
@@ -52,13 +52,12 @@ def hy_v4(request: Request) -> Spec:
     more, chosen = indexer(config, "pair freq", last=True)
     spaces = basis | more | {"stream": Space(config.hc_mult, Permutation(), part="residual"), "way": Space(2)}
     spaces["vo"] = Space(config.v_head_dim, NEURONS, PER_GROUP, part="attention")
-    sinks = "sinks" if request.has("self_attn.sinks") else "learnable_sink_param"
-    attention |= chosen | linear(f"{OWN}.gate_proj", "(kv vo~)", "resid", bias=False) | {f"{OWN}.{sinks}": "kv"}
+    gates = linear(f"{OWN}.linear_gate", "(kv vo~)", "resid", bias=False)
+    attention |= chosen | gates | {f"{OWN}.learnable_sink_param": "kv"}
     keys = (*CHOICE, "index_topk", "hc_magnitude", "hc_eps", "swiglu_limit")
     spec = deepseek_decoder(request, spaces, attention, keys=keys)
-    if named := [part for part in ("self_attn", "shared_experts", "mlp") if request.has(f"{part}.linear_gate.weight")]:
-        gates = re.compile(rf"({'|'.join(named)})\.gate_proj")
-        spec = relabelled(spec, name=lambda name: gates.sub(r"\1.linear_gate", name))
+    if request.has("shared_experts.linear_gate.weight"):  # Transformers writes all gates under the name of those
+        spec = relabelled(spec, name=lambda name: re.sub(r"(mlp|shared_experts)\.gate_proj", r"\1.linear_gate", name))
     read = tuple(name for name, type_ in attention.items() if type_.endswith(" query"))
     ffn = replace(spec.spaces["ffn"], group=SignedPermutation)
     return replace(

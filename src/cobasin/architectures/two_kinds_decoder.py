@@ -112,15 +112,13 @@ def laguna(request: Request) -> Spec:
     """
     config, biased, width = request.config, request.config.attention_bias, head_width(request.config)
     whole = config.gating in (True, "per-head")
-    heads = {
-        kind: {n for n, k in zip(config.num_attention_heads_per_layer, config.layer_types, strict=True) if k == name}
-        for kind, name in KINDS.items()
-    }
-    require(all(len(counts) < 2 for counts in heads.values()), "num_attention_heads_per_layer that differs in a kind")
+    layers = list(zip(config.layer_types, config.num_attention_heads_per_layer, strict=True))
+    heads = dict(layers)
+    require(all(heads[kind] == n for kind, n in layers), "num_attention_heads_per_layer that differs in a kind")
 
     def attention(kind: str) -> Parts:
         rotated, group = _rotated(config, kind), Orthogonal(scaled=True) if whole else NEURONS
-        spaces = normed_basis(width, True, rotated) | groups(*heads[kind], config.num_key_value_heads)
+        spaces = normed_basis(width, True, rotated) | groups(heads[KINDS[kind]], config.num_key_value_heads)
         spaces["vo"] = Space(width, group, PER_GROUP, part="attention")
         gate = linear(f"{OWN}.g_proj", "(kv rep)" if whole else "(kv rep vo~)", "resid", bias=False)
         return spaces, normed_projections(biased, True, partly=rotated < width) | gate
