@@ -33,6 +33,7 @@ TODAY = {
     "use_sliding_window": "sliding_window",
     "image_token_index": "image_token_id",
     "video_token_index": "video_token_id",
+    "audio_token_index": "audio_token_id",
 }
 
 

@@ -38,8 +38,8 @@ def test_every_table_has_its_block():
     assert {what.split()[0] for one in contents for _, what, _, _ in pages.BLOCK.findall(one)} == set(page.TABLES)
 
 
-NAMES = r"ERNIE 4\.5|wav2vec 2\.0|Qwen[23]\.5|Mistral Small 3\.1|Llama 3\.2|GLM-4\.[57]( and 4\.6)?|Phi-3\.5|LLaVA 1\.5"
-NAMES += r"|DeepSeek-V3\.2|Granite 4\.0|InternVL 2\.5 to 3\.5"
+NAMES = r"ERNIE 4\.5|wav2vec 2\.0|Qwen[23]\.5|Mistral Small 3\.1|Llama 3\.2|Phi-3\.5|LLaVA 1\.5|Kimi K2\.5|Granite 4\.0"
+NAMES += r"|GLM-4\.[157]V?(, 4\.5V)?( and 4\.6V?)?|DeepSeek-V3\.2|InternVL 2\.5 to 3\.5"
 
 
 @pytest.mark.parametrize("path", DOCS, ids=lambda path: path.name)

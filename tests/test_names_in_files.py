@@ -102,6 +102,7 @@ MTP = {"mtp.fc.weight": (24, 48), "mtp.layers.0.mlp.experts.gate_up_proj": (4, 1
         (MIXED, MTP),
         ("qwen3.5-moe-pictures-tied/Qwen3_5MoeForConditionalGeneration", MTP),
         ("deepseek3/DeepseekV3ForCausalLM", AFTER_THE_LAST),
+        ("hyv3/HYV3ForCausalLM", AFTER_THE_LAST),
         ("glm5-shared-biased-tied/GlmMoeDsaForCausalLM", AFTER_THE_LAST),
         (NEMOTRON, {"mtp.layers.0.eh_proj.weight": (24, 48)}),
         ("exaone-moe/ExaoneMoeForCausalLM", {"mtp.fc.weight": (24, 48)}),

@@ -37,6 +37,7 @@ _ERNIE = {
     "moe_norm_min": 0.9,  # above the scores of the two
 }
 _MINIMAX = {**GROUPED, "head_dim": 10, "num_local_experts": 4, "num_experts_per_tok": 2, "rope_parameters": _HALF}
+_HY3 = {key: value for key, value in _EXAONE.items() if key not in ("sliding_window", "layer_types")}
 _AFMOE = {
     **GROUPED,
     "head_dim": 8,
@@ -93,6 +94,14 @@ FAMILIES = {
         T.MiniMaxM2Config,
         {**_MINIMAX, "head_dim": 8, "rope_parameters": None, "tie_word_embeddings": True},
     ),
+    "hyv3": ("HYV3", _BOTH, T.HYV3Config, _HY3),
+    "hyv3-biased-tied": (
+        "HYV3",
+        _CAUSAL,
+        T.HYV3Config,
+        {**_HY3, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True},
+    ),
+    "hyv3-sparse-fused": ("HYV3", _CAUSAL, T.HYV3Config, {**_HY3, "mlp_layer_types": ["sparse"] * 2}),
     "afmoe": ("Afmoe", _BOTH, T.AfmoeConfig, _AFMOE),
     "afmoe-biased-tied": (
         "Afmoe",
@@ -116,6 +125,7 @@ FLOAT32_PARTS: tuple[str, ...] = (
     "exaone-moe",
     "ernie-moe",
     "minimax2",
+    "hyv3",
 )  # RMSNorm, routers and rotary angles
 
 _ROUTED = {
@@ -155,6 +165,13 @@ KEYS = {
     "exaone-moe-limited-fused/ExaoneMoeForCausalLM": {"n_group": (1, CHANGES), "topk_group": (2, CHANGES)},
     "ernie-moe-alone-fused/Ernie4_5_MoeForCausalLM": {"moe_layer_start_index": (2, UNCOVERED)},
     "ernie-moe/Ernie4_5_MoeForCausalLM": {**RMS_KEYS, "moe_k": (1, CHANGES), "moe_norm_min": (0.1, CHANGES)},
+    "hyv3/HYV3ForCausalLM": {
+        **RMS_KEYS,
+        HEAD_KEY: ((2, 1, 16), SHAPES),
+        "num_experts_per_tok": (1, CHANGES),
+        "router_scaling_factor": (0.5, CHANGES),
+        "num_shared_experts": (0, UNCOVERED),
+    },
     "afmoe/AfmoeForCausalLM": {
         **RMS_KEYS,
         HEAD_KEY: ((2, 1, 16), SHAPES),
@@ -178,5 +195,6 @@ TIED = (
     "glm4moe-biased-tied/Glm4MoeForCausalLM",
     "ernie-moe/Ernie4_5_MoeForCausalLM",
     "minimax2-whole-tied/MiniMaxM2ForCausalLM",
+    "hyv3-biased-tied/HYV3ForCausalLM",
     "afmoe-biased-tied/AfmoeForCausalLM",
 )

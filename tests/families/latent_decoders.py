@@ -31,10 +31,11 @@ MISTRAL4["rope_parameters"] = {**_GROWING, "llama_4_scaling_beta": 0.5}
 _YOUTU = {**GROUPED, **{key: _LATENT[key] for key in _LATENT if key.endswith(("_rank", "_head_dim"))}}
 # Transformers zeroes the row of padding as it loads the model, whatever the file says
 _YOUTU |= {"num_key_value_heads": 4, "pad_token_id": None}
-_SPARSE = {**_LATENT, "index_topk": 4, "index_n_heads": 2, "index_head_dim": 7}
+_MINICPM = {**_YOUTU, "scale_emb": 3, "scale_depth": 0.9, "dim_model_base": 16}
+SPARSE = {**_LATENT, "index_topk": 4, "index_n_heads": 2, "index_head_dim": 7}
 # it may say it of more layers than there are
 _GLM5 = {
-    **_SPARSE,
+    **SPARSE,
     **_GROUPS,
     "indexer_types": ["full", "shared", "full"],
     "attention_bias": True,
@@ -84,7 +85,7 @@ FAMILIES = {
         T.Mistral4Config,
         {**MISTRAL4, **_GROUPS, "first_k_dense_replace": 1, "attention_bias": True, "tie_word_embeddings": True},
     ),
-    "deepseek32": ("DeepseekV32", ("ForCausalLM", "Model"), T.DeepseekV32Config, {**_SPARSE, **_GROUPS}),
+    "deepseek32": ("DeepseekV32", ("ForCausalLM", "Model"), T.DeepseekV32Config, {**SPARSE, **_GROUPS}),
     "glm5-shared-biased-tied": ("GlmMoeDsa", ("ForCausalLM", "Model"), T.GlmMoeDsaConfig, _GLM5),
     "youtu": ("Youtu", ("ForCausalLM", "Model"), T.YoutuConfig, _YOUTU),
     "youtu-direct-untied": (
@@ -93,6 +94,13 @@ FAMILIES = {
         T.YoutuConfig,
         {**_YOUTU, "q_lora_rank": None, "attention_bias": True, "tie_word_embeddings": False},
     ),
+    "minicpm3": ("MiniCPM3", _V2_HEADS, T.MiniCPM3Config, _MINICPM),
+    "minicpm3-direct-biased-untied": (
+        "MiniCPM3",
+        ("ForCausalLM",),
+        T.MiniCPM3Config,
+        {**_MINICPM, "q_lora_rank": None, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False},
+    ),
 }
 FLOAT32_PARTS: tuple[str, ...] = (
     "deepseek",
@@ -100,6 +108,7 @@ FLOAT32_PARTS: tuple[str, ...] = (
     "mistral4",
     "glm5",
     "youtu",
+    "minicpm3",
 )  # RMSNorm, routers and rotary angles
 
 _KEYS = {
@@ -150,6 +159,12 @@ KEYS = {
         **{key: row for key, row in _KEYS.items() if not key.startswith(("num_experts", "routed"))},
         "rope_interleave": (False, CHANGES),
     },
+    "minicpm3/MiniCPM3ForCausalLM": {
+        **{key: row for key, row in _KEYS.items() if not key.startswith(("num_experts", "routed"))},
+        "scale_emb": (1, CHANGES),
+        "scale_depth": (1.4, CHANGES),
+        "dim_model_base": (12, CHANGES),
+    },
 }
 TIED = (
     "deepseek2-direct-tied/DeepseekV2ForCausalLM",
@@ -158,4 +173,5 @@ TIED = (
     "mistral4-biased-tied/Mistral4ForCausalLM",
     "glm5-shared-biased-tied/GlmMoeDsaForCausalLM",
     "youtu/YoutuForCausalLM",
+    "minicpm3/MiniCPM3ForCausalLM",
 )

@@ -11,6 +11,7 @@ _HEADS = ("ForConditionalGeneration", "Model", "ForSequenceClassification", "For
 
 FAMILIES = {
     "t5gemma": ("T5Gemma", _HEADS, T.T5GemmaConfig, {**_T5GEMMA, "num_labels": 3}),
+    "t5gemma-encoder": ("T5Gemma", ("EncoderModel",), T.T5GemmaConfig, {**_T5GEMMA, "is_encoder_decoder": False}),
 }
 FLOAT32_PARTS: tuple[str, ...] = ("t5gemma",)  # RMSNorm and rotary angles
 
@@ -23,6 +24,7 @@ KEYS = {
         "encoder.final_logit_softcapping": (1.0, KEEPS),  # of a head
         "is_encoder_decoder": (False, UNCOVERED),
     },
+    "t5gemma-encoder/T5GemmaEncoderModel": {"is_encoder_decoder": (True, UNCOVERED)},
     "t5gemma/T5GemmaForSequenceClassification": {**_SHIFTED, "pad_token_id": (7, CHANGES)},
     "t5gemma/T5GemmaForTokenClassification": {
         **_SHIFTED,

@@ -1,7 +1,7 @@
 """Mixtures of experts whose router has a correction, which counts for the choice of experts alone.
 
-DeepSeek's, GLM-4.5, Solar Open, dots.llm1, K-EXAONE, ERNIE 4.5, MiniMax-M2, Trinity. The correction moves with the
-order of experts, and any number may be added to all of it.
+DeepSeek's, GLM-4.5, Solar Open, dots.llm1, K-EXAONE, ERNIE 4.5, MiniMax-M2, HunYuan 3, Trinity. The correction moves
+with the order of experts, and any number may be added to all of it.
 """
 
 from __future__ import annotations
@@ -45,22 +45,28 @@ CHOICE = ("n_group", "topk_group", "norm_topk_prob")
 
 
 def mixture(
-    request: Request, dense: list[int], count: int, shared: int, bias: bool = False, router: str = "gate"
+    request: Request,
+    dense: list[int],
+    count: int,
+    shared: int,
+    bias: bool = False,
+    router: str = "gate",
+    beside: str = "shared_experts",
 ) -> tuple[dict[str, Space], dict[str, str], tuple[str, ...]]:
     """Spaces, templates and what is absent of ``count`` experts beside those, ``shared`` in number, of all tokens.
 
-    The layers ``dense`` have a plain FFN; ``bias`` is that of the plain and the shared one.
+    The layers ``dense`` have a plain FFN; ``bias`` is that of the plain and the shared one, whose name is ``beside``.
     """
     config = request.config
     plain, ffn, absent = dense_layers(config, dense, bias)
     spaces, mlp = moe_spaces(count, config.moe_intermediate_size) | plain, experts(request, router=router) | ffn
     if shared:
         spaces["shared"] = Space(shared * config.moe_intermediate_size, NEURONS, LAYER, part="ffn")
-        mlp |= gated(f"{MLP}.shared_experts", "shared", bias)
+        mlp |= gated(f"{MLP}.{beside}", "shared", bias)
     return spaces, mlp, absent
 
 
-def _plain_layers(config: PreTrainedConfig) -> list[int]:
+def plain_layers(config: PreTrainedConfig) -> list[int]:
     """The layers without experts, which a config says one by one, or how many of them come first, or has none."""
     layers = list(range(config.num_hidden_layers))
     key = next((key for key in ("mlp_layer_types", "first_k_dense_replace") if hasattr(config, key)), "")
@@ -89,7 +95,7 @@ def deepseek_decoder(
     from, and of how many all tokens share.
     """
     config = request.config
-    dense = _plain_layers(config)
+    dense = plain_layers(config)
     routed, shared = (getattr(config, count) for count in counts)
     require(bool(shared), f"{counts[1]} = 0")
     own, mlp, absent = mixture(request, dense, routed, shared, bias)
@@ -118,7 +124,7 @@ def glm4_moe(request: Request) -> Spec:
     """
     config = request.config
     biased = config.attention_bias
-    if config.use_qk_norm:
+    if getattr(config, "use_qk_norm", False):  # with pictures never
         return deepseek_decoder(request, *_normed(config, True, biased))
     spaces, attention, biases = turned_attention(head_width(config), partly_rotated(config), biased)
     return deepseek_decoder(request, spaces, attention, biases=biases)
@@ -180,6 +186,28 @@ def minimax_m2(request: Request) -> Spec:
     mlp = experts(request, block, NUMBERED) | {f"{block}.{CORRECTION}": "expert"}
     biases = (SoftmaxShift(f"{block}.{CORRECTION}"),)
     return rmsnorm_decoder(request, spaces, attention, mlp, biases=biases, keys=("num_experts_per_tok",))
+
+
+@declares("HYV3", "hy_v3", "Model", "ForCausalLM")
+def hy_v3(request: Request) -> Spec:
+    """HunYuan 3: the attention of Qwen3. Files on the hub name router, correction and shared experts otherwise."""
+    config = request.config
+    dense, shared = plain_layers(config), config.num_shared_experts
+    require(bool(shared), "num_shared_experts = 0")
+    names = ("gate", "shared_experts") if request.has("experts.gate_up_proj") else ("router.gate", "shared_mlp")
+    own, mlp, absent = mixture(request, dense, config.num_experts, shared, config.mlp_bias, *names)
+    correction = f"{MLP}.{CORRECTION if request.has(CORRECTION) else 'expert_bias'}"
+    mlp[correction] = "expert"
+    spec = rmsnorm_decoder(
+        request,
+        normed_basis(head_width(config), shared=True) | own,
+        normed_projections(config.attention_bias, shared=True),
+        mlp,
+        biases=(SoftmaxShift(correction),),
+        absent=absent,
+        keys=("num_experts_per_tok", "router_scaling_factor"),
+    )
+    return replace(spec, further=(rf"layers\.{config.num_hidden_layers}\..*",))
 
 
 @declares("Afmoe", "afmoe", "Model", "ForCausalLM")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cobasin.architectures import Request, declares
-from cobasin.architectures.parts import labels, layer_norm, linear, neurons, require, tie_keys
+from cobasin.architectures.parts import Parts, labels, layer_norm, linear, neurons, require, tie_keys
 from cobasin.symmetry.gauges import FreeGauge, KeyBias, Norm, ValueBias
 from cobasin.symmetry.groups import Group, Orthogonal, Permutation, SignedPermutation
 from cobasin.symmetry.spec import Space, Spec
@@ -165,13 +165,20 @@ def bart(request: Request) -> Spec:
     )
 
 
-def _whisper_encoder() -> dict[str, str]:
-    return {
-        **{"encoder.conv1.weight": "conv mel kernel", "encoder.conv1.bias": "conv"},
-        **{"encoder.conv2.weight": "encoder conv kernel", "encoder.conv2.bias": "encoder"},
-        "encoder.embed_positions.weight": "pos encoder",
-        **block(ENCODER, "", "encoder", key_bias=False),
-        **layer_norm("encoder.layer_norm", "encoder"),
+def whisper_encoder(config, root: str = "encoder.") -> Parts:
+    """Whisper's encoder, without the spaces of its layers and its stream: convolutions in front of a stack."""
+    spaces = {
+        "conv": Space(config.d_model, neurons("gelu"), part="ffn"),
+        "mel": Space(config.num_mel_bins),
+        "kernel": Space(3),
+        "pos": Space(config.max_source_positions),
+    }
+    return spaces, {
+        **{f"{root}conv1.weight": "conv mel kernel", f"{root}conv1.bias": "conv"},
+        **{f"{root}conv2.weight": "encoder conv kernel", f"{root}conv2.bias": "encoder"},
+        f"{root}embed_positions.weight": "pos encoder",
+        **block(f"{root}layers.{{layer}}", "", "encoder", key_bias=False),
+        **layer_norm(f"{root}layer_norm", "encoder"),
     }
 
 
@@ -186,7 +193,7 @@ def whisper(request: Request) -> Spec:
     require(not config.use_weighted_layer_sum, "use_weighted_layer_sum")
     permuted, generates = None if head == "Model" else Permutation(), head == "ForConditionalGeneration"
     turned = Orthogonal(fix_ones=True) if generates else None
-    templates, ties, norms = _whisper_encoder(), {}, ()
+    (spaces, templates), ties, norms = whisper_encoder(config), {}, ()
     if head == "ForAudioClassification":
         templates |= linear("projector", "proj", "encoder") | linear("classifier", "label", "proj'")
     else:
@@ -200,14 +207,11 @@ def whisper(request: Request) -> Spec:
     return Spec(
         request.architecture,
         both_stacks(config)
+        | spaces
         | {
             "encoder": Space(config.d_model, permuted, part="residual"),
             "resid": Space(config.d_model, permuted, part="residual", folded=turned),
-            "conv": Space(config.d_model, neurons("gelu"), part="ffn"),
             "proj": Space(config.classifier_proj_size, Orthogonal(scaled=True), part="ffn"),
-            "mel": Space(config.num_mel_bins),
-            "kernel": Space(3),
-            "pos": Space(config.max_source_positions),
             "decoder_pos": Space(config.max_target_positions),
         },
         templates,

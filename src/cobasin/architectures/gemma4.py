@@ -42,6 +42,17 @@ def _kinds(config: PreTrainedConfig) -> dict[str, tuple[int, ...]]:
     return found
 
 
+def attention_kinds(config: PreTrainedConfig) -> list[Parts]:
+    """Spaces and templates of the attention of every kind of layers."""
+    return [_attention(config, kind, layers) for kind, layers in _kinds(config).items()]
+
+
+def reused(config: PreTrainedConfig) -> tuple[str, ...]:
+    """Names that layers lack which read the keys and values of another one."""
+    layers = "|".join(str(i) for i, mode in enumerate(config.kv_sharing_modes) if mode == "reuse")
+    return (rf"layers\.({layers})\.self_attn\.(k_proj|v_proj|k_norm)\..*",) if layers else ()
+
+
 def _attention(config: PreTrainedConfig, kind: str, layers: tuple[int, ...]) -> Parts:
     """Spaces and templates of the layers of a kind."""
     one, rope = config.per_layer_config[layers[0]], config.rope_parameters[config.layer_types[layers[0]]]
@@ -57,7 +68,7 @@ def _attention(config: PreTrainedConfig, kind: str, layers: tuple[int, ...]) -> 
     values = basis
     templates = linear(f"{own}.q_proj", f"({kv} {rep} {basis})", "resid", biased)
     templates |= linear(f"{own}.k_proj", f"({kv} {basis})", "resid", biased)
-    if not (config.attention_k_eq_v and kind.endswith("full")):
+    if not (getattr(config, "attention_k_eq_v", False) and kind.endswith("full")):
         values = vo
         spaces[vo] = Space(width, Orthogonal(), (*over, kv), part="attention")
         templates |= linear(f"{own}.v_proj", f"({kv} {vo})", "resid", biased)
@@ -77,7 +88,7 @@ def _ffn(config: PreTrainedConfig) -> Parts:
     return spaces, gated("layers.{narrow_layer}.mlp") | gated("layers.{wide_layer}.mlp", "wide_ffn")
 
 
-def _inputs(config: PreTrainedConfig) -> Parts:
+def layer_inputs(config: PreTrainedConfig) -> Parts:
     """Inputs for every layer, from a table and from the stream. Their norm's gain gives all layers one order."""
     if not config.hidden_size_per_layer_input:
         return {}, {}
@@ -119,16 +130,14 @@ def gemma4(request: Request) -> Spec:
     config = request.config
     unified = config.model_type == "gemma4_unified_text"
     mixed, bare = not unified and config.enable_moe_block, request.head == "Model"
-    kinds = [_attention(config, kind, layers) for kind, layers in _kinds(config).items()]
+    kinds, absent = attention_kinds(config), reused(config)
     attention = {name: type_ for _, templates in kinds for name, type_ in templates.items()}
     ffn, mlp = _ffn(config)
     others = [({}, {"layers.{layer}.layer_scalar": "1"})]
-    others += [] if unified else [_inputs(config)]
+    others += [] if unified else [layer_inputs(config)]
     others += [_experts(config)] if mixed else []
     keys = ("layer_types", "sliding_window", "final_logit_softcapping", "use_bidirectional_attention")
     keys += ("num_kv_shared_layers", *(("top_k_experts",) if mixed else ()))
-    reused = "|".join(str(i) for i, mode in enumerate(config.kv_sharing_modes) if mode == "reuse")
-    absent = (rf"layers\.({reused})\.self_attn\.(k_proj|v_proj|k_norm)\..*",) if reused else ()
     first = replace(request, config=config.per_layer_config[0])  # of one width of head
     spec = rmsnorm_decoder(first, ffn, attention, mlp, PRE_NORMS, POST_NORMS, absent=absent, keys=keys)
     spec = without_keys(spec, *PER_LAYER)

@@ -21,10 +21,10 @@ QUERY, KEY = "(kv rep freq pair)", "(kv freq pair')"
 
 
 def _glm(request: Request, post_norms: tuple[str, ...] = ()) -> Spec:
-    """The output projection has no bias, so the value bias is no gauge."""
+    """The output projection has no bias, so the value bias is no gauge. With pictures all others have one."""
     config = request.config
-    basis = head_width(config), partly_rotated(config)
-    spaces, attention, biases = turned_attention(*basis, config.attention_bias, order="freq pair")
+    basis, biased = (head_width(config), partly_rotated(config)), getattr(config, "attention_bias", True)
+    spaces, attention, biases = turned_attention(*basis, biased, order="freq pair")
     return rmsnorm_decoder(request, spaces, attention, fused_gated(), PRE_NORMS, post_norms, biases=biases)
 
 

@@ -1,4 +1,4 @@
-"""Decoders with multi-head latent attention: DeepSeek-V2 to V3.2, GLM-4.7-Flash, GLM-5, Mistral 4, Youtu-LLM.
+"""Decoders with multi-head latent attention: DeepSeek-V2 to V3.2, GLM-4.7-Flash, GLM-5, Mistral 4, Youtu-LLM, MiniCPM3.
 
 Keys and values, and as a rule queries, come from a latent with fewer coordinates than the stream. It passes an RMSNorm,
 so that it is a small stream in every layer: signed and permuted, with the gain folded rotated. Every head has a basis
@@ -51,7 +51,7 @@ def latent_attention(config: PreTrainedConfig, order: str) -> tuple[dict[str, Sp
 
 
 def _order(config: PreTrainedConfig) -> str:
-    return "freq pair" if config.rope_interleave else "pair freq"
+    return "freq pair" if getattr(config, "rope_interleave", False) else "pair freq"
 
 
 @declares("DeepseekV2", "deepseek_v2", "Model", "ForCausalLM", "ForSequenceClassification")
@@ -84,8 +84,10 @@ def deepseek_v3(request: Request) -> Spec:
     return replace(spec, norms=spec.norms + norms)
 
 
-def indexer(config: PreTrainedConfig, order: str) -> Parts:
+def indexer(config: PreTrainedConfig, order: str, last: bool = False) -> Parts:
     """Spaces and templates of what chooses the tokens to look at, in the layers that do not take the last choice over.
+
+    The first coordinates of a head are rotated, or the ``last`` ones.
 
     Scores pass a ReLU each, so that a head has a scale, which its weight takes back. Its keys pass a LayerNorm, whose
     gain and offset share scales with the queries.
@@ -101,7 +103,8 @@ def indexer(config: PreTrainedConfig, order: str) -> Parts:
         **layers_of_kinds(kinds, index_layer="full"),
     }
     pairs = order.replace("pair", "index_pair").replace("freq", "index_freq{0}")
-    query, kept, key = (f"({pairs} + index{{0}})".format(charge) for charge in ("", "~", "'"))
+    head = f"(index{{0}} + {pairs})" if last else f"({pairs} + index{{0}})"
+    query, kept, key = (head.format(charge) for charge in ("", "~", "'"))
     return spaces, {
         f"{own}.wq_b.weight": f"(index_head {query}) query",
         f"{own}.wk.weight": f"{kept} resid",
@@ -131,4 +134,14 @@ def youtu(request: Request) -> Spec:
     """Youtu-LLM: a plain FFN in all layers."""
     basis, attention, norms = latent_attention(request.config, _order(request.config))
     spec = rmsnorm_decoder(request, basis, attention, gated(), keys=("rope_interleave",))
+    return replace(spec, norms=spec.norms + norms)
+
+
+@declares("MiniCPM3", "minicpm3", "Model", "ForCausalLM", "ForSequenceClassification")
+def minicpm3(request: Request) -> Spec:
+    """MiniCPM3. Its factors are the same for all coordinates, so every rotation passes them."""
+    config = request.config
+    basis, attention, norms = latent_attention(config, _order(config))
+    factors = ("scale_emb", "scale_depth", "dim_model_base")
+    spec = rmsnorm_decoder(request, basis, attention, gated(bias=config.mlp_bias), keys=factors)
     return replace(spec, norms=spec.norms + norms)

@@ -114,8 +114,8 @@ def dense_layers(
         return {}, {}, ()
     is_dense = "|".join(map(str, dense))
     absent = (
-        rf"layers\.({is_dense})\.mlp\.(gate|router|expert|shared_expert|moe_statics|e_score)(?!_proj).*",
-        rf"layers\.(?!({is_dense})\.)\d+\.mlp\.(gate|up|down)_proj\..*",
+        rf"layers\.({is_dense})\.mlp\.(gate|router|expert|shared|moe_statics|e_score)(?!_proj).*",
+        rf"layers\.(?!({is_dense})\.)\d+\.mlp\.((gate|up|down)_proj|linear_gate)\..*",
     )
     spaces = {"dense": Space(width or config.intermediate_size, NEURONS, LAYER, part="ffn")}
     return spaces, gated(neurons="dense", bias=bias), absent

@@ -108,3 +108,12 @@ def t5gemma(request: Request) -> Spec:
         norms=(*spec.norms, *((last,) if spec.norms else ())),
         function_keys=(*spec.function_keys, *tie_keys(spec.tied), *TOKENS_READ.get(request.head, ())),
     )
+
+
+@declares("T5Gemma", "t5gemma", "EncoderModel")
+def t5gemma_encoder(request: Request) -> Spec:
+    """T5Gemma's encoder alone."""
+    require(not request.config.is_encoder_decoder, "is_encoder_decoder=true")
+    stack = _stack(replace(request, head="Model"), request.config.encoder, ({}, {}))
+    spec = relabelled(stack, name=lambda tensor: f"encoder.{tensor}")
+    return replace(spec, function_keys=tuple(f"encoder.{key}" for key in spec.function_keys))

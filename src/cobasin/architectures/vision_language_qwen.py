@@ -27,7 +27,7 @@ MERGER = "visual.merger"
 ALIASES = {f"{part}.": f"{TEXT}{part}." for part in ("embed_tokens", "layers", "norm")}
 
 
-def _tower(
+def turned_tower(
     request: Request,
     stream: Space,
     ffn: Space,
@@ -36,11 +36,16 @@ def _tower(
     embeddings: Mapping[str, str],
     centred: bool,
     *keys: str,
+    biased: tuple[bool, bool] = (True, True),
 ) -> Spec:
-    """The tower up to its last layer; its norms are LayerNorms (``centred``) or RMSNorms."""
+    """The tower up to its last layer; its norms are LayerNorms (``centred``) or RMSNorms.
+
+    ``biased`` says whether there are biases in attention: of queries, keys and values, and of the output.
+    """
     config = request.config.vision_config
     width, (height, length) = stream.size // config.num_heads, sides(config.patch_size)
-    qkv = linear(f"{OWN}.qkv", "(head pair freq + head pair' freq + head vo)", "resid")
+    qkv = linear(f"{OWN}.qkv", "(head pair freq + head pair' freq + head vo)", "resid", biased[0])
+    value = ValueBias(f"{OWN}.qkv.bias", f"{OWN}.proj.weight", f"{OWN}.proj.bias", block=2)
     norms = {f"{BLOCK}.norm1": qkv, f"{BLOCK}.norm2": up}
     return Spec(
         request.architecture,
@@ -59,12 +64,12 @@ def _tower(
             **embeddings,
             **{name: type_ for norm in norms for name, type_ in _norm_types(norm, centred, "resid").items()},
             **qkv,
-            **linear(f"{OWN}.proj", "resid", "(head vo')"),
+            **linear(f"{OWN}.proj", "resid", "(head vo')", biased[1]),
             **up,
             **down,
         },
         norms=tuple(norm_before(branch, norm, centred=centred) for norm, branch in norms.items() if stream.folded),
-        biases=(ValueBias(f"{OWN}.qkv.bias", f"{OWN}.proj.weight", f"{OWN}.proj.bias", block=2),),
+        biases=(value,) if all(biased) else (),
         function_keys=("num_heads", "hidden_act", "rope_parameters", *keys),
     )
 
@@ -100,7 +105,7 @@ def qwen2_vl(request: Request) -> Spec:
     config = request.config.vision_config
     ffn = Space(int(config.embed_dim * config.mlp_ratio), neurons(config.hidden_act), LAYER, part="ffn")
     up, down = linear(f"{MLP}.fc1", "ffn", "resid"), linear(f"{MLP}.fc2", "resid", "ffn'")
-    return _with_qwen2(request, _tower(request, free_stream(config.embed_dim), ffn, up, down, {}, True), True)
+    return _with_qwen2(request, turned_tower(request, free_stream(config.embed_dim), ffn, up, down, {}, True), True)
 
 
 @declares("Qwen2_5_VL", "qwen2_5_vl", "ForConditionalGeneration")
@@ -111,7 +116,7 @@ def qwen2_5_vl(request: Request) -> Spec:
     ffn = Space(config.intermediate_size, NEURONS, LAYER, part="ffn")
     up = linear(f"{MLP}.gate_proj", "ffn~", "resid") | linear(f"{MLP}.up_proj", "ffn", "resid")
     down, keys = linear(f"{MLP}.down_proj", "resid", "ffn'"), ("window_size", "fullatt_block_indexes")
-    return _with_qwen2(request, _tower(request, stream, ffn, up, down, {}, False, *keys), False)
+    return _with_qwen2(request, turned_tower(request, stream, ffn, up, down, {}, False, *keys), False)
 
 
 def _placed_tower(request: Request, stream: Space, *keys: str) -> Spec:
@@ -120,7 +125,7 @@ def _placed_tower(request: Request, stream: Space, *keys: str) -> Spec:
     ffn = Space(config.intermediate_size, neurons(config.hidden_act), LAYER, part="ffn")
     up, down = linear(f"{MLP}.linear_fc1", "ffn", "resid"), linear(f"{MLP}.linear_fc2", "resid", "ffn'")
     embeddings = {"visual.patch_embed.proj.bias": "resid", "visual.pos_embed.weight": "pos resid"}
-    tower = _tower(request, stream, ffn, up, down, embeddings, True, *keys)
+    tower = turned_tower(request, stream, ffn, up, down, embeddings, True, *keys)
     return replace(tower, spaces={**tower.spaces, "pos": Space(config.num_position_embeddings)})
 
 

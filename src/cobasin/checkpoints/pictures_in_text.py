@@ -39,6 +39,23 @@ def _squares(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict
     return {"pixel_values": _pixels(config, generator)}, rows * columns
 
 
+def _shuffled(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[str, Tensor], int]:
+    """Command A Vision, Aya Vision: the same, of a side that the config says."""
+    rows, columns = (count // config.downsample_factor for count in grid(config.vision_config))
+    return {"pixel_values": _pixels(config, generator)}, rows * columns
+
+
+def _cut_up(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[str, Tensor], int]:
+    """LFM2-VL: rows of patches, of pictures of two by two tokens, told in patches."""
+    tower, side = config.vision_config, 2 * config.downsample_factor
+    size = tower.num_channels * tower.patch_size**2
+    return {
+        "pixel_values": torch.randn(2, side**2, size, generator=generator, dtype=torch.float32),
+        "spatial_shapes": torch.full((2, 2), side),
+        "pixel_attention_mask": torch.ones(2, side**2, dtype=torch.long),
+    }, 4
+
+
 def _some_a_text(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[str, Tensor], int]:
     """Idefics 3: any number of pictures a text, here one; a token a square of patches."""
     rows, columns = (count // config.scale_factor for count in grid(config.vision_config))
@@ -80,7 +97,7 @@ def _tiles(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[s
 
 
 def _patches(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[str, Tensor], int]:
-    """Qwen-VL: rows of patches, of pictures of two by two tokens, told in patches."""
+    """Qwen-VL, GLM: rows of patches, of pictures of two by two tokens, told in patches."""
     tower, side = config.vision_config, 2 * config.vision_config.spatial_merge_size
     down, right = sides(tower.patch_size)
     size = tower.in_channels * tower.temporal_patch_size * down * right
@@ -110,6 +127,22 @@ def _spectrogram(config: PreTrainedConfig, generator: torch.Generator) -> tuple[
     bins = config.audio_config.subsampling_conv_channels[0]
     frames = torch.randn(2, 20, bins, generator=generator, dtype=torch.float32)
     return {"input_features": frames, "input_features_mask": torch.ones(2, 20, dtype=torch.bool)}, 5
+
+
+def _frames(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[str, Tensor], int]:
+    """Voxtral, Qwen2-Audio: a spectrogram of the encoder's length, of which convolutions leave every second frame."""
+    ear = config.audio_config
+    frames = 2 * ear.max_source_positions
+    merged = 2 if config.model_type == "qwen2_audio" else ear.intermediate_size // ear.hidden_size
+    return {
+        "input_features": torch.randn(2, ear.num_mel_bins, frames, generator=generator, dtype=torch.float32),
+        "feature_attention_mask": torch.ones(2, frames, dtype=torch.long),
+    }, ear.max_source_positions // merged
+
+
+def _nothing(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[str, Tensor], int]:
+    """Models that hear only."""
+    return {}, 0
 
 
 def _beside(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[str, Tensor], int]:
@@ -145,15 +178,23 @@ READ = {
     "qwen3_vl_moe": _patches,
     "qwen3_5": _patches,
     "qwen3_5_moe": _patches,
+    "glm4v": _patches,
+    "glm4v_moe": _patches,
+    "glm46v": _patches,
     "gemma4": _placed,
     "gemma4_unified": _placed,
     "llama4": _squares,
     "internvl": _squares,
+    "cohere2_vision": _shuffled,
+    "aya_vision": _shuffled,
+    "lfm2_vl": _cut_up,
+    "voxtral": _nothing,
+    "qwen2_audio": _nothing,
     "mllama": _beside,
     "mllama_text_model": _looked_at,
 }
 """What makes pictures, and says of how many tokens one is, by the model's type."""
-HEARD = {"gemma4": _spectrogram, "gemma4_unified": _waves}
+HEARD = {"gemma4": _spectrogram, "gemma4_unified": _waves, "voxtral": _frames, "qwen2_audio": _frames}
 """The same of sounds, of models that have a part for them."""
 
 
