@@ -17,7 +17,7 @@ from cobasin.architectures import declare, registered
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.fit import below_one, problems
 from cobasin.checkpoints.weight_files import WEIGHT_DTYPES, of_weights
-from cobasin.checkpoints.wrapped import saved_with
+from cobasin.checkpoints.wrapped import named_as_in_memory, saved_with
 from cobasin.errors import InputError, listed
 from cobasin.execution.jobs import torch_threads
 from cobasin.symmetry.spec import Spec
@@ -86,8 +86,10 @@ class Typed(Mapping[str, Tensor]):
             raise InputError(f"{label}: the config is not that of a {architecture}: {error}") from error
         if found and (why := saved_with(headers)):
             raise InputError(f"{label} does not fit {architecture}: {why}")
+        unexpected = any(line.startswith("unexpected") for line in found)
+        if unexpected and (why := named_as_in_memory(headers, architecture, config)):
+            raise InputError(f"{label} does not fit {architecture}: {why}")
         if found:
-            unexpected = any(line.startswith("unexpected") for line in found)
             way_out = ". Remove what is unexpected from the file, or name the class that reads it in config.json"
             raise InputError(f"{label} does not fit {architecture}: {listed(found)}{way_out if unexpected else ''}")
         return cls(checkpoint, spec)
