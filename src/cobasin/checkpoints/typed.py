@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 LARGEST = 1e8
 """Of an entry: no trained weight is near, and the products of larger ones are soon beyond float32."""
 
+_MOST_LAYERS = 10_000  # far more than any model has; the types of very many would fill the memory
+
 
 @dataclass(frozen=True)
 class Typed(Mapping[str, Tensor]):
@@ -75,6 +77,9 @@ class Typed(Mapping[str, Tensor]):
             raise InputError(f"{label}: per_layer_config: no declaration has {what}")
         if impossible := below_one(config):
             raise InputError(f"{label}: the config has {', '.join(impossible)}; expected 1 or more")
+        layers = getattr(config, "num_hidden_layers", None)
+        if isinstance(layers, int) and layers > _MOST_LAYERS:
+            raise InputError(f"{label}: the config has num_hidden_layers {layers}; expected up to {_MOST_LAYERS}")
         try:
             spec = declare(config, architecture, checkpoint.headers)
             headers = {name: (header.shape, header.dtype) for name, header in checkpoint.headers.items()}
@@ -84,10 +89,8 @@ class Typed(Mapping[str, Tensor]):
         except (ArithmeticError, TypeError, ValueError, RuntimeError) as error:
             # transformers lets some impossible sizes pass, and does not say what differs from layer to layer
             raise InputError(f"{label}: the config is not that of a {architecture}: {error}") from error
-        if found and (why := saved_with(headers)):
-            raise InputError(f"{label} does not fit {architecture}: {why}")
         unexpected = any(line.startswith("unexpected") for line in found)
-        if unexpected and (why := named_as_in_memory(headers, architecture, config)):
+        if found and (why := saved_with(headers) or (unexpected and named_as_in_memory(headers, architecture, config))):
             raise InputError(f"{label} does not fit {architecture}: {why}")
         if found:
             way_out = ". Remove what is unexpected from the file, or name the class that reads it in config.json"
