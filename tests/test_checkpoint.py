@@ -9,7 +9,14 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
-from transformers import BertConfig, BertForMaskedLM, MixtralConfig, MixtralForCausalLM
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    BertTokenizerFast,
+    FillMaskPipeline,
+    MixtralConfig,
+    MixtralForCausalLM,
+)
 
 from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.pairs import check_pair
@@ -120,6 +127,8 @@ def test_other_objects():
 def test_what_a_library_wraps_around_a_model(tiny_bert):
     assert load_refusal(torch.compile(tiny_bert)).endswith("; it has the model within, as ._orig_mod")
     assert load_refusal(torch.nn.DataParallel(tiny_bert)).endswith("; it has the model within, as .module")
+    pipeline = FillMaskPipeline(tiny_bert, BertTokenizerFast(vocab={"[MASK]": 0, "[UNK]": 1}))
+    assert load_refusal(pipeline).endswith("; it has the model within, as .model")
     wrapped = get_peft_model(tiny_bert, LoraConfig(target_modules=["query"]))
     assert "becomes one by merge_and_unload()" in load_refusal(wrapped)
 
@@ -132,6 +141,39 @@ def test_a_file_of_what_wraps_a_model(tiny_bert, wrapper):
     some = {wrapper * (i > 0) + name: tensor for i, (name, tensor) in enumerate(state.items())}
     with pytest.raises(InputError, match="missing tensor"):
         Typed.of(load(some, tiny_bert.config))
+
+
+@pytest.mark.parametrize("wrapper", ["_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"])
+def test_a_part_of_a_model_that_is_wrapped(tiny_bert, wrapper):
+    state, tiny_bert.config.architectures = tiny_bert.state_dict(), ["BertForMaskedLM"]
+    named = {name.replace("layer.0.", f"layer.0.{wrapper}."): tensor for name, tensor in state.items()}
+    with pytest.raises(InputError) as caught:
+        Typed.of(load(named, tiny_bert.config))
+    told = f"a part of it is wrapped, as bert.encoder.layer.0.{wrapper}.attention"
+    assert told in str(caught.value)
+    assert str(caught.value).endswith(f"tells: unwrap it, or take '{wrapper}.' out of the names")
+
+
+def test_a_state_dict_by_the_names_in_memory():
+    """They are others than on disk where Transformers has renamed the parts of a model, as those of ViT."""
+    made = model("vit/ViTForImageClassification")
+    made.config.architectures = ["ViTForImageClassification"]
+    state = made.state_dict()
+    with pytest.raises(InputError, match="its tensors have the names of the model in memory, which are others"):
+        Typed.of(load(state, made.config))
+    with pytest.raises(InputError, match="missing tensor"):
+        Typed.of(load(state | {"of_another": torch.ones(1)}, made.config))
+    assert len(Typed.of(load(made))) == len(state)
+
+
+def test_tensors_that_are_made_in_inference_mode():
+    """Learning asks for gradients of what is made of them."""
+    with torch.inference_mode():
+        made = BertForMaskedLM(BertConfig(**SMALL))
+    assert made.cls.predictions.bias.is_inference()
+    read = load(made)
+    assert not any(tensor.is_inference() for tensor in read.values())
+    assert_bitwise(dict(read), {name: made.state_dict()[name] for name in read})
 
 
 def test_a_model_with_an_adapter_within(tiny_bert):
@@ -188,7 +230,14 @@ def test_hub_id(folder, monkeypatch):
 
 def test_missing_config(folder):
     (folder / "config.json").unlink()
-    assert "has no config.json" in load_refusal(folder)
+    assert load_refusal(folder).endswith(": has no config.json; expected the folder of a Hugging Face model")
+
+
+def test_the_folder_of_a_training_run(folder, tmp_path):
+    for name in ("checkpoint-25", "checkpoint-50"):
+        shutil.copytree(folder, tmp_path / "run" / name)
+    (tmp_path / "run" / "logs").mkdir()
+    assert load_refusal(tmp_path / "run").endswith("Face model; there is one in checkpoint-25, checkpoint-50")
 
 
 @pytest.mark.parametrize("text", ["", "{bad", "\ufeff{}", "[" * 100_000])

@@ -238,6 +238,7 @@ def test_a_folder_without_config(folders):
         ),
         ({"model_type": "nosuch"}, ["model_type 'nosuch' is not known"]),
         ({"model_type": "gpt2"}, ["of model_type 'gpt2', but BertForMaskedLM is of 'bert'"]),
+        ({"num_hidden_layers": 20_000}, ["the config has num_hidden_layers 20000; expected up to 10000"]),
         ({"num_attention_heads": 0}, ["the config has num_attention_heads 0; expected 1 or more"]),
         ({"num_attention_heads": 5}, ["does not fit BertForMaskedLM", "needs (20, 24)"]),
         ({"hidden_size": "24"}, ["config.json: transformers refuses this config"]),

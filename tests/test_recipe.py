@@ -86,7 +86,7 @@ def test_a_text_that_looks_like_a_number_stays_one(tmp_path):
         (b"a: !!int abc\n", ", line 1: 'abc' is no int"),
         (b'a: !!int ""\n', ", line 1: '' is no int"),
         (b"a: !!bool abc\n", ", line 1: 'abc' is no bool"),
-        (b"a: 1\n---\nb: 2\n", ", line 2: but found another document"),
+        (b"a: 1\n---\nb: 2\n", ", line 2: another recipe begins; a file holds one: save each to a"),
         (b"a: 1\nb: \x01\n", r", line 2: the character '\x01' is not allowed in YAML"),
         (b"a: \xff\xfe", ": is not text in UTF-8"),
         (b"a: " + b"[" * 5_000, ": is nested too deeply"),
@@ -167,6 +167,12 @@ def test_an_example_resolves_to_what_it_says():
             "unknown key 'base_modle'; did you mean 'base_model'? (known: base_model, dtype,",
         ),
         (LINEAR | {1: 2}, "unknown key '1' (known:"),
+        (
+            LINEAR | {"name": "mine"},
+            "'name' is not supported: a recipe is called by its file, and what it makes by --o",
+        ),
+        (LINEAR | {"random_seed": 0}, "'random_seed' is not supported: write it as seed"),
+        ({"gate_mode": "hidden"}, "'gate_mode' is not supported: mixtures of experts are not made of dense models"),
         (LINEAR | {"models": [{"modle": "a"}]}, "models[0]: unknown key 'modle'; did you mean 'model'?"),
         (LINEAR | {"models": [{"model": "a"}, {}]}, "models[1].model is missing"),
         (LINEAR | {"models": ["./a"]}, "models[0]: './a': expected keys and values (model, parameters)"),
@@ -196,6 +202,11 @@ def test_an_example_resolves_to_what_it_says():
         ),
         (slices((0, 1), models=["a@1"]), "slices[0].sources[0].model: a@1: revisions are not read"),
         (TIES | {"base_model": "b@x"}, "base_model: b@x: revisions are not read"),
+        (
+            LINEAR | {"models": [{"model": {"model": {"path": "b", "revision": "v1"}}}]},
+            "models[0].model: b@v1: revisions are not read",
+        ),
+        (LINEAR | {"models": [{"model": {"path": "b"}}]}, "models[0].model: {'path': 'b'}: expected text"),
         ("linear", "'linear': expected keys and values (merge_method, models, slices, "),
     ],
 )
@@ -208,6 +219,14 @@ def test_a_folder_may_have_signs_in_its_name_that_mean_something_to_mergekit(tmp
         (tmp_path / name).mkdir()
         assert Recipe.of(LINEAR | {"models": [{"model": tmp_path / name}]}).inputs == [str(tmp_path / name)]
         assert adapter_in(str(tmp_path / name)) is None
+
+
+def test_models_may_be_written_as_mergekit_does_in_recipes_of_its_own():
+    """Cards of merges have these."""
+    base = {"model": {"path": "./base", "revision": None}, "lora": None, "override_architecture": None}
+    adapted = {"lora": {"path": "./lora"}, "model": {"path": "./base"}}
+    recipe = Recipe.of(TIES | {"base_model": base, "models": [{"model": base}, {"model": adapted}]})
+    assert (recipe.base, recipe.inputs) == ("./base", ["./base+./lora"])
 
 
 def test_a_long_value_is_cut_in_the_message():
@@ -386,6 +405,18 @@ def test_the_same_model_may_be_written_in_several_ways():
     recipe = Recipe.of(TIES | {"base_model": "a/", "head": "b", "tokenizer_source": "./b/", "match": {"anchor": "b/"}})
     assert (recipe.base, recipe.base_model, recipe.inputs) == ("./a", "./a", ["./b"])
     assert (recipe.head, recipe.vocabulary, recipe.match.anchor) == ("./b", "./b", "./b")
+
+
+def test_a_model_is_one_however_slices_write_it():
+    stacked = slices((0, 2), (1, 3), models=["./a"])
+    stacked["merge_method"] = "passthrough"
+    stacked["slices"][1]["sources"][0]["model"] = "a/"
+    recipe = Recipe.of(stacked)
+    assert recipe.inputs == ["./a"]
+    assert recipe.stacked(3) == [(0, 0), (0, 1), (0, 1), (0, 2)]
+    fused = slices((0, 2), (2, 3))
+    fused["slices"][1]["sources"][1]["model"] = "b"
+    assert Recipe.of(fused).inputs == ["./a", "./b"]
 
 
 # matching

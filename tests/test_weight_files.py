@@ -283,6 +283,8 @@ def test_bin_that_is_no_state_dict(folder):
     refusal = load_refusal(folder)
     assert f"{path}: 'state_dict' is a dict; expected a state dict" in refusal
     assert refusal.endswith("the one under 'state_dict' may be it: save that alone")
+    torch.save({"epoch": 1, "state_dict": {"a": torch.ones(1)}}, path)
+    assert load_refusal(folder).endswith("the one under 'state_dict' may be it: save that alone")
     torch.save({"step": {"a": 1}}, path)
     assert load_refusal(folder).endswith("expected a state dict, names to tensors")
 

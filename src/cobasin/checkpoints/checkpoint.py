@@ -217,7 +217,12 @@ def _from_model(model: PreTrainedModel) -> Checkpoint:
 
 def _from_memory(label: str, config: PreTrainedConfig, architecture: str, tensors: dict[str, Tensor]) -> Checkpoint:
     headers = describe(tensors, SINGLE_FILE, label)
-    return Checkpoint(label, config, architecture, headers, lambda name: tensors[name].detach().cpu())
+
+    def read(name: str) -> Tensor:
+        tensor = tensors[name].detach().cpu()
+        return tensor.clone() if tensor.is_inference() else tensor  # learning needs gradients of what is made of it
+
+    return Checkpoint(label, config, architecture, headers, read)
 
 
 def _find_folder(model: str | Path) -> Path:
@@ -277,7 +282,7 @@ def _architecture(config: PreTrainedConfig, label: str) -> str:
     names = config.architectures
     if not isinstance(names, list) or not names or not isinstance(names[0], str):
         raise InputError(
-            f"{label}: the config does not name the model's class; add it to config.json, "
+            f"{label}: the config does not name the model's class; add it to the config, "
             f'for example "architectures": ["{_bare(config, "BertModel")}"], or the one with the file\'s head'
         )
     return _spelled(names[0])  # the Auto classes do not read it

@@ -17,7 +17,7 @@ from cobasin.architectures import declare, registered
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.fit import below_one, problems
 from cobasin.checkpoints.weight_files import WEIGHT_DTYPES, of_weights
-from cobasin.checkpoints.wrapped import saved_with
+from cobasin.checkpoints.wrapped import named_as_in_memory, saved_with
 from cobasin.errors import InputError, listed
 from cobasin.execution.jobs import torch_threads
 from cobasin.symmetry.spec import Spec
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 LARGEST = 1e8
 """Of an entry: no trained weight is near, and the products of larger ones are soon beyond float32."""
+
+_MOST_LAYERS = 10_000  # far more than any model has; the types of very many would fill the memory
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,9 @@ class Typed(Mapping[str, Tensor]):
             raise InputError(f"{label}: per_layer_config: no declaration has {what}")
         if impossible := below_one(config):
             raise InputError(f"{label}: the config has {', '.join(impossible)}; expected 1 or more")
+        layers = getattr(config, "num_hidden_layers", None)
+        if isinstance(layers, int) and layers > _MOST_LAYERS:
+            raise InputError(f"{label}: the config has num_hidden_layers {layers}; expected up to {_MOST_LAYERS}")
         try:
             spec = declare(config, architecture, checkpoint.headers)
             headers = {name: (header.shape, header.dtype) for name, header in checkpoint.headers.items()}
@@ -84,10 +89,10 @@ class Typed(Mapping[str, Tensor]):
         except (ArithmeticError, TypeError, ValueError, RuntimeError) as error:
             # transformers lets some impossible sizes pass, and does not say what differs from layer to layer
             raise InputError(f"{label}: the config is not that of a {architecture}: {error}") from error
-        if found and (why := saved_with(headers)):
+        unexpected = any(line.startswith("unexpected") for line in found)
+        if found and (why := saved_with(headers) or (unexpected and named_as_in_memory(headers, architecture, config))):
             raise InputError(f"{label} does not fit {architecture}: {why}")
         if found:
-            unexpected = any(line.startswith("unexpected") for line in found)
             way_out = ". Remove what is unexpected from the file, or name the class that reads it in config.json"
             raise InputError(f"{label} does not fit {architecture}: {listed(found)}{way_out if unexpected else ''}")
         return cls(checkpoint, spec)

@@ -103,8 +103,8 @@ def describe(tensors: Any, shard: str, label: str) -> dict[str, Header]:
     for name, value in tensors.items():
         if not isinstance(name, str) or not isinstance(value, Tensor):
             found = f"{name!r} is a {type(value).__name__}"
-            within = isinstance(value, Mapping) and any(isinstance(one, Tensor) for one in value.values())
-            hint = f"; the one under {name!r} may be it: save that alone" if within else ""
+            within = next((key for key, one in tensors.items() if _holds_tensors(one)), None)
+            hint = f"; the one under {within!r} may be it: save that alone" if within is not None else ""
             raise InputError(f"{label}: {found}; expected a state dict, names to tensors{hint}")
         if value.is_meta:
             raise InputError(f"{label}: {name} has no data (meta device); load the model's weights first")
@@ -115,6 +115,10 @@ def describe(tensors: Any, shard: str, label: str) -> dict[str, Header]:
                 f"{label}: {name} is {value.dtype}, a type that cobasin does not write; convert it or leave it out"
             )
     return {name: Header(value.dtype, tuple(value.shape), shard) for name, value in tensors.items()}
+
+
+def _holds_tensors(value: Any) -> bool:
+    return isinstance(value, Mapping) and any(isinstance(one, Tensor) for one in value.values())
 
 
 def bytes_of(tensor: Tensor) -> memoryview:
@@ -130,6 +134,8 @@ def read_json(path: Path) -> dict[str, Any]:
         if path.name == ADAPTER_FILE:
             wanted, other, its = "an adapter", "a model", "config.json"
         hint = f", this is that of {other}" if (path.parent / its).exists() else ""
+        below = sorted(one.parent.name for one in path.parent.glob(f"*/{path.name}"))  # checkpoints of a training run
+        hint += f"; there is one in {', '.join(below[:9])}" if below else ""
         raise InputError(f"{path.parent}: has no {path.name}; expected the folder of {wanted}{hint}")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
+from typing import TYPE_CHECKING
 
+import torch
 from torch.nn import Module
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 _PACKED = (".qweight", ".weight_packed", ".weight_scale", ".weight_scale_inv", ".absmax", ".SCB")  # parts of a weight
 _PREFIXES = ("module.", "_orig_mod.", "base_model.model.")  # of DataParallel, of torch.compile, of PEFT
+_AROUND_PARTS = re.compile(r"\.(_orig_mod)\.|\b(_checkpoint_wrapped_module|_fsdp_wrapped_module)\.")
+_HOLDERS = ("_orig_mod", "module", "model", "transformers_model")  # also of pipelines, trainers, Sentence Transformers
 
 
 def within(model: object) -> str:
     """How to get at the model, to end a message with; empty where nothing is known of the object."""
     if hasattr(model, "merge_and_unload"):
         return "; what PEFT has wrapped becomes one by merge_and_unload(), or is moved as a folder by cobasin apply"
-    inner = next((name for name in ("_orig_mod", "module") if isinstance(getattr(model, name, None), Module)), None)
+    inner = next((name for name in _HOLDERS if isinstance(getattr(model, name, None), Module)), None)
     return f"; it has the model within, as .{inner}" if inner else ""
 
 
@@ -28,5 +36,28 @@ def saved_with(names: Collection[str]) -> str | None:
         return f"its weights are quantized, as {packed} tells; save it dequantized"
     for prefix in _PREFIXES:
         if all(name.startswith(prefix) for name in names):
-            return f"all names of its tensors begin with {prefix!r}: save the model within what wraps it"
+            return (
+                f"all names of its tensors begin with {prefix!r}: save the model within what wraps it, or take the "
+                "beginning off the names"
+            )
+    if found := next(filter(None, map(_AROUND_PARTS.search, names)), None):
+        what = f"{found[1] or found[2]}."
+        return f"a part of it is wrapped, as {found.string} tells: unwrap it, or take {what!r} out of the names"
     return None
+
+
+def named_as_in_memory(names: Collection[str], architecture: str, config: PreTrainedConfig) -> str | None:
+    """What is the matter where tensors that are no misfits otherwise have their names in memory; None where not."""
+    import transformers
+
+    try:
+        with torch.device("meta"):
+            inside = getattr(transformers, architecture)(config).state_dict()
+    except Exception:  # each class builds in its own way, and this is for a message only
+        return None
+    if not inside.keys() >= set(names):
+        return None
+    return (
+        "its tensors have the names of the model in memory, which are others in files: load them into the model, and "
+        "give the model, or what its save_pretrained writes"
+    )

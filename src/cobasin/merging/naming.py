@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cobasin.errors import InputError, shown, whole
-from cobasin.recipe.layout import same_model
+from cobasin.recipe.parts import same_model
 
 WORDS = ("keep", "medoid", "consensus", "base", "union")
 """What may stand in a recipe where the name of a model could."""

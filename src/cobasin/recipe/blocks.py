@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -21,6 +22,8 @@ def _model(name: Any, info: ValidationInfo) -> Any:
     """A folder or hub id, maybe with an adapter; a revision is refused, but in a name that a model is given for."""
     if isinstance(name, Path):
         name = str(name)
+    if isinstance(name, Mapping):
+        name = _of_parts(name)
     if isinstance(name, str):
         check_name(name)
     if not isinstance(name, str) or "@" not in name or name in (info.context or ()):
@@ -31,6 +34,16 @@ def _model(name: Any, info: ValidationInfo) -> Any:
     raise ValueError(
         f"{name}: revisions are not read; `hf download {id_} --revision {revision} --local-dir DIR`, then name DIR"
     )
+
+
+def _of_parts(given: Mapping[str, Any]) -> Any:
+    """A model as mergekit writes it in recipes of its own making, like ``{model: {path: ./a}}``, in one text."""
+    parts = {key: part for key, part in given.items() if part is not None}
+    known = "model" in parts and parts.keys() <= {"model", "lora"}
+    if not known or not all(isinstance(part, Mapping) and isinstance(part.get("path"), str) for part in parts.values()):
+        return given
+    texts = [parts[key] for key in ("model", "lora") if key in parts]
+    return "+".join(one["path"] + (f"@{one['revision']}" if one.get("revision") else "") for one in texts)
 
 
 def _device(name: str) -> str:

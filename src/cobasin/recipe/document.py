@@ -95,4 +95,6 @@ def _what(error: yaml.YAMLError) -> str:
     if isinstance(error, yaml.reader.ReaderError):
         return f"the character {chr(error.character)!r} is not allowed in YAML"
     problem = " ".join(str(getattr(error, "problem", None) or error).split())
+    if problem == "but found another document":
+        return "another recipe begins; a file holds one: save each to a file of its own, and merge them in their order"
     return "a tab; indent with spaces" if r"'\t'" in problem else problem

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from pathlib import Path
 from typing import Any, Literal
 
 from cobasin.errors import InputError, nearest
 from cobasin.fusion.registry import REQUIRED, Method, Parameter
 from cobasin.recipe.blocks import LAYER_BY_LAYER, Module
-from cobasin.recipe.parts import Given, parts_of, stacked_parts
+from cobasin.recipe.parts import Given, parts_of, same_model, stacked_parts
 from cobasin.recipe.settings import Scope, read_settings, resolve
 
 
@@ -223,8 +222,3 @@ def one_base(body: Module, base_model: str | None) -> str | None:
             raise InputError(f"slices[{i}].base_model {one.base_model!r}: there is one base, {base_model!r}")
         base_model = one.base_model
     return base_model
-
-
-def same_model(a: str, b: str) -> bool:
-    """Whether two names are one model: a folder may be written in several ways, like ./a and a/."""
-    return Path(a) == Path(b)

@@ -13,7 +13,7 @@ from cobasin.fusion.registry import find
 from cobasin.recipe.data_file import data_config
 from cobasin.recipe.document import read_value
 from cobasin.recipe.given import of_models, shares
-from cobasin.recipe.layout import same_model
+from cobasin.recipe.parts import same_model
 from cobasin.recipe.recipe import Recipe
 
 _IN_RECIPE = {"weights": "parameters", "set": "parameters", "merge_method": "merge_method", "base_model": "base_model"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from cobasin.errors import InputError
@@ -19,7 +20,7 @@ class Part:
 
     Attributes:
         label: what messages add to a key of this part.
-        models: as listed.
+        models: as listed; one that an earlier part has, as it is written there.
         first, stop: the layers ``first`` to ``stop - 1`` of the result; to the last one where ``stop`` is None.
         shared: parameters for all models.
         own: parameters for each model.
@@ -47,7 +48,7 @@ def parts_of(body: Module) -> list[Part]:
     parts: list[Part] = []
     for i, one in enumerate(body.slices):
         first, stop = _range(one, i)
-        models = [source.model for source in one.sources]
+        models = [_as_before(source.model, parts) for source in one.sources]
         if parts and models != parts[0].models:
             raise InputError(
                 f"slices[{i}] is of {', '.join(models)}, slices[0] of {', '.join(parts[0].models)}: {LAYER_BY_LAYER}, "
@@ -85,9 +86,19 @@ def stacked_parts(body: Module) -> list[Part]:
         first = parts[-1].stop if parts else 0
         assert first is not None
         label = f" in slices[{i}]" if len(body.slices) > 1 else ""
-        own = _own(one.sources)
-        parts.append(Part(label, [source.model], first, first + stop - start, one.parameters or {}, own, start))
+        own, models = _own(one.sources), [_as_before(source.model, parts)]
+        parts.append(Part(label, models, first, first + stop - start, one.parameters or {}, own, start))
     return parts
+
+
+def same_model(a: str, b: str) -> bool:
+    """Whether two names are one model: a folder may be written in several ways, like ./a and a/."""
+    return Path(a) == Path(b)
+
+
+def _as_before(model: str, parts: Sequence[Part]) -> str:
+    """A model as an earlier part writes it, if one has it."""
+    return next((name for part in parts for name in part.models if same_model(name, model)), model)
 
 
 def _own(entries: Sequence[Entry]) -> list[Given]:

@@ -27,8 +27,9 @@ from cobasin.fusion.registry import Method, find
 from cobasin.recipe.after import After, Heal, Repair
 from cobasin.recipe.blocks import Block, Entry, Matching, ModelName, Module, Slice, Statistics, Tokenizer
 from cobasin.recipe.document import read_yaml, yaml_of
-from cobasin.recipe.layout import Layout, one_base, same_model
+from cobasin.recipe.layout import Layout, one_base
 from cobasin.recipe.needs import check_statistics
+from cobasin.recipe.parts import same_model
 
 DType = Literal["float32", "float16", "bfloat16", "float64"]
 
@@ -50,6 +51,10 @@ class Recipe(Block):
     """
 
     unsupported: ClassVar[dict[str, str]] = {
+        "name": "a recipe is called by its file, and what it makes by --out; leave it out",
+        "random_seed": "write it as seed",
+        "experts": "mixtures of experts are not made of dense models",
+        "gate_mode": "mixtures of experts are not made of dense models",
         "chat_template": "the chat template comes with the tokenizer; leave it out and name a tokenizer_source",
     }
 
