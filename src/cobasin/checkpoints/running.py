@@ -30,6 +30,7 @@ OUTPUT_NAMES = (
         "seq_relationship_logits",
         "start_logits",
         "end_logits",
+        "relevance_logits",
         "logits_per_image",
         "projected_states",
         "projected_quantized_states",
