@@ -9,6 +9,7 @@ from families import (
     CHANGES,
     CHOOSING_HEADS,
     ENCODER_HEADS,
+    FAILS,
     KEEPS,
     PAIRED_HEADS,
     SHAPES,
@@ -150,11 +151,13 @@ KEYS = {
         **_KEYS,
         "attention_type": ("original_full", CHANGES),
         "block_size": (4, CHANGES),
+        "num_random_blocks": (2, CHANGES),
         "rescale_embeddings": (True, CHANGES),
         "use_bias": (False, UNCOVERED),
     },
+    "big-bird-causal/BigBirdForCausalLM": {"is_decoder": (True, CHANGES)},
     "longformer/LongformerForMaskedLM": {**_KEYS, "pad_token_id": (3, CHANGES), "attention_window": (8, CHANGES)},
-    "dpr/DPRReader": {**_KEYS, "projection_dim": (8, UNCOVERED)},
+    "dpr/DPRReader": {**_BERT_KEYS, "is_decoder": (True, FAILS), "projection_dim": (8, UNCOVERED)},
     "albert/AlbertForMaskedLM": {**_KEYS, **_NO_DECODER_KEYS, "num_hidden_layers": (5, CHANGES)},
 }
 TIED = (
@@ -168,5 +171,9 @@ TIED = (
     "mpnet/MPNetForMaskedLM",
     "distilbert/DistilBertForMaskedLM",
     "electra/ElectraForMaskedLM",
+    "roformer/RoFormerForMaskedLM",
+    "layoutlm/LayoutLMForMaskedLM",
+    "big-bird/BigBirdForMaskedLM",
+    "longformer/LongformerForMaskedLM",
     "albert/AlbertForMaskedLM",
 )

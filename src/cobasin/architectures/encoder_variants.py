@@ -14,11 +14,13 @@ from cobasin.architectures.encoder import (
     roberta_head,
     with_tables,
 )
+from cobasin.architectures.joining import without_keys
 from cobasin.architectures.parts import PER_HEAD, linear, neurons, require
 from cobasin.symmetry.gauges import KeyBias
 from cobasin.symmetry.groups import Orthogonal
 from cobasin.symmetry.spec import Space, Spec
 
+OF_BERT = ("is_decoder", "position_embedding_type")  # config keys that not all of these read
 BIG_BIRD = ("ForPreTraining", *(head for head in HEADS if head != "ForQuestionAnswering"), "ForCausalLM")
 
 
@@ -27,7 +29,7 @@ def layoutlm(request: Request) -> Spec:
     """LayoutLM 1: BERT, with embeddings of where on a page a word is, and how wide and high it is."""
     spec = bert_spec(request, *bert_head(request, "pooler.dense", bert_masked_lm(request)), "layoutlm.")
     tables = {f"embeddings.{side}_position_embeddings.weight": "place resid" for side in "xyhw"}
-    return with_tables(spec, tables, place=request.config.max_2d_position_embeddings)
+    return without_keys(with_tables(spec, tables, place=request.config.max_2d_position_embeddings), *OF_BERT)
 
 
 @declares("BigBird", "big_bird", *BIG_BIRD)
@@ -38,7 +40,7 @@ def big_bird(request: Request) -> Spec:
     head, ties = bert_head(request, pooler, bert_masked_lm(request))
     if request.head == "ForSequenceClassification":
         head = linear("classifier.dense", "dense", "resid") | linear("classifier.out_proj", "label", "dense'")
-    spec = bert_spec(request, head, ties, "bert.", pooler=pooler)
+    spec = without_keys(bert_spec(request, head, ties, "bert.", pooler=pooler), "position_embedding_type")
     sparse = ("block_size", "num_random_blocks") if config.attention_type == "block_sparse" else ()
     return replace(
         spec,
@@ -53,7 +55,7 @@ def longformer(request: Request) -> Spec:
 
     Both kinds of values pass one output projection, so that no value bias could move there alone.
     """
-    spec = bert_spec(request, *roberta_head(request), "longformer.")
+    spec = without_keys(bert_spec(request, *roberta_head(request), "longformer."), *OF_BERT)
     own, width = "encoder.layer.{layer}.attention.self", spec.spaces["qk"].size
     afar = {"query": "(head far)", "key": "(head far')", "value": "(head vo)"}
     return replace(

@@ -31,6 +31,7 @@ OUTPUT_NAMES = (
         "start_logits",
         "end_logits",
         "relevance_logits",
+        "pred_boxes",
         "logits_per_image",
         "projected_states",
         "projected_quantized_states",
