@@ -92,10 +92,10 @@ _DENSE = {
     "tie_word_embeddings": True,
 }
 _WHOLE = ("ForConditionalGeneration",)
+_CLASSIFYING = (*_WHOLE, "ForSequenceClassification")
 
-_CLASSIFYING = (*_WHOLE, "ForSequenceClassification", "ForTokenClassification")
 FAMILIES = {
-    "gemma3-pictures": ("Gemma3", (*_WHOLE, "ForSequenceClassification"), T.Gemma3Config, _GEMMA3),
+    "gemma3-pictures": ("Gemma3", _CLASSIFYING, T.Gemma3Config, _GEMMA3),
     "mistral3": ("Mistral3", _WHOLE, T.Mistral3Config, {**_MISTRAL3, "tie_word_embeddings": False}),
     "mistral3-ministral-biased-tied": (
         "Mistral3",
