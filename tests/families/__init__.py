@@ -26,6 +26,7 @@ ENCODER_HEADS = ("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenC
 ANSWERING_HEADS = (*ENCODER_HEADS, "ForQuestionAnswering")
 PAIRED_HEADS = ("ForPreTraining", "ForNextSentencePrediction")
 CHOOSING_HEADS = (*ANSWERING_HEADS, "ForMultipleChoice")
+CAUSAL_HEADS = (*CHOOSING_HEADS, "ForCausalLM")
 DECODER_HEADS = ("ForSequenceClassification", "ForTokenClassification", "Model")
 LINEAR_ROPE = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
 LINEAR_ROPES = dict.fromkeys(("full_attention", "sliding_attention"), LINEAR_ROPE)  # of models that have two

@@ -2,9 +2,24 @@
 
 import transformers as T
 
-from families import CHANGES, CHOOSING_HEADS, FAILS, KEEPS, PAIRED_HEADS, SHAPES, SMALL, UNCOVERED
+from families import (
+    ANSWERING_HEADS,
+    CAUSAL_HEADS,
+    CAUSAL_KEYS,
+    CHANGES,
+    CHOOSING_HEADS,
+    ENCODER_HEADS,
+    FAILS,
+    KEEPS,
+    PAIRED_HEADS,
+    SHAPES,
+    SMALL,
+    UNCOVERED,
+)
 
 _ALBERT = {**SMALL, "embedding_size": 10, "num_hidden_layers": 3}
+_BIG_BIRD_HEADS = ("ForPreTraining", *ENCODER_HEADS, "ForMultipleChoice")
+_BIG_BIRD = {**SMALL, "num_random_blocks": 1}
 
 FAMILIES = {
     "bert": ("Bert", (*PAIRED_HEADS, *CHOOSING_HEADS), T.BertConfig, SMALL),
@@ -14,17 +29,18 @@ FAMILIES = {
         T.BertConfig,
         {**SMALL, "tie_word_embeddings": False, "hidden_act": "relu"},
     ),
-    "roberta": ("Roberta", CHOOSING_HEADS, T.RobertaConfig, {**SMALL, "pad_token_id": 1}),
+    "bert-causal": ("Bert", ("LMHeadModel",), T.BertConfig, {**SMALL, "is_decoder": True}),
+    "roberta": ("Roberta", CAUSAL_HEADS, T.RobertaConfig, {**SMALL, "pad_token_id": 1}),
     "xlm-roberta": (
         "XLMRoberta",
-        CHOOSING_HEADS,
+        CAUSAL_HEADS,
         T.XLMRobertaConfig,
         {**SMALL, "pad_token_id": 1},
     ),
-    "ernie": ("Ernie", (*PAIRED_HEADS, *CHOOSING_HEADS), T.ErnieConfig, {**SMALL, "use_task_id": True}),
+    "ernie": ("Ernie", (*PAIRED_HEADS, *CAUSAL_HEADS), T.ErnieConfig, {**SMALL, "use_task_id": True}),
     "ernie-without-tasks": ("Ernie", ("ForMaskedLM",), T.ErnieConfig, {**SMALL, "tie_word_embeddings": False}),
-    "data2vec-text": ("Data2VecText", CHOOSING_HEADS, T.Data2VecTextConfig, {**SMALL, "pad_token_id": 1}),
-    "camembert": ("Camembert", CHOOSING_HEADS, T.CamembertConfig, {**SMALL, "pad_token_id": 1}),
+    "data2vec-text": ("Data2VecText", CAUSAL_HEADS, T.Data2VecTextConfig, {**SMALL, "pad_token_id": 1}),
+    "camembert": ("Camembert", CAUSAL_HEADS, T.CamembertConfig, {**SMALL, "pad_token_id": 1}),
     "mpnet": ("MPNet", CHOOSING_HEADS, T.MPNetConfig, SMALL),
     "mpnet-untied-relu": (
         "MPNet",
@@ -47,7 +63,7 @@ FAMILIES = {
     ),
     "electra": (
         "Electra",
-        ("ForPreTraining", *CHOOSING_HEADS),
+        ("ForPreTraining", *CAUSAL_HEADS),
         T.ElectraConfig,
         {**SMALL, "embedding_size": 10},
     ),
@@ -65,10 +81,22 @@ FAMILIES = {
     ),
     "rembert": (
         "RemBert",
-        CHOOSING_HEADS,
+        CAUSAL_HEADS,
         T.RemBertConfig,
         {**SMALL, "input_embedding_size": 10, "output_embedding_size": 14},
     ),
+    "roformer": ("RoFormer", (*ANSWERING_HEADS, "ForCausalLM"), T.RoFormerConfig, {**SMALL, "embedding_size": 10}),
+    "roformer-wide": ("RoFormer", ("ForMaskedLM",), T.RoFormerConfig, SMALL),
+    "layoutlm": ("LayoutLM", ANSWERING_HEADS, T.LayoutLMConfig, {**SMALL, "max_2d_position_embeddings": 16}),
+    "big-bird": (
+        "BigBird",
+        ("ForPreTraining", *ENCODER_HEADS, "ForMultipleChoice"),
+        T.BigBirdConfig,
+        {**_BIG_BIRD, "block_size": 2},
+    ),
+    "big-bird-causal": ("BigBird", ("ForCausalLM",), T.BigBirdConfig, {**_BIG_BIRD, "attention_type": "original_full"}),
+    "longformer": ("Longformer", CHOOSING_HEADS, T.LongformerConfig, {**SMALL, "attention_window": 4}),
+    "dpr": ("DPR", ("Reader", "ContextEncoder", "QuestionEncoder"), T.DPRConfig, SMALL),
     "albert": ("Albert", CHOOSING_HEADS, T.AlbertConfig, _ALBERT),
     "albert-groups-untied": (
         "Albert",
@@ -77,7 +105,7 @@ FAMILIES = {
         {**_ALBERT, "num_hidden_groups": 2, "inner_group_num": 2, "tie_word_embeddings": False},
     ),
 }
-FLOAT32_PARTS: tuple[str, ...] = ()
+FLOAT32_PARTS: tuple[str, ...] = ("longformer",)
 
 _KEYS = {
     "num_attention_heads": (2, CHANGES),
@@ -88,12 +116,13 @@ _BERT_KEYS = {
     **_KEYS,
     "position_embedding_type": ("relative_key", KEEPS),  # Transformers 5 has absolute positions only
     "is_decoder": (True, CHANGES),
-    "add_cross_attention": (True, FAILS),  # goes with is_decoder, and then needs tensors
+    "add_cross_attention": (True, UNCOVERED),
 }
 _ROBERTA_KEYS = {**_BERT_KEYS, "pad_token_id": (3, CHANGES)}
 _NO_DECODER_KEYS = {"is_decoder": (True, KEEPS), "add_cross_attention": (True, KEEPS)}
 KEYS = {
     "bert/BertForMaskedLM": _BERT_KEYS,
+    "bert-causal/BertLMHeadModel": {"is_decoder": (False, CHANGES), **CAUSAL_KEYS},
     "roberta/RobertaForMaskedLM": _ROBERTA_KEYS,
     "xlm-roberta/XLMRobertaForMaskedLM": _ROBERTA_KEYS,
     "camembert/CamembertForMaskedLM": _ROBERTA_KEYS,
@@ -112,6 +141,23 @@ KEYS = {
         "summary_use_proj": (False, UNCOVERED),
     },
     "rembert/RemBertForMaskedLM": _BERT_KEYS,
+    "roformer/RoFormerForMaskedLM": {
+        **_BERT_KEYS,
+        "num_attention_heads": (2, SHAPES),
+        "rotary_value": (True, UNCOVERED),
+    },
+    "layoutlm/LayoutLMForMaskedLM": _KEYS,
+    "big-bird/BigBirdForMaskedLM": {
+        **_KEYS,
+        "attention_type": ("original_full", CHANGES),
+        "block_size": (4, CHANGES),
+        "num_random_blocks": (2, CHANGES),
+        "rescale_embeddings": (True, CHANGES),
+        "use_bias": (False, UNCOVERED),
+    },
+    "big-bird-causal/BigBirdForCausalLM": {"is_decoder": (True, CHANGES)},
+    "longformer/LongformerForMaskedLM": {**_KEYS, "pad_token_id": (3, CHANGES), "attention_window": (8, CHANGES)},
+    "dpr/DPRReader": {**_BERT_KEYS, "is_decoder": (True, FAILS), "projection_dim": (8, UNCOVERED)},
     "albert/AlbertForMaskedLM": {**_KEYS, **_NO_DECODER_KEYS, "num_hidden_layers": (5, CHANGES)},
 }
 TIED = (
@@ -125,5 +171,9 @@ TIED = (
     "mpnet/MPNetForMaskedLM",
     "distilbert/DistilBertForMaskedLM",
     "electra/ElectraForMaskedLM",
+    "roformer/RoFormerForMaskedLM",
+    "layoutlm/LayoutLMForMaskedLM",
+    "big-bird/BigBirdForMaskedLM",
+    "longformer/LongformerForMaskedLM",
     "albert/AlbertForMaskedLM",
 )

@@ -28,6 +28,21 @@ FAMILIES = {
             "tie_word_embeddings": True,
         },
     ),
+    "codegen": (
+        "CodeGen",
+        ("ForCausalLM", "Model"),
+        T.CodeGenConfig,
+        {
+            "vocab_size": 40,
+            "n_embd": 32,
+            "n_layer": 2,
+            "n_head": 8,
+            "n_inner": 20,
+            "n_positions": 32,
+            "rotary_dim": 2,
+            "tie_word_embeddings": False,
+        },
+    ),
     "gptj": (
         "GPTJ",
         ("ForCausalLM", *_CLASSES, "ForQuestionAnswering"),
@@ -144,7 +159,7 @@ FAMILIES = {
     ),
 }
 # softmax; norms and rotary angles of OLMo
-FLOAT32_PARTS: tuple[str, ...] = ("gptj", "gptneo/", "bloom", "olmo1")
+FLOAT32_PARTS: tuple[str, ...] = ("codegen", "gptj", "gptneo/", "bloom", "olmo1")
 
 _OTHER_ROPE = {"rope_parameters": (LINEAR_ROPE | {"partial_rotary_factor": 0.7}, CHANGES)}
 _NORM_KEYS = {**CAUSAL_KEYS, "hidden_act": ("relu", CHANGES), "layer_norm_eps": (0.1, CHANGES)}
@@ -168,6 +183,13 @@ KEYS = {
         "scale_embedding": (False, CHANGES),
     },
     "biogpt/BioGptForSequenceClassification": PADDING_KEYS,
+    "codegen/CodeGenForCausalLM": {
+        **CAUSAL_KEYS,
+        "n_head": (4, CHANGES),
+        "rotary_dim": (4, CHANGES),
+        "activation_function": ("relu", CHANGES),
+        "layer_norm_epsilon": (0.1, CHANGES),
+    },
     "gptj/GPTJForCausalLM": {
         **CAUSAL_KEYS,
         "n_head": (2, CHANGES),

@@ -2,7 +2,7 @@
 
 import transformers as T
 
-from families import CHANGES, CHOOSING_HEADS, ENCODER_HEADS, KEEPS, LINEAR_ROPE, PAIRED_HEADS, SHAPES, SMALL, UNCOVERED
+from families import CAUSAL_HEADS, CHANGES, ENCODER_HEADS, KEEPS, LINEAR_ROPE, PAIRED_HEADS, SHAPES, SMALL, UNCOVERED
 from families.rmsnorm_decoders import GROUPED, HEAD_KEY
 
 _ROBERTA = {**SMALL, "pad_token_id": 1}
@@ -11,10 +11,10 @@ _ESM = {**_ROBERTA, "mask_token_id": 3, "eos_token_id": 2}
 _EURO = {**GROUPED, "mask_token_id": 3}
 
 FAMILIES = {
-    "megatron-bert": ("MegatronBert", (*PAIRED_HEADS, *CHOOSING_HEADS), T.MegatronBertConfig, SMALL),
+    "megatron-bert": ("MegatronBert", (*PAIRED_HEADS, *CAUSAL_HEADS), T.MegatronBertConfig, SMALL),
     "megatron-bert-untied-relu": ("MegatronBert", ("ForMaskedLM",), T.MegatronBertConfig, {**SMALL, **_UNTIED}),
-    "xlm-roberta-xl": ("XLMRobertaXL", CHOOSING_HEADS, T.XLMRobertaXLConfig, _ROBERTA),
-    "roberta-prelayernorm": ("RobertaPreLayerNorm", CHOOSING_HEADS, T.RobertaPreLayerNormConfig, _ROBERTA),
+    "xlm-roberta-xl": ("XLMRobertaXL", CAUSAL_HEADS, T.XLMRobertaXLConfig, _ROBERTA),
+    "roberta-prelayernorm": ("RobertaPreLayerNorm", CAUSAL_HEADS, T.RobertaPreLayerNormConfig, _ROBERTA),
     "esm": ("Esm", ENCODER_HEADS, T.EsmConfig, {**_ESM, "position_embedding_type": "rotary", "token_dropout": True}),
     "esm-untied": (
         "Esm",

@@ -26,6 +26,9 @@ _AST = {**_VIT, "num_mel_bins": 12, "max_length": 16, "frequency_stride": 3, "ti
 _TEACHER = "ForImageClassificationWithTeacher"
 _BEIT = {**_VIT, "use_relative_position_bias": True}
 _BEIT_SHARED = {**_VIT, "use_shared_relative_position_bias": True, "use_absolute_position_embeddings": True}
+_YOLOS = {**_VIT, "image_size": [8, 8], "num_detection_tokens": 3}
+_SWIN = {"image_size": 8, "patch_size": 2, "embed_dim": 12, "depths": [2, 1], "num_heads": [3, 4], "window_size": 2}
+_SWIN |= {"mlp_ratio": 1.0, "num_labels": 3}
 
 FAMILIES = {
     "vit": ("ViT", ("ForImageClassification", "Model"), T.ViTConfig, _VIT),
@@ -66,12 +69,29 @@ FAMILIES = {
     "beit": ("Beit", ("ForImageClassification",), T.BeitConfig, _BEIT),
     "beit-masked": ("Beit", ("Model",), T.BeitConfig, {**_BEIT, "use_mask_token": True}),
     "beit-shared": ("Beit", ("ForImageClassification",), T.BeitConfig, {**_BEIT_SHARED, "use_mean_pooling": False}),
+    "data2vec-vision": ("Data2VecVision", ("ForImageClassification", "Model"), T.Data2VecVisionConfig, _BEIT),
+    "ijepa": ("IJepa", ("ForImageClassification", "Model"), T.IJepaConfig, _VIT),
+    "yolos": (
+        "Yolos",
+        ("ForObjectDetection",),
+        T.YolosConfig,
+        {**_VIT, "image_size": [8, 8], "num_detection_tokens": 3},
+    ),
+    "swin": ("Swin", ("ForImageClassification",), T.SwinConfig, _SWIN),
+    "swin-absolute": (
+        "Swin",
+        ("ForImageClassification",),
+        T.SwinConfig,
+        {**_SWIN, "use_absolute_embeddings": True, "qkv_bias": False},
+    ),
+    "swin2": ("Swinv2", ("ForImageClassification",), T.Swinv2Config, {**_SWIN, "depths": [1, 1]}),
 }
 FLOAT32_PARTS: tuple[str, ...] = ()
 
 LAYER_KEYS = {"num_attention_heads": (2, CHANGES), "hidden_act": ("relu", CHANGES), "layer_norm_eps": (0.1, CHANGES)}
 PICTURE_KEYS = {"image_size": (16, SHAPES), "patch_size": (2, SHAPES)}
 _KEYS = LAYER_KEYS | PICTURE_KEYS
+_SWIN_KEYS = {"hidden_act": ("relu", CHANGES), "layer_norm_eps": (0.1, CHANGES), "patch_size": (4, SHAPES)}
 KEYS = {
     "vit/ViTForImageClassification": {
         **_KEYS,
@@ -105,5 +125,15 @@ KEYS = {
     "dinov2/Dinov2ForImageClassification": _KEYS,
     "dinov2-swiglu/Dinov2ForImageClassification": {"hidden_act": ("relu", KEEPS)},  # its gate is a SiLU always
     "beit/BeitForImageClassification": {**_KEYS, "num_attention_heads": (2, SHAPES)},  # a bias a head
+    "data2vec-vision/Data2VecVisionForImageClassification": {**_KEYS, "num_attention_heads": (2, SHAPES)},
+    "ijepa/IJepaForImageClassification": {**_KEYS, "pooler_act": ("relu", KEEPS)},
+    "yolos/YolosForObjectDetection": {**_KEYS, "image_size": ([8, 16], SHAPES)},
+    "swin/SwinForImageClassification": {**_SWIN_KEYS, "num_heads": ([4, 3], SHAPES), "window_size": (4, SHAPES)},
+    "swin2/Swinv2ForImageClassification": {
+        **_SWIN_KEYS,
+        "num_heads": ([4, 3], SHAPES),  # of how much cosines count
+        "window_size": (4, CHANGES),
+        "pretrained_window_sizes": ([4, 4], CHANGES),
+    },
 }
 TIED: tuple[str, ...] = ()

@@ -2,7 +2,7 @@
 
 import transformers as T
 
-from families import CHANGES, FAILS, KEEPS, SHAPES, UNCOVERED, within
+from families import CHANGES, FAILS, KEEPS, PADDING_KEYS, SHAPES, UNCOVERED, within
 from families.gated_delta import EXPERTS, MIXED, MIXED_KEYS, MIXTURE, ROPE
 from families.latent_decoders import MISTRAL4
 from families.qk_norm_decoders import GEMMA3, GEMMA3_KEYS
@@ -92,9 +92,10 @@ _DENSE = {
     "tie_word_embeddings": True,
 }
 _WHOLE = ("ForConditionalGeneration",)
+_CLASSIFYING = (*_WHOLE, "ForSequenceClassification")
 
 FAMILIES = {
-    "gemma3-pictures": ("Gemma3", _WHOLE, T.Gemma3Config, _GEMMA3),
+    "gemma3-pictures": ("Gemma3", _CLASSIFYING, T.Gemma3Config, _GEMMA3),
     "mistral3": ("Mistral3", _WHOLE, T.Mistral3Config, {**_MISTRAL3, "tie_word_embeddings": False}),
     "mistral3-ministral-biased-tied": (
         "Mistral3",
@@ -119,7 +120,7 @@ FAMILIES = {
     "qwen3-vl": ("Qwen3VL", _WHOLE, T.Qwen3VLConfig, _QWEN3),
     "qwen3-vl-moe": ("Qwen3VLMoe", _WHOLE, T.Qwen3VLMoeConfig, _QWEN3_MOE),
     "qwen3-vl-moe-dense-tied": ("Qwen3VLMoe", _WHOLE, T.Qwen3VLMoeConfig, _DENSE),
-    "qwen3.5-pictures": ("Qwen3_5", _WHOLE, T.Qwen3_5Config, _QWEN35),
+    "qwen3.5-pictures": ("Qwen3_5", _CLASSIFYING, T.Qwen3_5Config, _QWEN35),
     "qwen3.5-pictures-tied": ("Qwen3_5", _WHOLE, T.Qwen3_5Config, {**_QWEN35, "tie_word_embeddings": True}),
     "qwen3.5-moe-pictures-fused": ("Qwen3_5Moe", _WHOLE, T.Qwen3_5MoeConfig, _QWEN35_MOE),
     "qwen3.5-moe-pictures-tied": (
@@ -173,6 +174,8 @@ _IDEFICS_KEYS = {
     "image_token_id": (5, FAILS),
 }
 KEYS = {
+    "gemma3-pictures/Gemma3ForSequenceClassification": within("text_config", PADDING_KEYS),
+    "qwen3.5-pictures/Qwen3_5ForSequenceClassification": within("text_config", PADDING_KEYS),
     "gemma3-pictures/Gemma3ForConditionalGeneration": {
         **within("text_config", GEMMA3_KEYS),
         "text_config.final_logit_softcapping": (1.0, KEEPS),  # of the decoder alone

@@ -1,4 +1,4 @@
-"""Post-LayerNorm encoders: BERT, ERNIE, RoBERTa, XLM-R, CamemBERT, data2vec-text, DistilBERT.
+"""Post-LayerNorm encoders: BERT, ERNIE, RoBERTa, XLM-R, CamemBERT, data2vec-text.
 
 The gain of a post-norm sits in the residual stream, so one permutation acts on the stream of the whole model.
 A bare encoder shows its stream as output: there it is fixed. That a post-norm ignores the mean of what is written
@@ -10,13 +10,26 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cobasin.architectures import Request, declares
-from cobasin.architectures.parts import LAYER, attention, labels, layer_norm, linear, neurons, tie_keys
+from cobasin.architectures.parts import (
+    LAYER,
+    PER_HEAD,
+    attention,
+    head_bases,
+    labels,
+    layer_norm,
+    linear,
+    neurons,
+    require,
+    tie_keys,
+)
 from cobasin.symmetry.gauges import KeyBias, ValueBias
 from cobasin.symmetry.groups import Permutation, SignedPermutation
 from cobasin.symmetry.spec import Space, Spec
 
 ANSWERING = ("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
 HEADS = (*ANSWERING, "ForMultipleChoice")
+CAUSAL = ("ForCausalLM", "LMHeadModel")  # the masked-LM head, on a stack that may look back only
+VOCABULARY = ("ForMaskedLM", *CAUSAL)
 PAIRED = ("ForPreTraining", "ForNextSentencePrediction")  # tell whether two sentences follow each other
 POOLED = ("ForSequenceClassification", "ForMultipleChoice")  # read one vector of a text
 SAME_FUNCTION = ("is_decoder", "add_cross_attention")
@@ -49,7 +62,7 @@ def bert_head(
     request: Request, pooler: str, masked: tuple[dict[str, str], dict[str, str]]
 ) -> tuple[dict[str, str], dict[str, str]]:
     """A task head (templates, ties): on the pooled first token, on every token, or the masked-LM head ``masked``."""
-    if request.head == "ForMaskedLM":
+    if request.head in VOCABULARY:
         return masked
     if request.head in PAIRED:
         templates, ties = masked if request.head == "ForPreTraining" else ({}, {})
@@ -136,10 +149,18 @@ def bert_embeddings(space: str = "resid") -> dict[str, str]:
     }
 
 
-def bert_spec(request: Request, head: dict[str, str], ties: dict[str, str], prefix: str, embed: str = "resid") -> Spec:
+def bert_spec(
+    request: Request,
+    head: dict[str, str],
+    ties: dict[str, str],
+    prefix: str,
+    embed: str = "resid",
+    pooler: str = "pooler.dense",
+) -> Spec:
     """A model with BERT's layers, its embeddings in the space ``embed``."""
-    layer = "encoder.layer.{layer}"
-    kept = unread(request, "pooler.dense", head)
+    layer, config = "encoder.layer.{layer}", request.config
+    require(not getattr(config, "add_cross_attention", False), "add_cross_attention")
+    kept = unread(request, pooler, head)
     templates = {
         **bert_embeddings(embed),
         **linear(f"{layer}.attention.self.query", "(head qk)", "resid"),
@@ -171,10 +192,22 @@ def bert_spec(request: Request, head: dict[str, str], ties: dict[str, str], pref
             "hidden_act",
             "layer_norm_eps",
             "position_embedding_type",
-            *SAME_FUNCTION,
-            *(("is_causal",) if request.config.is_decoder else ()),
+            "is_decoder",
+            *(("is_causal",) if getattr(config, "is_decoder", False) else ()),
             *tie_keys(ties),
         ),
+    )
+
+
+def rotated(spec: Spec, width: int, order: str = "pair freq") -> Spec:
+    """The same with queries and keys that pass a rotary embedding, by which no key bias is free."""
+    own, (bases, query, key) = "encoder.layer.{layer}.attention.self", head_bases(width, PER_HEAD, width, order)
+    turned = linear(f"{own}.query", f"(head {query})", "resid") | linear(f"{own}.key", f"(head {key})", "resid")
+    return replace(
+        spec,
+        spaces={**spec.spaces, **bases},
+        templates={**spec.templates, **turned},
+        biases=tuple(bias for bias in spec.biases if not isinstance(bias, KeyBias)),
     )
 
 
@@ -184,20 +217,25 @@ def bert_masked_lm(request: Request) -> tuple[dict[str, str], dict[str, str]]:
     return masked_lm(tied, f"{p}.transform.dense", f"{p}.transform.LayerNorm", f"{p}.decoder", f"{p}.bias")
 
 
-@declares("Bert", "bert", *HEADS, *PAIRED)
+def with_tables(spec: Spec, tables: dict[str, str], **rows: int) -> Spec:
+    """The same with further embedding tables, and the spaces of their rows by size."""
+    spaces = {**spec.spaces, **{name: Space(size) for name, size in rows.items()}}
+    return replace(spec, spaces=spaces, templates={**tables, **spec.templates})
+
+
+@declares("Bert", "bert", *HEADS, *PAIRED, "LMHeadModel")
 def bert(request: Request) -> Spec:
     """BERT."""
     return bert_spec(request, *bert_head(request, "pooler.dense", bert_masked_lm(request)), "bert.")
 
 
-@declares("Ernie", "ernie", *HEADS, *PAIRED)
+@declares("Ernie", "ernie", *HEADS, *PAIRED, "ForCausalLM")
 def ernie(request: Request) -> Spec:
     """ERNIE 1 to 3: BERT, where its config says so with embeddings of tasks."""
     config = request.config
     spec = bert_spec(request, *bert_head(request, "pooler.dense", bert_masked_lm(request)), "ernie.")
     tasks = {"embeddings.task_type_embeddings.weight": "task resid"} if config.use_task_id else {}
-    spaces = {**spec.spaces, "task": Space(config.task_type_vocab_size)}
-    return replace(spec, spaces=spaces, templates={**tasks, **spec.templates})
+    return with_tables(spec, tasks, task=config.task_type_vocab_size)
 
 
 def roberta_head(request: Request) -> tuple[dict[str, str], dict[str, str]]:
@@ -206,67 +244,18 @@ def roberta_head(request: Request) -> tuple[dict[str, str], dict[str, str]]:
         return bert_head(request, "pooler.dense", ({}, {}))
     if request.head == "ForSequenceClassification":
         return linear("classifier.dense", "pool", "resid") | linear("classifier.out_proj", "label", "pool"), {}
-    if request.head == "ForMaskedLM":
+    if request.head in VOCABULARY:
         tied = request.config.tie_word_embeddings
         return masked_lm(tied, "lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", "lm_head.bias")
     return token_head(request) | bare_pooler(request, "pooler.dense"), {}
 
 
-@declares("Roberta", "roberta", *HEADS)
-@declares("XLMRoberta", "xlm-roberta", *HEADS)
-@declares("Camembert", "camembert", *HEADS)
-@declares("Data2VecText", "data2vec-text", *HEADS)
+@declares("Roberta", "roberta", *HEADS, "ForCausalLM")
+@declares("XLMRoberta", "xlm-roberta", *HEADS, "ForCausalLM")
+@declares("Camembert", "camembert", *HEADS, "ForCausalLM")
+@declares("Data2VecText", "data2vec-text", *HEADS, "ForCausalLM")
 def roberta(request: Request) -> Spec:
     """RoBERTa, XLM-R, CamemBERT, data2vec for text."""
     prefix = "data2vec_text." if request.config.model_type == "data2vec-text" else "roberta."
     spec = bert_spec(request, *roberta_head(request), prefix)
     return replace(spec, function_keys=(*spec.function_keys, "pad_token_id"))  # positions are counted from it
-
-
-@declares("DistilBert", "distilbert", *HEADS)
-def distilbert(request: Request) -> Spec:
-    """DistilBERT."""
-    config, layer, own = request.config, "transformer.layer.{layer}", "transformer.layer.{layer}.attention"
-    spaces = attention(config.n_heads, config.dim // config.n_heads) | {
-        "layer": Space(config.n_layers),
-        "resid": stream(config.dim, request.head),
-        "ffn": Space(config.hidden_dim, neurons(config.activation), LAYER, part="ffn"),
-        "pool": Space(config.dim, neurons("relu"), part="ffn"),
-        "trans": Space(config.dim, Permutation(), part="ffn"),
-        "vocab": Space(config.vocab_size),
-        "pos": Space(config.max_position_embeddings),
-        "label": classes(request),
-        "span": Space(2),
-    }
-    head, ties = token_head(request), {}
-    if request.head in POOLED:
-        head = linear("pre_classifier", "pool", "resid") | linear("classifier", "label", "pool'")
-    if request.head == "ForMaskedLM":
-        names = ("vocab_transform", "vocab_layer_norm", "vocab_projector", "vocab_projector.bias")
-        head, ties = masked_lm(config.tie_word_embeddings, *names)
-    return Spec(
-        request.architecture,
-        spaces,
-        {
-            "embeddings.word_embeddings.weight": "vocab resid",
-            "embeddings.position_embeddings.weight": "pos resid",
-            **layer_norm("embeddings.LayerNorm"),
-            **linear(f"{own}.q_lin", "(head qk)", "resid"),
-            **linear(f"{own}.k_lin", "(head qk')", "resid"),
-            **linear(f"{own}.v_lin", "(head vo)", "resid"),
-            **linear(f"{own}.out_lin", "resid", "(head vo')"),
-            **layer_norm(f"{layer}.sa_layer_norm"),
-            **linear(f"{layer}.ffn.lin1", "ffn", "resid"),
-            **linear(f"{layer}.ffn.lin2", "resid", "ffn'"),
-            **layer_norm(f"{layer}.output_layer_norm"),
-            **head,
-        },
-        prefix="distilbert.",
-        tied=ties,
-        biases=(
-            KeyBias(f"{own}.k_lin.bias"),
-            ValueBias(f"{own}.v_lin.bias", f"{own}.out_lin.weight", f"{own}.out_lin.bias"),
-        ),
-        buffers=(r"embeddings\.position_ids",),
-        function_keys=("n_heads", "activation", *SAME_FUNCTION, *tie_keys(ties)),
-    )

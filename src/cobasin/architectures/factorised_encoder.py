@@ -11,15 +11,19 @@ from dataclasses import replace
 
 from cobasin.architectures import Request, declares
 from cobasin.architectures.encoder import (
+    ANSWERING,
     HEADS,
     SAME_FUNCTION,
+    VOCABULARY,
     bert_embeddings,
     bert_head,
     bert_spaces,
     bert_spec,
     masked_lm,
+    rotated,
     token_head,
     unread,
+    with_tables,
 )
 from cobasin.architectures.parts import layer_norm, linear, neurons, require, tie_keys
 from cobasin.symmetry.gauges import KeyBias, Norm, ValueBias
@@ -28,7 +32,7 @@ from cobasin.symmetry.spec import Space, Spec
 
 
 def _head_is_tied(request: Request) -> bool:
-    return request.head == "ForMaskedLM" and request.config.tie_word_embeddings
+    return request.head in VOCABULARY and request.config.tie_word_embeddings
 
 
 def _embedding_spaces(request: Request) -> dict[str, Space]:
@@ -46,12 +50,12 @@ def _embedding_norm(request: Request, into_stream: str) -> Norm:
     return Norm(weight, (f"{into_stream}.weight",), bias, centred, stream="embed")
 
 
-@declares("Electra", "electra", "ForPreTraining", *HEADS)
+@declares("Electra", "electra", "ForPreTraining", *HEADS, "ForCausalLM")
 def electra(request: Request) -> Spec:
     """ELECTRA, discriminators and generators; embeddings as wide as the stream are written to it directly."""
     config = request.config
     narrow = config.embedding_size != config.hidden_size
-    embed, project = "embed" if narrow else "resid", "embeddings_project"
+    embed = "embed" if narrow else "resid"
     p, decoder, tied = "discriminator_predictions", "generator_lm_head", config.tie_word_embeddings
     head = {
         "ForPreTraining": linear(f"{p}.dense", "pool", "resid") | linear(f"{p}.dense_prediction", "1", "pool'"),
@@ -61,7 +65,7 @@ def electra(request: Request) -> Spec:
         | linear("classifier", "label", "pool'"),
     }.get(request.head, token_head(request))
     ties: dict[str, str] = {}
-    if request.head == "ForMaskedLM":
+    if request.head in VOCABULARY:
         names = ("generator_predictions.dense", "generator_predictions.LayerNorm", decoder, f"{decoder}.bias")
         head, ties = masked_lm(tied, *names, embed)
     spec = bert_spec(request, head, ties, "electra.", embed)
@@ -70,16 +74,42 @@ def electra(request: Request) -> Spec:
     if request.head == "ForMultipleChoice":
         require(config.summary_use_proj, "summary_use_proj = false")
         pool, keys = neurons(config.summary_activation), ("summary_type", "summary_activation")
+    spec = replace(spec, function_keys=(*spec.function_keys, *keys))
+    return _projected(request, spec, pool)
+
+
+def _projected(request: Request, spec: Spec, pool: Permutation) -> Spec:
+    """The same with a map into the stream, where embeddings have a width of their own; ``pool`` acts in the head."""
+    config, project = request.config, "embeddings_project"
+    narrow = config.embedding_size != config.hidden_size
     return replace(
         spec,
         spaces={**spec.spaces, **_embedding_spaces(request), "pool": Space(config.hidden_size, pool, part="ffn")},
         templates={**(linear(project, "resid", "embed") if narrow else {}), **spec.templates},
         norms=(_embedding_norm(request, project),) if narrow else (),
-        function_keys=(*spec.function_keys, *keys),
     )
 
 
-@declares("RemBert", "rembert", *HEADS)
+@declares("RoFormer", "roformer", *ANSWERING, "ForCausalLM")
+def roformer(request: Request) -> Spec:
+    """RoFormer: a rotary embedding, whose sines and cosines are in the file, turns neighbours in a head."""
+    config = request.config
+    require(not config.rotary_value, "rotary_value")
+    width, p = config.hidden_size // config.num_attention_heads, "cls.predictions"
+    embed = "resid" if config.embedding_size == config.hidden_size else "embed"
+    names = (f"{p}.transform.dense", f"{p}.transform.LayerNorm", f"{p}.decoder", f"{p}.bias")
+    head, ties = token_head(request), {}
+    if request.head in VOCABULARY:
+        head, ties = masked_lm(config.tie_word_embeddings, *names, embed)
+    if request.head == "ForSequenceClassification":
+        head = linear("classifier.dense", "pool", "resid") | linear("classifier.out_proj", "label", "pool'")
+    spec = _projected(request, bert_spec(request, head, ties, "roformer.", embed), neurons(config.hidden_act))
+    waves = {"encoder.embed_positions.weight": "pos (wave freq)"} if request.has("embed_positions.weight") else {}
+    templates = {name: type_ for name, type_ in spec.templates.items() if "position_embeddings" not in name}
+    return with_tables(rotated(replace(spec, templates=templates), width, "freq pair"), waves, wave=2)
+
+
+@declares("RemBert", "rembert", *HEADS, "ForCausalLM")
 def rembert(request: Request) -> Spec:
     """RemBERT. What its masked-LM head compares with the vocabulary has a width of its own, too."""
     config, p, project = request.config, "cls.predictions", "encoder.embedding_hidden_mapping_in"

@@ -17,11 +17,12 @@ from cobasin.architectures.encoder import (
     bert_masked_lm,
     bert_spaces,
     roberta_head,
+    rotated,
     unread,
 )
-from cobasin.architectures.parts import PER_HEAD, head_bases, layer_norm, linear, require, tie_keys
+from cobasin.architectures.parts import layer_norm, require, tie_keys
 from cobasin.architectures.vision import Names, free_stream, norm_before, pre_norm
-from cobasin.symmetry.gauges import KeyBias, Norm
+from cobasin.symmetry.gauges import Norm
 from cobasin.symmetry.spec import Space, Spec
 
 BERT = Names(
@@ -85,7 +86,7 @@ def _encoder(
     return replace(spec, templates={**spec.templates, **templates})
 
 
-@declares("MegatronBert", "megatron-bert", *HEADS, *PAIRED)
+@declares("MegatronBert", "megatron-bert", *HEADS, *PAIRED, "ForCausalLM")
 def megatron_bert(request: Request) -> Spec:
     """MegatronBERT."""
     head, ties = bert_head(request, "pooler.dense", bert_masked_lm(request))
@@ -105,8 +106,8 @@ def megatron_bert(request: Request) -> Spec:
     )
 
 
-@declares("XLMRobertaXL", "xlm-roberta-xl", *HEADS)
-@declares("RobertaPreLayerNorm", "roberta-prelayernorm", *HEADS)
+@declares("XLMRobertaXL", "xlm-roberta-xl", *HEADS, "ForCausalLM")
+@declares("RobertaPreLayerNorm", "roberta-prelayernorm", *HEADS, "ForCausalLM")
 def roberta_pre_norm(request: Request) -> Spec:
     """XLM-RoBERTa-XL and RoBERTa-PreLayerNorm; in the latter the gain behind the embeddings sits in the stream."""
     wide = request.config.model_type == "xlm-roberta-xl"
@@ -163,16 +164,4 @@ def esm(request: Request) -> Spec:
         buffers=(r"embeddings\.position_ids", r"(encoder\.layer\..+\.self\.)?rotary_embeddings\.inv_freq"),
         unread=(*kept, *(table if turned else ())),
     )
-    return _rotary(spec, size // heads) if turned else spec
-
-
-def _rotary(spec: Spec, width: int) -> Spec:
-    """The same with queries and keys that pass a rotary embedding, by which no key bias is free."""
-    query, key = (f"{BERT.layer}.{name}" for name in (BERT.query, BERT.key))
-    turned = linear(query, "(head pair freq)", "resid") | linear(key, "(head pair' freq)", "resid")
-    return replace(
-        spec,
-        spaces={**spec.spaces, **head_bases(width, PER_HEAD, width)[0]},
-        templates={**spec.templates, **turned},
-        biases=tuple(bias for bias in spec.biases if not isinstance(bias, KeyBias)),
-    )
+    return rotated(spec, size // heads) if turned else spec

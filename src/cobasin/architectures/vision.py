@@ -1,4 +1,4 @@
-"""Pre-LayerNorm vision transformers: ViT, ViT-MSN, ViT-MAE, DeiT, BEiT, DINOv2 with and without registers.
+"""Pre-LayerNorm vision transformers: ViT, ViT-MSN, ViT-MAE, I-JEPA, DeiT, DINOv2 with and without registers.
 
 A bare model shows its stream as output: there it is fixed, and gains and layer scales stay as they are.
 """
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from cobasin.architectures import Request, declares
 from cobasin.architectures.parts import LAYER, attention, labels, layer_norm, linear, neurons, sides
-from cobasin.symmetry.gauges import FreeGauge, KeyBias, LayerScale, Norm, SoftmaxShift, ValueBias
+from cobasin.symmetry.gauges import FreeGauge, KeyBias, LayerScale, Norm, ValueBias
 from cobasin.symmetry.groups import Orthogonal, Permutation
 from cobasin.symmetry.spec import Space, Spec
 
@@ -146,7 +146,7 @@ def norm_before(readers: Iterable[str], name: str, stream: str = "resid", centre
     return Norm(f"{name}.weight", weights, f"{name}.bias" if centred else None, centred, stream)
 
 
-def _vision(
+def vision_transformer(
     request: Request,
     names: Names,
     tokens: dict[str, str],
@@ -175,7 +175,7 @@ def _vision(
         | linear("embeddings.patch_embeddings.projection", "resid", "channel down right"),
         norm,
         head,
-        prefix=prefix or f"{config.model_type}.",
+        prefix=prefix or f"{config.model_type.replace('-', '_')}.",
         width=getattr(config, "head_dim", None),
         **options,
     )
@@ -188,19 +188,21 @@ def _pooler(request: Request) -> dict[str, str]:
 @declares("ViT", "vit", "Model", "ForImageClassification")
 @declares("ViTMSN", "vit_msn", "Model", "ForImageClassification")
 @declares("ViTMAE", "vit_mae", "Model")
+@declares("IJepa", "ijepa", "Model", "ForImageClassification")
 def vit(request: Request) -> Spec:
-    """ViT, ViT-MSN, and the encoder of ViT-MAE, which sees a part of the patches."""
+    """ViT, ViT-MSN, the encoder of ViT-MAE, which sees a part of the patches, and I-JEPA, without a class token."""
     config = request.config
-    keys = {"vit": ("pooler_act",), "vit_mae": ("mask_ratio",)}.get(config.model_type, ())
+    joint = config.model_type == "ijepa"
+    keys = {"vit_mae": ("mask_ratio",), **dict.fromkeys(("vit", "ijepa"), ("pooler_act",))}.get(config.model_type, ())
     # of pre-training: it reads the encoder's output, which a bare model shows, so that all of it stays
     decoder = (r"decoder\..*",) if config.model_type == "vit_mae" else ()
-    return _vision(
+    return vision_transformer(
         request,
         VIT,
-        {"cls_token": "1 1 resid"},
+        {} if joint else {"cls_token": "1 1 resid"},
         _pooler(request) if request.head == "Model" else linear("classifier", "label", "resid"),
         spaces={"pool": Space(getattr(config, "pooler_output_size", 0))},
-        prefix="vit.",
+        prefix="ijepa." if joint else "vit.",
         biased=(config.qkv_bias,) * 3,
         buffers=decoder,
         function_keys=(*FUNCTION_KEYS, *PICTURE_KEYS, *keys),
@@ -217,7 +219,7 @@ def deit(request: Request) -> Spec:
         "ForImageClassificationWithTeacher": linear("cls_classifier", "label", "resid")
         | linear("distillation_classifier", "label", "resid"),
     }
-    return _vision(
+    return vision_transformer(
         request,
         VIT,
         {"cls_token": "1 1 resid", "distillation_token": "1 1 resid"},
@@ -245,7 +247,7 @@ def dinov2(request: Request) -> Spec:
     tokens = {"cls_token": "1 1 resid"}
     if registers is not None or config.use_mask_token:
         tokens["mask_token"] = "1 resid"
-    return _vision(
+    return vision_transformer(
         request,
         SWIGLU if gated else DINO,
         tokens if registers is None else tokens | {"register_tokens": "1 register resid"},
@@ -259,41 +261,5 @@ def dinov2(request: Request) -> Spec:
         biased=(config.qkv_bias,) * 3,
         scales=("layer_scale1.lambda1", "layer_scale2.lambda1"),
         unread=("embeddings.mask_token",) if "mask_token" in tokens and not bare else (),
-        function_keys=(*FUNCTION_KEYS, *PICTURE_KEYS),
-    )
-
-
-@declares("Beit", "beit", "Model", "ForImageClassification")
-def beit(request: Request) -> Spec:
-    """BEiT: layer scales, keys without a bias, and a bias for every head and offset between patches.
-
-    A constant added to all biases of a head cancels in the softmax. So does one added where the class token looks
-    from; that is left out. Only a bare model reads the mask token.
-    """
-    config, bare = request.config, request.head == "Model"
-    norm = "layernorm"
-    if config.use_mean_pooling:  # of the stream, then normalised
-        norm = "pooler.layernorm" if request.has("pooler.layernorm.weight") or not bare else ""
-    tables = {
-        "encoder.layer.{layer}.attention.attention.relative_position_bias": config.use_relative_position_bias,
-        "encoder.relative_position_bias": config.use_shared_relative_position_bias,
-    }
-    tables = [f"{name}.relative_position_bias_table" for name, used in tables.items() if used]
-    rows, columns = grid(config)
-    spaces = {"offset": Space((2 * rows - 1) * (2 * columns - 1) + 3)}
-    if config.use_shared_relative_position_bias:  # one order of the heads in all layers
-        spaces["head"] = Space(config.num_attention_heads, Permutation(), part="heads")
-    return _vision(
-        request,
-        VIT,
-        {"cls_token": "1 1 resid"} | ({"mask_token": "1 1 resid"} if config.use_mask_token else {}),
-        dict.fromkeys(tables, "offset head") | ({} if bare else linear("classifier", "label", "resid")),
-        spaces,
-        norm,
-        positions=config.use_absolute_position_embeddings,
-        biased=(True, False, True),
-        scales=("lambda_1", "lambda_2") if config.layer_scale_init_value > 0 else (),
-        biases=tuple(SoftmaxShift(table, "offset", "attention") for table in tables),
-        buffers=(r".*relative_position_index",),
         function_keys=(*FUNCTION_KEYS, *PICTURE_KEYS),
     )

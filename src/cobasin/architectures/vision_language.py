@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 TEXT, VISION, PROJECTOR = "language_model.", "vision_tower.", "multi_modal_projector."
+HEADS = ("lm_head.", "score.")
 PLACED = ("image_token_id", "video_token_id", "audio_token_id")  # of what stands where something else is read
 PALIGEMMA = {"gemma": gemma, "gemma2": gemma2}
 MISTRAL3 = {"mistral": mistral, "ministral3": mistral, "mistral4": deepseek_v3}
@@ -40,8 +41,10 @@ def decoder(request: Request, declaration: Declaration, root: str = TEXT) -> Spe
     """The decoder, whose tensors have the names that they have within the whole: they begin with ``root``."""
     config = copy.copy(request.config.text_config)
     config.tie_word_embeddings = getattr(request.config, "tie_word_embeddings", False)  # Llama 3.2 ties nothing
-    spec = declaration(Request(config, request.architecture, "ForCausalLM", request.names))
-    named = relabelled(spec, name=lambda name: name if name.startswith("lm_head.") else f"{root}{name}")
+    config.num_labels = request.config.num_labels
+    head = request.head if request.head.endswith("Classification") else "ForCausalLM"
+    spec = declaration(Request(config, request.architecture, head, request.names))
+    named = relabelled(spec, name=lambda name: name if name.startswith(HEADS) else f"{root}{name}")
     named = without_keys(named, *tie_keys(spec.tied))  # the whole has it
     return replace(
         named,
@@ -130,7 +133,7 @@ def pixtral_tower(request: Request) -> Spec:
     )
 
 
-@declares("Gemma3", "gemma3", "ForConditionalGeneration")
+@declares("Gemma3", "gemma3", "ForConditionalGeneration", "ForSequenceClassification")
 def gemma3_pictures(request: Request) -> Spec:
     """Gemma 3 with SigLIP's tower, whose last gain sits in what is averaged over patches: permutations only."""
     tower = vision_of(request, "siglip_vision_model")

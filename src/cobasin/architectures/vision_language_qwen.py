@@ -183,7 +183,7 @@ def _mixed(request: Request, declaration: Declaration) -> Spec:
     return replace(spec, further=(FURTHER,))
 
 
-@declares("Qwen3_5", "qwen3_5", "ForConditionalGeneration")
+@declares("Qwen3_5", "qwen3_5", "ForConditionalGeneration", "ForSequenceClassification")
 def qwen3_5_pictures(request: Request) -> Spec:
     """Qwen3.5 with its vision tower."""
     return _mixed(request, qwen3_5_decoder)

@@ -136,6 +136,9 @@ def _tokens(
     inputs = {"input_ids": tokens, "attention_mask": mask}
     if count := segments(config):
         inputs["token_type_ids"] = (torch.arange(length) * count // length).repeat(2, 1)
+    if places := getattr(config, "max_2d_position_embeddings", 0):  # where a word stands on its page: two corners
+        inputs["bbox"] = torch.randint(places, (2, length, 2, 2), generator=generator).sort(2).values.flatten(2)
+    inputs["global_attention_mask"] = (torch.arange(length) == 0).long().repeat(2, 1)
     if not architecture.endswith(SHIFTING):
         inputs["decoder_input_ids"] = decoder_tokens
     if architecture.endswith("ForSequenceClassification") and pad is None:

@@ -30,6 +30,8 @@ OUTPUT_NAMES = (
         "seq_relationship_logits",
         "start_logits",
         "end_logits",
+        "relevance_logits",
+        "pred_boxes",
         "logits_per_image",
         "projected_states",
         "projected_quantized_states",
