@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 import signal
 
 import pytest
@@ -18,6 +19,9 @@ os.environ["OMP_NUM_THREADS"] = "1"
 # Transformers writes every config that it reads out for its log, which no test looks at, and that takes longer than to
 # read it.
 PreTrainedConfig.__repr__ = GenerationConfig.__repr__ = object.__repr__
+
+# It compiles the patterns of names anew for every model, of which the hundreds here have more than Python keeps.
+re._MAXCACHE = 1 << 16
 
 # Ctrl-C reaches the tests and what they start, also of a suite behind a shell's &, which would ignore it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
