@@ -81,7 +81,7 @@ def test_every_tensor_matters(case):
         assert idle(typed, reference, 1e-4, names) == expected
 
 
-@pytest.mark.usefixtures("few_rounds")
+@pytest.mark.usefixtures("one_round")
 @pytest.mark.parametrize("case", ONE_A_DECLARATION)
 def test_matched_pair_keeps_the_function(case):
     source, anchor = checkpoint(case, 1), checkpoint(case, 2)
