@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 import signal
 
 import pytest
@@ -18,6 +19,9 @@ os.environ["OMP_NUM_THREADS"] = "1"
 # Transformers writes every config that it reads out for its log, which no test looks at, and that takes longer than to
 # read it.
 PreTrainedConfig.__repr__ = GenerationConfig.__repr__ = object.__repr__
+
+# It compiles the patterns of names anew for every model, of which the hundreds here have more than Python keeps.
+re._MAXCACHE = 1 << 16
 
 # Ctrl-C reaches the tests and what they start, also of a suite behind a shell's &, which would ignore it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -68,6 +72,13 @@ def registry(monkeypatch):
 def few_rounds(monkeypatch):
     """Matching by weights that stops long before it is done: what is found keeps the function as well."""
     monkeypatch.setattr(weights, "MAX_ROUNDS", 2)
+
+
+@pytest.fixture
+def one_round(monkeypatch):
+    """Matching by weights that is even shorter: from where the models stand, with all that is free, scales as well."""
+    monkeypatch.setattr(weights, "_near", lambda match: True)
+    monkeypatch.setattr(weights, "MAX_ROUNDS", 1)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from cobasin.checkpoints.checkpoint import load
 from cobasin.errors import InputError
 from cobasin.matching import weights
 from command_line import pair, refused, run, snapshot
+from forks import forked
 from test_resume import assert_same_files
 
 CASE = "bert/BertForMaskedLM"
@@ -54,7 +55,7 @@ def test_interrupted(tmp_path, verb, number):
     old.parent.mkdir()
     old.write_text("x")
     before = snapshot(tmp_path)
-    stopped = process(STOPPED, int(number), verb, source, anchor, "--out", old.parent, "--overwrite")
+    stopped = forked(STOPPED, int(number), verb, source, anchor, "--out", old.parent, "--overwrite")
     assert stopped.returncode == 130
     assert stopped.stdout == ""
     assert stopped.stderr == "interrupted; no unfinished output was left behind\n"
@@ -80,7 +81,7 @@ def test_an_interrupt_of_which_a_library_makes_an_error_of_its_own(tmp_path, mon
 def test_killed(tmp_path):
     source, anchor = pair(tmp_path, CASE, shard="20KB")
     before = snapshot(tmp_path)
-    killed = process(STOPPED, int(signal.SIGKILL), "merge", anchor, source, "--out", tmp_path / "out")
+    killed = forked(STOPPED, int(signal.SIGKILL), "merge", anchor, source, "--out", tmp_path / "out")
     assert killed.returncode == -signal.SIGKILL
     assert not (tmp_path / "out").exists()
     (left,) = tmp_path.glob(".*")

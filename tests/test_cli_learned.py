@@ -2,10 +2,7 @@
 
 import errno
 import json
-import os
 import signal
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -19,12 +16,12 @@ from cobasin.learning import descent
 from cobasin.symmetry.element import Element
 from cobasin.workflows import match as match_workflow
 from command_line import WEIGHTS, duplicate, edit_tensors, pair, refused, run, snapshot, stock, tensors_of
+from forks import forked
 from tiny_models import model
 
 GPT2, VIT = "gpt2-untied/GPT2LMHeadModel", "vit/ViTForImageClassification"
 KILLED = """
-import os, signal, sys, torch
-torch.set_num_threads(1)
+import os, signal, sys
 from cobasin.cli import main
 from cobasin.learning import descent
 save = descent._Run.save
@@ -59,8 +56,7 @@ def failing(*_):
 
 def killed(arguments):
     """Run a command until it has learned 20 steps."""
-    command = [sys.executable, "-c", KILLED.format(arguments=arguments)]
-    done = subprocess.run(command, env=dict(os.environ), check=False, capture_output=True, text=True)
+    done = forked(KILLED.format(arguments=arguments))
     assert done.returncode == -signal.SIGKILL, done.stderr
 
 

@@ -147,7 +147,7 @@ def test_a_key_that_nothing_reads(tmp_path, case, key):
     assert same(anchor, source)
 
 
-@pytest.mark.usefixtures("few_rounds")
+@pytest.mark.usefixtures("one_round")
 @pytest.mark.parametrize(("case", "first"), list(zip(TIED, cycle([0, 1]), strict=False)))
 def test_tied_against_untied_heads(tmp_path, case, first):
     """Either is brought to the other, in turn."""

@@ -15,8 +15,6 @@ from tiny_models import CASES, model
 
 pytestmark = pytest.mark.usefixtures("few_rounds")
 
-pytestmark = pytest.mark.usefixtures("few_rounds")
-
 GEMMA = "gemma3-pictures/Gemma3ForConditionalGeneration"
 QWEN = "qwen2.5-vl/Qwen2_5_VLForConditionalGeneration"
 LLAVA = "llava-next/LlavaNextForConditionalGeneration"

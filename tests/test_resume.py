@@ -18,6 +18,7 @@ from cobasin.errors import InputError
 from cobasin.execution import outcomes
 from cobasin.matching import weights
 from command_line import pair, refused, run, snapshot
+from forks import forked
 from merge_cases import saved
 
 CASE = "bert/BertForMaskedLM"
@@ -88,8 +89,7 @@ for arguments, kind, number in json.loads(sys.argv[1]):
 
 def killed(*runs):
     """Run command lines that are killed after ``number`` things of ``kind``; returns what they have said."""
-    command = [sys.executable, "-c", KILLED, json.dumps(runs)]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    done = forked(KILLED, json.dumps(runs))
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -8,9 +8,7 @@ from cobasin.checkpoints.typed import Typed
 from command_line import duplicate, edit_tensors, refused, run, stock, tensors_of
 from tiny_models import model
 
-pytestmark = pytest.mark.usefixtures("few_rounds")
-
-pytestmark = pytest.mark.usefixtures("few_rounds")
+pytestmark = pytest.mark.usefixtures("one_round")
 
 # a case, and the name that is kept of those that share a tensor
 KEPT = [

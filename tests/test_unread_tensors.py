@@ -16,8 +16,6 @@ from tiny_models import model
 
 pytestmark = pytest.mark.usefixtures("few_rounds")
 
-pytestmark = pytest.mark.usefixtures("few_rounds")
-
 POOLER = {"pooler.dense.weight": (24, 24), "pooler.dense.bias": (24,)}
 # the tensors, and what other classes compute from them
 FILES = {

@@ -1,6 +1,7 @@
 """Every declared architecture: the group it declares keeps the function, and nothing but the group does."""
 
 import dataclasses
+from functools import cache, lru_cache
 
 import pytest
 import torch
@@ -22,18 +23,33 @@ from cobasin.symmetry.wellformed import mistakes
 from cobasin.verification import Rerun, relative_change
 from tiny_models import CASES, EVERY_CLASS, FLOAT32_PARTS, ONE_A_DECLARATION, ONE_A_FAMILY, checkpoint, model, tolerance
 
+# Tests of the same case follow each other, for what they share.
+of_every_case = pytest.mark.parametrize("case", CASES, scope="module")
+
 
 def test_every_declared_class_has_a_case():
     assert {case.split("/")[1] for case in CASES} == set(known())
 
 
-@pytest.mark.usefixtures("float64_throughout")
-@pytest.mark.parametrize("case", CASES)
-def test_random_elements_keep_the_function(case):
+@lru_cache(maxsize=1)
+def built(case):
+    """The model of a case in float64 throughout, for the tests of it: typed, to be rerun, and what it puts out."""
     typed = Typed.of(checkpoint(case))
-    assert mistakes(typed.spec) == []
     rerun = Rerun(typed.checkpoint, probe(typed.checkpoint.config, typed.checkpoint.architecture))
-    reference = rerun(typed.checkpoint, ())
+    return typed, rerun, rerun(typed.checkpoint, ())
+
+
+@cache
+def layouts(case):
+    """The types of the tensors of a case."""
+    return {name: entry.layout.text for name, entry in Typed.of(checkpoint(case)).spec.entries.items()}
+
+
+@pytest.mark.usefixtures("float64_throughout")
+@of_every_case
+def test_random_elements_keep_the_function(case):
+    typed, rerun, reference = built(case)
+    assert mistakes(typed.spec) == []
     others = [other for other, _ in forms(generic(typed, 9))]
     for seed, ((of, form), other) in enumerate(zip(forms(typed), others, strict=True)):
         element = dataclasses.replace(sample(form, seed), target=gauge_of(form, other))
@@ -44,27 +60,28 @@ def test_random_elements_keep_the_function(case):
         assert relative_change(reference, found) < 1e-9
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.usefixtures("float64_throughout")
+@of_every_case
 def test_every_tensor_matters(case):
     """Leave one block out of a random element: the function changes, unless the softmax cancels that block.
 
     What has the same type in the first case of the family, or the first family of the class, is looked at there.
     """
-    typed = Typed.of(checkpoint(case))
+    typed, _, reference = built(case)
     names, expected = first_names(typed.spec), cancelled(typed.spec)
     family, head = case.split("/")
     (one,) = (other for other in ONE_A_FAMILY if other.split("/")[0] == family)
     if case == one:
         one = next(other for other in ONE_A_FAMILY if other.split("/")[1] == head)
     if case != one:
-        there, here = Typed.of(checkpoint(one)).spec.entries, typed.spec.entries
-        names = [name for name in names if name not in there or there[name].layout.text != here[name].layout.text]
+        there = layouts(one)
+        names = [name for name in names if there.get(name) != typed.spec.entries[name].layout.text]
         expected = {(name, block) for name, block in expected if name in names}
     if names:
-        assert idle(typed, run(typed.checkpoint), 1e-4, names) == expected
+        assert idle(typed, reference, 1e-4, names) == expected
 
 
-@pytest.mark.usefixtures("few_rounds")
+@pytest.mark.usefixtures("one_round")
 @pytest.mark.parametrize("case", ONE_A_DECLARATION)
 def test_matched_pair_keeps_the_function(case):
     source, anchor = checkpoint(case, 1), checkpoint(case, 2)

@@ -2,11 +2,7 @@
 
 import json
 import math
-import os
 import signal
-import subprocess
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -17,6 +13,7 @@ from cobasin.data import Batch
 from cobasin.data.batches import Batches
 from cobasin.errors import InputError
 from cobasin.learning.descent import descend, hold_out
+from forks import forked
 
 FEW = {"rate": 0.2, "seed": 0, "look": 99, "patience": 9}
 
@@ -190,12 +187,10 @@ def test_a_killed_process_goes_on(tmp_path):
     """With a real signal: nothing is left to say goodbye."""
     state = tmp_path / "state"
     code = (
-        f"import os, sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
-        "import torch; torch.set_num_threads(1)\n"
-        "from test_descent import Path, run\n"
+        "import os\nfrom pathlib import Path\nfrom test_descent import run\n"
         f"run(Path({str(state)!r}), report=lambda step, _: step == 28 and os.kill(os.getpid(), {int(signal.SIGKILL)}))"
     )
-    killed = subprocess.run([sys.executable, "-c", code], env=dict(os.environ), check=False, capture_output=True)
+    killed = forked(code)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     done, taken = run(state)
     assert same(done, run()[0])
