@@ -28,6 +28,12 @@ FAMILIES = {
             "tie_word_embeddings": True,
         },
     ),
+    "gpt1": (
+        "OpenAIGPT",
+        ("LMHeadModel", "ForSequenceClassification", "Model"),
+        T.OpenAIGPTConfig,
+        {"vocab_size": 40, "n_embd": 24, "n_layer": 2, "n_head": 4, "n_positions": 32, "pad_token_id": 0},
+    ),
     "codegen": (
         "CodeGen",
         ("ForCausalLM", "Model"),
@@ -183,6 +189,12 @@ KEYS = {
         "scale_embedding": (False, CHANGES),
     },
     "biogpt/BioGptForSequenceClassification": PADDING_KEYS,
+    "gpt1/OpenAIGPTLMHeadModel": {
+        "n_head": (2, CHANGES),
+        "afn": ("relu", CHANGES),
+        "layer_norm_epsilon": (0.1, CHANGES),
+    },
+    "gpt1/OpenAIGPTForSequenceClassification": PADDING_KEYS,
     "codegen/CodeGenForCausalLM": {
         **CAUSAL_KEYS,
         "n_head": (4, CHANGES),
@@ -261,6 +273,7 @@ KEYS = {
     "olmo1/OlmoForSequenceClassification": PADDING_KEYS,
 }
 TIED = (
+    "gpt1/OpenAIGPTLMHeadModel",
     "gptneox-sequential-tied/GPTNeoXForCausalLM",
     "opt/OPTForCausalLM",
     "opt-350m/OPTForCausalLM",
