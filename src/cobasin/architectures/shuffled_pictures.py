@@ -56,7 +56,8 @@ def command_pictures(request: Request) -> Spec:
         keys = ("vision_feature_select_strategy", "adapter_layer_norm_eps")
         unread = tuple(layer_norm(f"{VISION}post_layernorm"))
     projector = normed | linear(FIRST, rows, MERGED) | linear(SECOND, "resid", "projector'")
-    hidden = Space(config.alignment_intermediate_size // 2, group, part="ffn")
+    width = getattr(config, "alignment_intermediate_size", config.text_config.hidden_size)  # Aya need not say it
+    hidden = Space(width // 2, group, part="ffn")
     spec = _whole(request, decoder_of(request, COMMAND), "siglip_vision_model", projector, hidden, keys)
     return replace(spec, spaces={**spec.spaces, "half": Space(2)}, unread=unread)
 
