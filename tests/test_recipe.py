@@ -164,7 +164,7 @@ def test_an_example_resolves_to_what_it_says():
     [
         (
             LINEAR | {"base_modle": "x"},
-            "unknown key 'base_modle'; did you mean 'base_model'? (known: base_model, dtype,",
+            "unknown key 'base_modle'; did you mean 'base_model'? (known: base_model, chat_template, dtype,",
         ),
         (LINEAR | {1: 2}, "unknown key '1' (known:"),
         (
@@ -192,9 +192,14 @@ def test_an_example_resolves_to_what_it_says():
             "merge method 'tise' is unknown; did you mean 'ties'? (known: arcee_fusion,",
         ),
         (LINEAR | {"dtype": "int8"}, "dtype: 'int8': expected 'float32', 'float16', 'bfloat16' or 'float64'"),
+        (LINEAR | {"dtype": "torch.int8"}, "dtype: 'int8': expected 'float32'"),
         (LINEAR | {"out_dtype": "half"}, "out_dtype: 'half': expected 'float32'"),
         (LINEAR | {"seed": "x"}, "seed: 'x': expected a whole number"),
-        (LINEAR | {"chat_template": "auto"}, "'chat_template' is not supported: the chat template comes with the tok"),
+        (
+            LINEAR | {"chat_template": "chatml"},
+            "chat_template: 'chatml': expected auto, or a template in Jinja; of",
+        ),
+        (LINEAR | {"chat_template": ""}, "chat_template: '': expected auto, or a template in Jinja"),
         (LINEAR | {"models": [{"model": "a@v1+lora"}]}, "models[0].model: a@v1+lora: revisions are not read"),
         (
             LINEAR | {"models": [{"model": "a/b@v1"}]},
@@ -212,6 +217,10 @@ def test_an_example_resolves_to_what_it_says():
 )
 def test_keys_that_make_no_sense_are_refused(content, message):
     assert refusal(content).startswith(message)
+
+
+def test_a_dtype_may_be_written_as_in_torch():
+    assert Recipe.of(LINEAR | {"dtype": "torch.bfloat16"}).dtype == "bfloat16"
 
 
 def test_a_folder_may_have_signs_in_its_name_that_mean_something_to_mergekit(tmp_path):

@@ -15,6 +15,7 @@ from cobasin.checkpoints.running import part_of, written_vocabulary
 from cobasin.data.examples import Example
 from cobasin.errors import InputError, one_line
 
+CHAT_TEMPLATE = "chat_template.jinja"
 # the files of which one is there, whatever the tokenizer; without any, transformers makes up an empty one
 _FILES = (
     "tokenizer.json",
@@ -36,7 +37,7 @@ _FILES = (
     "dict.txt",
     "normalizer.json",
     "tekken.json",
-    "chat_template.jinja",
+    CHAT_TEMPLATE,
 )
 # families whose texts begin at the position behind the number of the padding token
 _BEHIND_PADDING = ("roberta", "camembert", "data2vec-text", "mpnet", "esm")

@@ -23,6 +23,7 @@ from cobasin.finding.kept import Kept, check_kept
 from cobasin.finding.match import Matched, match_all
 from cobasin.fusion.registry import find
 from cobasin.merging.after import Afterwards, cautions
+from cobasin.merging.chat import chat_template
 from cobasin.merging.fused import Fusion
 from cobasin.merging.naming import as_path, named, same_given, unlike
 from cobasin.merging.owners import owners
@@ -195,7 +196,7 @@ def merge_recipe(
     read = batches_of(recipe, typed)
     (owner, *_) = owning = owners(recipe)
     afterwards = Afterwards.of(recipe, typed, owner)
-    notes = remarks(recipe, typed)
+    notes, chat = remarks(recipe, typed), chat_template(recipe, [model.checkpoint for model in typed])
     if not matches(recipe, typed):  # a match notes it
         notes += [*omissions(typed), *other_pixels(typed)]
     if recipe.method.couple is not None:
@@ -230,7 +231,7 @@ def merge_recipe(
     for one, checkpoint in zip(owning, checkpoints, strict=True):
         if (element := matched.elements[one]) is not None:
             checkpoint.beside = moved_beside(element, parents[one])
-        checkpoint.beside = checkpoint.beside | tokenizer_of_result(recipe, matched, checkpoint)
+        checkpoint.beside = checkpoint.beside | tokenizer_of_result(recipe, matched, checkpoint) | chat
     return Merge(recipe, names, parents, checkpoints, matched, fusion.weights, fusion.statistics.report, notes, after)
 
 

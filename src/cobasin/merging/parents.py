@@ -18,6 +18,7 @@ from cobasin.checkpoints.weight_files import module_weights
 from cobasin.data.tokens import tokenizer_files
 from cobasin.errors import InputError
 from cobasin.matching.choice import Choice
+from cobasin.merging.chat import chat_template
 from cobasin.merging.fused import Fusion
 from cobasin.merging.owners import owners
 from cobasin.merging.statistics import Statistics
@@ -105,6 +106,8 @@ def remarks(recipe: Recipe, typed: Sequence[Typed]) -> list[str]:
     """What a reader of the result should know before anything is matched or computed."""
     names, (owner, *_) = recipe.referenced, owners(recipe)
     found = [*recipe.notes, *_unmerged(names, typed, owner)]
+    if recipe.chat_template and not chat_template(recipe, [model.checkpoint for model in typed]):
+        found.append("chat_template: auto: no model has a template, so the result has none")
     found += [] if recipe.method.stacks else _repeated(names, typed, recipe.base)
     return found if recipe.out_dtype or recipe.dtype else found + _coarsened(names, typed, owner)
 

@@ -18,11 +18,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, ModelWrapValidatorHandler, PrivateAttr, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ModelWrapValidatorHandler, PrivateAttr, ValidationError, model_validator
 
-from cobasin.errors import InputError, explain
+from cobasin.errors import InputError, explain, shown
 from cobasin.fusion.registry import Method, find
 from cobasin.recipe.after import After, Heal, Repair
 from cobasin.recipe.blocks import Block, Entry, Matching, ModelName, Module, Slice, Statistics, Tokenizer
@@ -31,7 +31,10 @@ from cobasin.recipe.layout import Layout, one_base
 from cobasin.recipe.needs import check_statistics
 from cobasin.recipe.parts import same_model
 
-DType = Literal["float32", "float16", "bfloat16", "float64"]
+DType = Annotated[
+    Literal["float32", "float16", "bfloat16", "float64"],
+    BeforeValidator(lambda name: name.removeprefix("torch.") if isinstance(name, str) else name),
+]
 
 
 class Recipe(Block):
@@ -46,6 +49,8 @@ class Recipe(Block):
             ``filter`` (a part of tensor names) and ``value``. Those of a module, of slices and of models have
             precedence, in this order.
         tokenizer_source, tokenizer: whose tokenizer, and where they differ vocabulary, the result has.
+        chat_template: how the result's tokenizer writes a chat: ``auto`` as most of the models do, or a Jinja template;
+            as its own files say where there is none.
         head: ``keep`` for one result a model with its own task head, or the model whose head is taken.
         seed: of methods that draw random numbers.
     """
@@ -55,7 +60,6 @@ class Recipe(Block):
         "random_seed": "write it as seed",
         "experts": "mixtures of experts are not made of dense models",
         "gate_mode": "mixtures of experts are not made of dense models",
-        "chat_template": "the chat template comes with the tokenizer; leave it out and name a tokenizer_source",
     }
 
     merge_method: str
@@ -68,6 +72,7 @@ class Recipe(Block):
     out_dtype: DType | None = None
     tokenizer_source: ModelName | None = None
     tokenizer: Tokenizer | None = None
+    chat_template: str | None = None
     match: Matching = Matching(symmetry="none")
     statistics: Statistics | None = None
     head: ModelName | None = None
@@ -215,6 +220,11 @@ class Recipe(Block):
             self.tokenizer.source = self._listed("tokenizer.source", self.tokenizer.source, "base", "union")
         if self.tokenizer_source is not None:
             self.tokenizer_source = self._listed("tokenizer_source", self.tokenizer_source, "base", "union")
+        if self.chat_template not in (None, "auto") and "{" not in self.chat_template:
+            raise InputError(
+                f"chat_template: {shown(self.chat_template)}: expected auto, or a template in Jinja; of the templates "
+                "that mergekit has by name, give the text"
+            )
         if self.head is not None:
             self.head = self._listed("head", self.head, "keep")
         if self.match.anchor != "medoid":
