@@ -144,6 +144,7 @@ def test_heads_of_different_labels(tmp_path, case, change):
     merged = tmp_path / "merged"
     line = refused(tmp_path, "merge", anchor, source, "--out", merged)
     assert f"the task heads of {anchor} and {source} have different labels and cannot be averaged" in line
+    assert "({0: 'LABEL_0', " in line
     assert "name the model whose head to take (--head-from MODEL)" in line
 
     matched = tmp_path / "matched"

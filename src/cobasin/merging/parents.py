@@ -16,7 +16,7 @@ from cobasin.checkpoints.relayered import depth_of
 from cobasin.checkpoints.typed import Typed
 from cobasin.checkpoints.weight_files import module_weights
 from cobasin.data.tokens import tokenizer_files
-from cobasin.errors import InputError
+from cobasin.errors import InputError, shown
 from cobasin.matching.choice import Choice
 from cobasin.merging.chat import chat_template
 from cobasin.merging.fused import Fusion
@@ -58,7 +58,9 @@ def prepare(recipe: Recipe, models: Mapping[str, Any]) -> list[Typed]:
     if different is not None and head is None:
         raise InputError(
             f"the task heads of {names[0]} and {different.checkpoint.label} have different labels and cannot be "
-            "averaged; name the model whose head to take (--head-from MODEL), or keep them all (--keep-heads)"
+            f"averaged ({shown(typed[0].labels)} and {shown(different.labels)}); name the model whose head to take "
+            "(--head-from MODEL), keep them all (--keep-heads), or write the same id2label into both configs if they "
+            "mean the same"
         )
     source = recipe.vocabulary
     if source not in (None, "union"):
