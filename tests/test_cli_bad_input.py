@@ -308,7 +308,17 @@ def test_different_vocabularies_in_different_files(folders):
 SENTENCE_PIECE = ["tokenizer.model", "spiece.model", "spm.model", "sentencepiece.bpe.model"]
 
 
-@pytest.mark.parametrize("name", ["vocab.txt", "vocab.json", "merges.txt", *SENTENCE_PIECE])
+def test_different_vocabularies_that_both_tokenizers_tell(folders):
+    for folder, text in zip(folders, ("a\nb\n", "b\na\n"), strict=True):
+        (folder / "vocab.txt").write_text(text)
+    files = " and ".join(str(folder / "vocab.txt") for folder in folders)
+    line = refused(folders[0].parent, "merge", *folders[::-1], "--out", folders[0].with_name("out"))
+    assert f"the vocabularies differ ({files})" in line
+    report = run("match", *folders, "--out", folders[0].with_name("matched"), "--json").json
+    assert any("compared are the 2 common tokens" in note for note in report["notes"])
+
+
+@pytest.mark.parametrize("name", ["vocab.json", "merges.txt", *SENTENCE_PIECE])
 def test_different_vocabulary_files(folders, name):
     texts = ('{"a": 0, "b": 1}', '{"a": 1, "b": 0}') if name.endswith("json") else ("a\nb\n", "b\na\n")
     for folder, text in zip(folders, texts, strict=True):
@@ -328,5 +338,5 @@ def test_different_vocabularies_of_a_decoder(tmp_path):
 def test_the_same_vocabularies_and_all_that_differs(folders):
     source = duplicate(folders[0], "changed", hidden_act="relu", num_attention_heads=2)
     for folder, text in ((source, "a"), (folders[1], "b")):
-        (folder / "vocab.txt").write_text(text)
+        (folder / "merges.txt").write_text(text)
     refused_by_both(source, folders[1], "hidden_act is", "num_attention_heads is", "the vocabularies differ")

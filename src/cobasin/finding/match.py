@@ -13,6 +13,7 @@ import torch
 from cobasin.checkpoints.alike import equally_stored, equally_tied
 from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.fingerprint import fingerprint
+from cobasin.checkpoints.pairs import check_pair
 from cobasin.checkpoints.typed import Typed
 from cobasin.data.vocabulary import in_common, told_apart
 from cobasin.errors import InputError, shown, whole
@@ -174,7 +175,7 @@ def match_all(
     learns, order, anchors = search.method == "learned", list(range(len(typed))), None if fixed is None else [fixed]
     given, tokens = typed, list[str]()
     if search.method == "weights" and told_apart(typed):
-        typed, tokens = in_common(typed)
+        typed, tokens = _in_common(typed)
     common = CommonForm(typed, symmetry, layers, anchors, search)
     if learns:
         own = common.models
@@ -227,6 +228,19 @@ def _as_matched(typed: Sequence[Typed], elements: Sequence[Element | None]) -> l
     """The models as these elements act on them: all untied, where one of them had to be."""
     tied = set().union(*(element.spec.tied for element in elements if element is not None))
     return [model.untied() if model.spec.tied.keys() - tied else model for model in typed]
+
+
+def _in_common(typed: list[Typed]) -> tuple[list[Typed], list[str]]:
+    """The models with their common tokens; where these cannot be told, it is refused with all else that differs."""
+    try:
+        return in_common(typed)
+    except InputError as error:
+        for other in typed[1:]:
+            try:
+                check_pair(typed[0], other)
+            except InputError as differing:
+                raise InputError(f"{differing}: {error}") from error
+        raise
 
 
 def _with_own_tokens(element: Element, model: Typed, notes: list[str]) -> Element:
