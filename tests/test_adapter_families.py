@@ -27,7 +27,7 @@ def everywhere(typed):
         linear = name.endswith(".weight") and not name.endswith("_norm.weight")  # gains of all heads are a matrix, too
         if len(shape) < 2 or not linear or fused or name in {*spec.tied, *spec.tied.values()}:
             continue
-        transposed = spec.architecture.startswith("GPT2") and name.startswith("h.")
+        transposed = spec.architecture.startswith(("GPT2", "OpenAIGPT")) and name.startswith("h.")
         out, into = (shape[1], shape[:1]) if transposed else (shape[0], shape[1:])
         module = f"base_model.model.{name.removesuffix('.weight')}"
         for piece, size in (("A", (2, *into)), ("B", (out, 2, *[1] * (len(shape) - 2)))):

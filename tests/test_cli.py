@@ -269,7 +269,7 @@ def test_inspect_list():
     assert listed["LlamaForCausalLM"]["groups"]["resid"] == "O(4096)"
     assert listed["LlamaForCausalLM"]["groups"]["vocab"] == "fixed"
     noted = {row["model_type"] for row in rows if row["note"] or not row["groups"]}
-    assert noted == {"dots1", "lfm2_moe", "llama4"}  # whose defaults no declaration covers
+    assert noted == {"dots1", "lfm2_moe", "llama4", "t5gemma", "voxtral"}  # whose defaults no declaration covers
     assert all(row["lines"] > 1 for row in rows)
     assert "qk, vo: O(64) with scale" in finished.out
 
@@ -312,7 +312,7 @@ def test_the_version():
 def test_a_model_that_transformers_cannot_build_is_refused(tmp_path):
     folders = pair(tmp_path, BERT)
     for folder in folders:
-        edit_json(folder / "config.json", lambda config: config.update(add_cross_attention=True))
+        edit_json(folder / "config.json", lambda config: config.update(pad_token_id=1000))
     line = refused(tmp_path, "match", *folders, "--out", tmp_path / "out", unread=False)
     assert "BertForMaskedLM cannot be built by transformers from this config" in line
 

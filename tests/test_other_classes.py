@@ -22,9 +22,10 @@ from cobasin.verification import verify
 from command_line import refused, run
 from tiny_models import CASES, checkpoint, model, tolerance
 
-# no other head on the same layers: without the decoder, with other sizes, another group of the embeddings
+# no other head on the same layers: without the decoder, with other sizes, another group of the embeddings, a stream
+# that is the output
 APART = {"t5", "mt5", "umt5", "whisper", "siglip", "electra", "electra-wide-leaky-relu", "albert", "clip-text"}
-APART |= {"clip-vision", "vit-mae"}
+APART |= {"clip-vision", "vit-mae", "dpr"}
 LLAMA = "llama-gqa/LlamaForCausalLM"
 BERT, CLASSIFIER = "bert/BertForMaskedLM", "bert/BertForSequenceClassification"
 

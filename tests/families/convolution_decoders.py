@@ -63,7 +63,7 @@ FAMILIES = {
     "lfm2-moe-fused": ("Lfm2Moe", ("ForCausalLM",), T.Lfm2MoeConfig, {**_MOE, "tie_word_embeddings": False}),
 }
 FLOAT32_PARTS: tuple[str, ...] = ("lfm2", "lfm3")  # RMSNorm and rotary angles
-_KEYS = {
+LFM_KEYS = {
     **CAUSAL_KEYS,
     HEAD_KEY: ((2, 1, 12), SHAPES),  # a gain a coordinate of a head
     "num_key_value_heads": (4, SHAPES),
@@ -71,9 +71,9 @@ _KEYS = {
     "rope_parameters": (LINEAR_ROPE, CHANGES),
 }
 KEYS = {
-    "lfm2/Lfm2ForCausalLM": _KEYS,
+    "lfm2/Lfm2ForCausalLM": LFM_KEYS,
     "lfm3/Lfm3ForCausalLM": {
-        **_KEYS,
+        **LFM_KEYS,
         "num_key_value_heads": (4, SHAPES),
         "rope_parameters": (LINEAR_ROPES, CHANGES),
         "sliding_window": (9, CHANGES),
@@ -81,7 +81,7 @@ KEYS = {
         "attention_bias": (True, UNCOVERED),
     },
     "lfm2-moe/Lfm2MoeForCausalLM": {
-        **_KEYS,
+        **LFM_KEYS,
         "num_experts_per_tok": (1, CHANGES),
         "norm_topk_prob": (False, CHANGES),
         "routed_scaling_factor": (1.0, CHANGES),

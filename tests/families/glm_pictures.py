@@ -2,7 +2,7 @@
 
 import transformers as T
 
-from families import CHANGES, FAILS, SHAPES, UNCOVERED, within
+from families import CHANGES, FAILS, KEEPS, SHAPES, UNCOVERED, within
 from families.rmsnorm_decoders import GROUPED, HEAD_KEY, RMS_KEYS
 
 _TOWER = {
@@ -74,10 +74,17 @@ _KEYS = {
         },
     ),
     "image_token_id": (5, FAILS),
+    "video_token_id": (11, KEEPS),  # read where there are videos
 }
 KEYS = {
     "glm4v/Glm4vForConditionalGeneration": {**_KEYS, "text_config.model_type": ("llama", UNCOVERED)},
+    "glm46v/Glm46VForConditionalGeneration": _KEYS,
     "glm4v-moe-tied/Glm4vMoeForConditionalGeneration": {
+        **_KEYS,
+        f"text_config.{HEAD_KEY}": ((2, 1, 16), SHAPES),
+        "text_config.norm_topk_prob": (False, CHANGES),
+        "text_config.n_group": (2, CHANGES),
+        "text_config.topk_group": (2, FAILS),
         "text_config.num_experts_per_tok": (1, CHANGES),
         "text_config.routed_scaling_factor": (0.5, CHANGES),
     },

@@ -2,9 +2,10 @@
 
 import transformers as T
 
-from families import CHANGES
+from families import CHANGES, SHAPES
 from families.latent_decoders import KEYS as LATENT_KEYS
 from families.latent_decoders import SPARSE
+from families.rmsnorm_decoders import HEAD_KEY
 
 _HY4 = {
     **{key: value for key, value in SPARSE.items() if key != "first_k_dense_replace"},
@@ -36,6 +37,7 @@ FLOAT32_PARTS: tuple[str, ...] = ("hyv4",)  # RMSNorm, routers, the mix of strea
 KEYS = {
     "hyv4/HYV4ForCausalLM": {
         **{key: row for key, row in LATENT_KEYS["deepseek32/DeepseekV32ForCausalLM"].items() if "key_value" not in key},
+        HEAD_KEY: ((2, 2, 8), SHAPES),
         "hc_magnitude": (1.0, CHANGES),
         "hc_eps": (0.1, CHANGES),
         "swiglu_limit": (0.1, CHANGES),

@@ -31,7 +31,7 @@ MISTRAL4["rope_parameters"] = {**_GROWING, "llama_4_scaling_beta": 0.5}
 _YOUTU = {**GROUPED, **{key: _LATENT[key] for key in _LATENT if key.endswith(("_rank", "_head_dim"))}}
 # Transformers zeroes the row of padding as it loads the model, whatever the file says
 _YOUTU |= {"num_key_value_heads": 4, "pad_token_id": None}
-_MINICPM = {**_YOUTU, "scale_emb": 3, "scale_depth": 0.9, "dim_model_base": 16}
+_MINICPM = {**_YOUTU, "pad_token_id": 0, "scale_emb": 3, "scale_depth": 0.9, "dim_model_base": 16}
 SPARSE = {**_LATENT, "index_topk": 4, "index_n_heads": 2, "index_head_dim": 7}
 # it may say it of more layers than there are
 _GLM5 = {
@@ -165,6 +165,7 @@ KEYS = {
         "scale_depth": (1.4, CHANGES),
         "dim_model_base": (12, CHANGES),
     },
+    "minicpm3/MiniCPM3ForSequenceClassification": PADDING_KEYS,
 }
 TIED = (
     "deepseek2-direct-tied/DeepseekV2ForCausalLM",

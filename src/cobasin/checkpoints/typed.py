@@ -89,8 +89,9 @@ class Typed(Mapping[str, Tensor]):
         except (ArithmeticError, TypeError, ValueError, RuntimeError) as error:
             # transformers lets some impossible sizes pass, and does not say what differs from layer to layer
             raise InputError(f"{label}: the config is not that of a {architecture}: {error}") from error
-        unexpected = any(line.startswith("unexpected") for line in found)
-        if found and (why := saved_with(headers) or (unexpected and named_as_in_memory(headers, architecture, config))):
+        missing, unexpected = (any(line.startswith(what) for line in found) for what in ("missing", "unexpected"))
+        renamed = missing and unexpected  # perhaps
+        if found and (why := saved_with(headers) or (renamed and named_as_in_memory(headers, architecture, config))):
             raise InputError(f"{label} does not fit {architecture}: {why}")
         if found:
             way_out = ". Remove what is unexpected from the file, or name the class that reads it in config.json"

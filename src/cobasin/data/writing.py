@@ -174,13 +174,21 @@ def _continued(
     ids, ends, barred = ids.to(model.device), ends.to(model.device), barred.to(model.device)
     takes, cache = signature(model.forward).parameters, None
     # Transformers 5.24 calls what is kept of a text the same in every class; before, state spaces had a name of theirs
-    kept = next(name for name in ("cache", "cache_params", "past_key_values") if name in takes)
+    kept = next((name for name in ("cache", "cache_params", "past_key_values") if name in takes), None)
     # of decoders with a rotary embedding Bamba takes what follows on its memory for a beginning, unless it is told
     told = "position_ids" in takes and getattr(model.config, "rope_parameters", None) is not None
     while ids.shape[1] < length and not torch.isin(ids[:, 1:], ends).any(1).all():
         place = {"position_ids": torch.full_like(ids[:1, :1], ids.shape[1] - 1)} if told else {}
-        found = model(**{name: ids[:, -1:], kept: cache}, **place, **more, use_cache=True)
-        cache = found[kept]
+        if kept is None:  # GPT-1 keeps nothing, and reads all anew
+            found = model(**{name: ids}, **more)
+        else:
+            found = model(**{name: ids[:, -1:], kept: cache}, **place, **more, use_cache=True)
+            cache = found.get(kept)
+        if kept is not None and cache is None:
+            raise InputError(
+                f"{type(model).__name__} reads texts from both sides, and so writes none: set is_decoder in its config "
+                "if it was trained as a decoder, give data, or match by weights"
+            )
         logits = found.logits[:, -1].index_fill(1, barred, -torch.inf)
         ids = torch.cat([ids, _drawn(model, logits, generator)[:, None].to(ids)], 1)
     return ids.cpu()
