@@ -2,7 +2,7 @@
 
 import transformers as T
 
-from families import CHANGES, FAILS, SHAPES, UNCOVERED, within
+from families import CHANGES, FAILS, KEEPS, SHAPES, UNCOVERED, within
 from families.rmsnorm_decoders import GROUPED, HEAD_KEY, RMS_KEYS
 
 _TOWER = {
@@ -74,12 +74,23 @@ _KEYS = {
         },
     ),
     "image_token_id": (5, FAILS),
+    "video_token_id": (11, KEEPS),  # read where there are videos
 }
 KEYS = {
     "glm4v/Glm4vForConditionalGeneration": {**_KEYS, "text_config.model_type": ("llama", UNCOVERED)},
     "glm4v-moe-tied/Glm4vMoeForConditionalGeneration": {
-        "text_config.num_experts_per_tok": (1, CHANGES),
-        "text_config.routed_scaling_factor": (0.5, CHANGES),
+        **_KEYS,
+        **within(
+            "text_config",
+            {
+                "num_experts_per_tok": (1, CHANGES),
+                "routed_scaling_factor": (0.5, CHANGES),
+                "n_group": (2, CHANGES),
+                "topk_group": (2, FAILS),  # there is one
+                "norm_topk_prob": (False, CHANGES),
+            },
+        ),
     },
+    "glm46v/Glm46VForConditionalGeneration": _KEYS,
 }
 TIED = ("glm4v-moe-tied/Glm4vMoeForConditionalGeneration",)

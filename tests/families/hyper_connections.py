@@ -2,7 +2,7 @@
 
 import transformers as T
 
-from families import CHANGES
+from families import CHANGES, SHAPES
 from families.latent_decoders import KEYS as LATENT_KEYS
 from families.latent_decoders import SPARSE
 
@@ -36,6 +36,7 @@ FLOAT32_PARTS: tuple[str, ...] = ("hyv4",)  # RMSNorm, routers, the mix of strea
 KEYS = {
     "hyv4/HYV4ForCausalLM": {
         **{key: row for key, row in LATENT_KEYS["deepseek32/DeepseekV32ForCausalLM"].items() if "key_value" not in key},
+        "num_attention_heads + num_key_value_heads": ((2, 2), SHAPES),
         "hc_magnitude": (1.0, CHANGES),
         "hc_eps": (0.1, CHANGES),
         "swiglu_limit": (0.1, CHANGES),

@@ -3,6 +3,7 @@
 import transformers as T
 
 from families import CHANGES, FAILS, KEEPS, SHAPES, UNCOVERED, within
+from families.convolution_decoders import KEYS as CONVOLUTION_KEYS
 from families.rmsnorm_decoders import GROUPED, RMS_KEYS, WINDOW_KEYS
 from families.vision import LAYER_KEYS as VIT_KEYS
 
@@ -53,28 +54,37 @@ FAMILIES = {
 FLOAT32_PARTS: tuple[str, ...] = ("cohere2-vision", "aya-vision", "lfm2-vl")
 
 _VIT = {**VIT_KEYS, "num_attention_heads": (4, CHANGES), "patch_size": (2, SHAPES)}
-_TEXT = {key: row for key, row in RMS_KEYS.items() if key != "rms_norm_eps"}
+_TEXT = {
+    **{key: row for key, row in RMS_KEYS.items() if key != "rms_norm_eps"},
+    **WINDOW_KEYS,
+    "layer_types": (["sliding_attention"] * 2, CHANGES),
+    "layer_norm_eps": (0.1, CHANGES),
+    "logit_scale": (2.0, KEEPS),
+}
+_COMMAND_KEYS = {
+    **within("text_config", _TEXT),
+    **within("vision_config", {**_VIT, "image_size": (24, SHAPES)}),
+    "downsample_factor": (4, SHAPES),
+}
 KEYS = {
     "cohere2-vision/Cohere2VisionForConditionalGeneration": {
-        **within(
-            "text_config", {**_TEXT, **WINDOW_KEYS, "layer_norm_eps": (0.1, CHANGES), "logit_scale": (2.0, KEEPS)}
-        ),
-        **within("vision_config", {**_VIT, "image_size": (24, SHAPES)}),
-        "downsample_factor": (4, SHAPES),
+        **_COMMAND_KEYS,
         "image_token_id": (5, FAILS),
         "text_config.model_type": ("llama", UNCOVERED),
     },
     "aya-vision-untied/AyaVisionForConditionalGeneration": {
+        **_COMMAND_KEYS,
+        "image_token_index": (5, FAILS),
         "vision_feature_layer": (0, UNCOVERED),
         "vision_feature_select_strategy": ("default", FAILS),
         "adapter_layer_norm_eps": (1.0, CHANGES),
     },
     "lfm2-vl/Lfm2VlForConditionalGeneration": {
-        **within("vision_config", _VIT),
+        **within("text_config", CONVOLUTION_KEYS["lfm2/Lfm2ForCausalLM"]),
+        **within("vision_config", {**_VIT, "num_patches": (9, SHAPES)}),
         "projector_hidden_act": ("relu", CHANGES),
         "downsample_factor": (4, SHAPES),
         "image_token_id": (5, FAILS),
-        "text_config.norm_eps": (0.1, CHANGES),
     },
 }
 TIED = (
