@@ -270,6 +270,28 @@ def test_numbers_of_positions_in_modules_of_other_names(tmp_path, case, within):
     assert run("merge", tmp_path / "b", tmp_path / "a", "--out", tmp_path / "merged").code == 0
 
 
+@pytest.mark.parametrize(
+    ("case", "constant"),
+    [
+        ("codegen/CodeGenForCausalLM", {"h.0.attn.causal_mask": torch.ones(1, 1, 32, 32, dtype=torch.uint8)}),
+        ("gpt1/OpenAIGPTLMHeadModel", {"position_ids": torch.arange(32), "h.0.attn.bias": torch.ones(1, 1, 32, 32)}),
+    ],
+)
+def test_masks_and_numbers_of_positions_in_files_of_decoders(tmp_path, case, constant):
+    """As in codegen-350M-mono, and in what older versions of Transformers wrote."""
+    for seed, name in enumerate("ab"):
+        model(case, seed, torch.float32).save_pretrained(tmp_path / name)
+    constant = {f"transformer.{name}": tensor for name, tensor in constant.items()}
+    edit_tensors(tmp_path / "a", lambda tensors: tensors.update(constant))
+    assert run("match", tmp_path / "a", tmp_path / "b", "--out", tmp_path / "out").code == 0
+    assert all(tensors_of(tmp_path / "out")[name].equal(tensor) for name, tensor in constant.items())
+    assert run("verify", tmp_path / "a", tmp_path / "out").code == 0
+    other = "transformer.h.0.attn.mask"
+    edit_tensors(tmp_path / "b", lambda tensors: tensors.update({other: torch.ones(2)}))
+    line = refused(tmp_path, "match", tmp_path / "b", tmp_path / "a", "--out", tmp_path / "late")
+    assert f"unexpected tensor {other}" in line  # control
+
+
 def test_a_file_without_what_only_training_reads(tmp_path):
     """As that of wav2vec2-base-960h."""
     for seed, name in enumerate("ab"):

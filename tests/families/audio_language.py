@@ -43,12 +43,14 @@ KEYS = {
         **within("audio_config", {**_EAR_KEYS, "num_attention_heads": (4, CHANGES)}),
         "projector_hidden_act": ("relu", CHANGES),
         "audio_token_id": (5, FAILS),
+        "tie_word_embeddings": (True, UNCOVERED),
         "text_config.model_type": ("gemma", UNCOVERED),
     },
     "qwen2-audio/Qwen2AudioForConditionalGeneration": {
         **within("text_config", {**RMS_KEYS, **LAYER_KEYS}),
         **within("audio_config", {**_EAR_KEYS, "encoder_attention_heads": (4, CHANGES)}),
         "audio_token_index": (5, FAILS),
+        "audio_config.model_type": ("voxtral_encoder", UNCOVERED),
     },
 }
 TIED: tuple[str, ...] = ()

@@ -157,6 +157,8 @@ KEYS = {
     },
     "big-bird-causal/BigBirdForCausalLM": {"is_decoder": (True, CHANGES)},
     "longformer/LongformerForMaskedLM": {**_KEYS, "pad_token_id": (3, CHANGES), "attention_window": (8, CHANGES)},
+    "longformer/LongformerForQuestionAnswering": {"sep_token_id": (3, KEEPS)},  # a probe leaves no mask to the config
+    "dpr/DPRContextEncoder": {"pad_token_id": (7, KEEPS)},
     "dpr/DPRReader": {**_BERT_KEYS, "is_decoder": (True, FAILS), "projection_dim": (8, UNCOVERED)},
     "albert/AlbertForMaskedLM": {**_KEYS, **_NO_DECODER_KEYS, "num_hidden_layers": (5, CHANGES)},
 }

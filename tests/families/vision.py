@@ -134,6 +134,7 @@ KEYS = {
         "num_heads": ([4, 3], SHAPES),  # of how much cosines count
         "window_size": (4, CHANGES),
         "pretrained_window_sizes": ([4, 4], CHANGES),
+        "image_size": (4, CHANGES),  # whose last windows have one patch
     },
 }
 TIED: tuple[str, ...] = ()

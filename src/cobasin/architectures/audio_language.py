@@ -7,7 +7,7 @@ from dataclasses import replace
 from cobasin.architectures import Declaration, Request, declares
 from cobasin.architectures.encoder_decoder import free_biases, stack, whisper_encoder
 from cobasin.architectures.joining import joined
-from cobasin.architectures.parts import linear, neurons, require, tie_keys
+from cobasin.architectures.parts import linear, neurons, require
 from cobasin.architectures.rmsnorm_decoder import llama, qwen2
 from cobasin.architectures.vision_language import PROJECTOR, TEXT_ALIASES, decoder_of
 from cobasin.symmetry.groups import Permutation
@@ -25,7 +25,10 @@ def _whole(
 ) -> Spec:
     """Decoder, encoder and ``projector``. A GELU writes to the encoder's stream: it can only be permuted."""
     config, decoder = request.config.audio_config, decoder_of(request, decoders)
+    kind = config.model_type
+    require(kind == f"{request.config.model_type}_encoder", f"audio_config.model_type {kind!r}")
     require(isinstance(request.config.audio_token_id, int), "audio_token_id other than a number")
+    require(not getattr(request.config, "tie_word_embeddings", False), "tie_word_embeddings = true")
     own, templates = whisper_encoder(config, EAR)
     heads, named = config.encoder_attention_heads, "encoder_attention_heads"
     sizes = (config.encoder_layers, heads, config.d_model // heads, config.encoder_ffn_dim)
@@ -43,7 +46,7 @@ def _whole(
         spaces={**spec.spaces, **spaces},
         prefix="model.",
         aliases=TEXT_ALIASES,
-        function_keys=(*spec.function_keys, *tie_keys(spec.tied), "audio_token_id", *keys),
+        function_keys=(*spec.function_keys, "audio_token_id", *keys),
     )
 
 

@@ -57,6 +57,8 @@ def longformer(request: Request) -> Spec:
     """
     spec = without_keys(bert_spec(request, *roberta_head(request), "longformer."), *OF_BERT)
     own, width = "encoder.layer.{layer}.attention.self", spec.spaces["qk"].size
+    # which tokens see all others, where a caller does not say it
+    told = ("sep_token_id",) if request.head in ("ForQuestionAnswering", "ForMultipleChoice") else ()
     afar = {"query": "(head far)", "key": "(head far')", "value": "(head vo)"}
     return replace(
         spec,
@@ -66,7 +68,7 @@ def longformer(request: Request) -> Spec:
             **{k: v for name, type_ in afar.items() for k, v in linear(f"{own}.{name}_global", type_, "resid").items()},
         },
         biases=(KeyBias(f"{own}.key.bias"), KeyBias(f"{own}.key_global.bias")),
-        function_keys=(*spec.function_keys, "pad_token_id", "attention_window"),
+        function_keys=(*spec.function_keys, "pad_token_id", "attention_window", *told),
     )
 
 
@@ -76,7 +78,9 @@ def dpr(request: Request) -> Spec:
     require(not request.config.projection_dim, "projection_dim")
     name = {"ContextEncoder": "ctx_encoder", "QuestionEncoder": "question_encoder"}.get(request.head)
     if name:
-        return bert_spec(replace(request, head="Model"), {}, {}, f"{name}.bert_model.")
+        spec = bert_spec(replace(request, head="Model"), {}, {}, f"{name}.bert_model.")
+        # what tokens see, where a caller does not say it
+        return replace(spec, function_keys=(*spec.function_keys, "pad_token_id"))
     reader = "span_predictor"
     head = linear(f"{reader}.qa_outputs", "span", "resid") | linear(f"{reader}.qa_classifier", "1", "resid")
     return bert_spec(request, head, {}, f"{reader}.encoder.bert_model.")

@@ -15,7 +15,7 @@ from cobasin.architectures.gemma4 import PRE_NORMS, attention_kinds, layer_input
 from cobasin.architectures.parts import LAYER, NEURONS, Parts, linear, require
 from cobasin.architectures.rmsnorm_decoder import POST_NORMS, gated, rmsnorm_decoder
 from cobasin.symmetry.gauges import Norm
-from cobasin.symmetry.groups import Orthogonal
+from cobasin.symmetry.groups import Orthogonal, SignedPermutation
 from cobasin.symmetry.spec import Space, Spec
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ def _streams(config: PreTrainedConfig) -> Parts:
     spaces = {
         "laurel": Space(config.laurel_rank, Orthogonal(scaled=True), LAYER, part="ffn"),
         "stream": Space(count),
+        "mode": Space(count, SignedPermutation, LAYER, part="ffn"),  # behind a tanh
         "other": Space(count - 1),
         "pair_of_streams": Space(count**2),
     }
@@ -50,9 +51,9 @@ def _streams(config: PreTrainedConfig) -> Parts:
         "altup_projections.{other}.weight": "resid resid",
         "altup_unembed_projections.{other}.weight": "resid resid",
         f"{ALTUP}.correct_output_scale": "resid~",
-        f"{ALTUP}.correction_coefs.weight": "stream stream",
-        f"{ALTUP}.prediction_coefs.weight": "pair_of_streams stream",
-        f"{ALTUP}.modality_router.weight": "stream resid",
+        f"{ALTUP}.correction_coefs.weight": "stream mode",
+        f"{ALTUP}.prediction_coefs.weight": "pair_of_streams mode",
+        f"{ALTUP}.modality_router.weight": "mode resid",
         f"{ALTUP}.router_norm.weight": "resid~",
         **linear(f"{LAUREL}.linear_left", "laurel", "resid", bias=False),
         **linear(f"{LAUREL}.linear_right", "resid", "laurel'", bias=False),

@@ -28,8 +28,10 @@ from cobasin.symmetry.groups import Orthogonal, Permutation
 from cobasin.symmetry.spec import Space, Spec
 
 BUFFERS = (
-    r"(h|layers)\.\d+\.(attn|attn\.attention|attention|self_attn)\.(bias|masked_bias|rotary_emb\.inv_freq|embed_positions)",
+    r"(h|layers)\.\d+\.(attn(\.attention)?|attention|self_attn)\.(bias|masked_bias|causal_mask|embed_positions)",
+    r"(h|layers)\.\d+\.(attn(\.attention)?|attention|self_attn)\.rotary_emb\.inv_freq",
     r"decoder\.version",
+    r"position_ids",
 )
 Templates = dict[str, str]
 

@@ -85,6 +85,6 @@ def swin(request: Request) -> Spec:
         buffers=(r".*\.relative_(position_index|coords_table)",),
         function_keys=(
             *("num_heads", "hidden_act", "layer_norm_eps", "patch_size", "window_size"),
-            *(("pretrained_window_sizes",) if cosines else ()),
+            *(("pretrained_window_sizes", "image_size") if cosines else ()),  # no window is larger than its stage
         ),
     )
