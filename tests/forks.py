@@ -25,13 +25,15 @@ def forked(program, *arguments, **environment):
                 exec(program, {"__name__": "__main__"})
                 code = 0
             except SystemExit as end:
-                code = end.code or 0
+                code = end.code if isinstance(end.code, int) else int(end.code is not None)
             except BaseException:
                 traceback.print_exc()
             finally:
-                out.flush()
-                err.flush()
-                os._exit(code)
+                try:
+                    out.flush()
+                    err.flush()
+                finally:  # whatever happens: a copy that went on would run the tests that follow
+                    os._exit(code)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         said = [file.seek(0) or file.read() for file in (out, err)]
         return subprocess.CompletedProcess(program, code, *said)

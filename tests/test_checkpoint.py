@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from fnmatch import fnmatch
+from functools import reduce
 
 import pytest
 import torch
@@ -164,6 +165,22 @@ def test_a_state_dict_by_the_names_in_memory():
     with pytest.raises(InputError, match="missing tensor"):
         Typed.of(load(state | {"of_another": torch.ones(1)}, made.config))
     assert len(Typed.of(load(made))) == len(state)
+
+
+@pytest.mark.parametrize(
+    ("case", "key"),
+    [
+        ("gpt2/GPT2LMHeadModel", "n_layer"),
+        ("bart/BartForConditionalGeneration", "decoder_layers"),
+        ("gemma3-pictures/Gemma3ForConditionalGeneration", "vision_config.num_hidden_layers"),
+    ],
+)
+def test_more_layers_than_any_model_has(case, key):
+    made, (*within, name) = model(case).config, key.split(".")
+    made.architectures = [case.split("/")[1]]
+    setattr(reduce(getattr, within, made), name, 10_001)
+    with pytest.raises(InputError, match=rf": the config has {key} 10001; expected up to 10000$"):
+        Typed.of(load({"weight": torch.ones(1)}, made))
 
 
 def test_tensors_that_are_made_in_inference_mode():

@@ -7,11 +7,12 @@ from transformers import AutoTokenizer
 from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.typed import Typed
 from cobasin.finding.applying import transform
-from cobasin.finding.match import match_all
+from cobasin.finding.match import match, match_all
 from cobasin.symmetry.element import Element
 from cobasin.verification import verify
 from command_line import edit_tensors, near, refused, run, stock, tensors_of
 from permuted_copies import permuted
+from tiny_models import model
 from vocabularies import LETTERS, embedding, folder, write_tokenizer
 
 ROTATED = [*LETTERS[:3], *LETTERS[10:], *LETTERS[3:10]]
@@ -31,10 +32,16 @@ def in_words(path, source, tokens, added=(), seed=None):
     def write(tensors):
         for name, tensor in tensors.items():
             found = own.checkpoint[name]
-            tensors[name] = torch.cat([found[order], tensor[len(tokens) :]]) if len(found) == len(LETTERS) else found
+            whole = torch.cat([found[order], tensor[len(tokens) :]]) if len(found) == len(LETTERS) else found
+            tensors[name] = whole.contiguous()
 
     edit_tensors(path, write)
     write_tokenizer(path, tokens, added)
+    return path
+
+
+def of_case(path, case):
+    near(model(case, 0, torch.float32), vocab_size=len(LETTERS)).save_pretrained(path)
     return path
 
 
@@ -69,10 +76,53 @@ def test_several_models_are_brought_to_the_one_nearest_to_all(tmp_path, plain):
     ]
     found = match_all(models)
     assert [model.spec.sizes["vocab"] for model in found.typed] == [27, 26, 26]
-    for model, element in zip(models, found.elements, strict=True):
+    for own, element in zip(models, found.elements, strict=True):
         if element is not None:
             assert element.report["distance_after"] < 1e-5 * element.report["distance_before"]
-            assert verify(model, transform(element, model)).same
+            assert verify(own, transform(element, own)).same
+
+
+@pytest.mark.parametrize(("case", "symmetry"), [("gpt2/GPT2LMHeadModel", "full"), ("opt-350m/OPTForCausalLM", "gl")])
+def test_what_a_gauge_has_of_tokens(tmp_path, case, symmetry):
+    """A mean of every row, where norms do not see it; the balanced basis of a narrow embedding."""
+    plain = of_case(tmp_path / "plain", case)
+    anchor = in_words(tmp_path / "anchor", plain, LETTERS, ("<a>",))
+    source = in_words(tmp_path / "source", plain, ROTATED, ("<x>", "<y>"), seed=0)
+    match(source, anchor, symmetry).save(tmp_path / "element")
+    moved = transform(Element.load(tmp_path / "element"), source)
+    assert verify(source, moved).same
+    order = [ROTATED.index(token) for token in LETTERS]
+    for name, tensor in tensors_of(anchor).items():
+        found = moved[name][order] if len(tensor) == 27 else moved[name]
+        assert torch.allclose(found, tensor[: len(found)], atol=1e-4), name
+
+
+def test_what_only_one_file_has_is_copied(tmp_path):
+    plain = of_case(tmp_path / "plain", "bert/BertModel")
+    anchor = in_words(tmp_path / "anchor", plain, LETTERS, ("<a>",))
+    source, out = in_words(tmp_path / "source", plain, ROTATED, ("<x>", "<y>"), seed=0), tmp_path / "out"
+    edit_tensors(anchor, lambda tensors: [tensors.pop(f"pooler.dense.{name}") for name in ("weight", "bias")])
+    report = run("match", source, anchor, "--out", out, "--json").json
+    assert report["distance_after"] < 1e-5 * report["distance_before"]
+    assert f"{source}: pooler.dense.bias, pooler.dense.weight neither compared nor merged: not in all" in str(report)
+    assert torch.equal(tensors_of(out)["pooler.dense.weight"], tensors_of(source)["pooler.dense.weight"])
+
+
+def test_models_of_two_classes_are_refused_as_that(tmp_path, plain):
+    other = of_case(tmp_path / "other", "roberta/RobertaForMaskedLM")  # of which padding could not be elsewhere
+    write_tokenizer(other, LETTERS[::-1])
+    line = refused(tmp_path, "match", plain, other, "--out", tmp_path / "out")
+    assert line.endswith(": only models of one architecture match")
+
+
+def test_a_number_that_a_function_depends_on(tmp_path):
+    """RoBERTa counts positions from its padding token's id, which is another where tokens before it are left out."""
+    plain = of_case(tmp_path / "plain", "roberta/RobertaForMaskedLM")
+    source, anchor = (in_words(tmp_path / name, plain, LETTERS) for name in ("source", "anchor"))
+    write_tokenizer(source, ["<x>", *LETTERS[1:]])
+    line = refused(tmp_path, "match", source, anchor, "--out", tmp_path / "out")
+    assert f"{source}: pad_token_id is " in line
+    assert line.endswith("in the vocabulary that models are brought to here, that token has another place, or none")
 
 
 def test_what_takes_one_vocabulary(tmp_path, plain):

@@ -159,7 +159,6 @@ KEYS = {
         **{key: row for key, row in _KEYS.items() if not key.startswith(("num_experts", "routed"))},
         "rope_interleave": (False, CHANGES),
     },
-    "minicpm3/MiniCPM3ForSequenceClassification": {"pad_token_id": (2, CHANGES)},
     "minicpm3/MiniCPM3ForCausalLM": {
         **{key: row for key, row in _KEYS.items() if not key.startswith(("num_experts", "routed"))},
         "scale_emb": (1, CHANGES),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 SIZES = ("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size")
+DEPTHS = ("num_hidden_layers", "encoder_layers", "decoder_layers", "num_decoder_layers")
+MOST_LAYERS = 10_000  # far more than any model has; the types of very many would fill the memory
 
 
 def problems(spec: Spec, headers: Mapping[str, tuple[tuple[int, ...], torch.dtype]]) -> list[str]:
@@ -42,13 +44,25 @@ def problems(spec: Spec, headers: Mapping[str, tuple[tuple[int, ...], torch.dtyp
     return found + [f"space {name} has size 0 by the config, expected at least 1" for name in sorted(empty)]
 
 
-def below_one(config: PreTrainedConfig, within: str = "") -> list[str]:
+def below_one(config: PreTrainedConfig) -> list[str]:
     """Those sizes below one that no model is without, by their keys in config.json, of whatever tower."""
+    return [f"{key} {size}" for key, size in _said(config, SIZES) if size < 1]
+
+
+def too_deep(config: PreTrainedConfig) -> list[str]:
+    """Those numbers of layers that no model has, by their keys in config.json, of whatever tower."""
+    return [f"{key} {count}" for key, count in _said(config, DEPTHS) if count > MOST_LAYERS]
+
+
+def _said(config: PreTrainedConfig, keys: Sequence[str], within: str = "") -> Iterator[tuple[str, int]]:
+    """What a config says of these keys, and those within it, where that is a whole number."""
     said = vars(config)  # layers may have sizes of their own, which no attribute tells
-    own = (config.attribute_map.get(key, key) for key in SIZES)
-    found = [f"{within}{key} {size}" for key in own if isinstance(size := said.get(key), int) and size < 1]
-    towers = {key: tower for key in config.sub_configs if (tower := said.get(key)) is not None}
-    return found + [line for key, tower in towers.items() for line in below_one(tower, f"{within}{key}.")]
+    for key in (config.attribute_map.get(key, key) for key in keys):
+        if isinstance(size := said.get(key), int):
+            yield f"{within}{key}", size
+    for key in config.sub_configs:
+        if (tower := said.get(key)) is not None:
+            yield from _said(tower, keys, f"{within}{key}.")
 
 
 def _file_layout(spec: Spec, name: str) -> tuple[str, tuple[int, ...]]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from cobasin.architectures import declare, registered
 from cobasin.checkpoints.checkpoint import Checkpoint
-from cobasin.checkpoints.fit import below_one, problems
+from cobasin.checkpoints.fit import MOST_LAYERS, below_one, problems, too_deep
 from cobasin.checkpoints.weight_files import WEIGHT_DTYPES, of_weights
 from cobasin.checkpoints.wrapped import named_as_in_memory, saved_with
 from cobasin.errors import InputError, listed
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 LARGEST = 1e8
 """Of an entry: no trained weight is near, and the products of larger ones are soon beyond float32."""
-
-_MOST_LAYERS = 10_000  # far more than any model has; the types of very many would fill the memory
 
 
 @dataclass(frozen=True)
@@ -77,9 +75,8 @@ class Typed(Mapping[str, Tensor]):
             raise InputError(f"{label}: per_layer_config: no declaration has {what}")
         if impossible := below_one(config):
             raise InputError(f"{label}: the config has {', '.join(impossible)}; expected 1 or more")
-        layers = getattr(config, "num_hidden_layers", None)
-        if isinstance(layers, int) and layers > _MOST_LAYERS:
-            raise InputError(f"{label}: the config has num_hidden_layers {layers}; expected up to {_MOST_LAYERS}")
+        if impossible := too_deep(config):
+            raise InputError(f"{label}: the config has {', '.join(impossible)}; expected up to {MOST_LAYERS}")
         try:
             spec = declare(config, architecture, checkpoint.headers)
             headers = {name: (header.shape, header.dtype) for name, header in checkpoint.headers.items()}

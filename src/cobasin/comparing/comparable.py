@@ -33,7 +33,7 @@ def comparable(models: list[Typed]) -> Comparable:
     Raises:
         InputError: classes or vocabularies differ, and one cannot be brought to the other.
     """
-    models, tokens = in_common(models) if told_apart(models) else (models, [])
+    models, _, tokens = in_common(models) if told_apart(models) else (models, [], [])
     models, apart, heads = _of_one_class(models)
     first, second = models = alike(models)
     left = ["the heads"] if heads or first.labels != second.labels else []

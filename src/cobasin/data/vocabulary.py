@@ -52,8 +52,10 @@ def brought_together(models: Sequence[Typed], place: int, union: bool) -> list[T
     return [brought_to(model, theirs, giver) for model, theirs in zip(models, rows, strict=True)]
 
 
-def in_common(models: Sequence[Typed]) -> tuple[list[Typed], list[str]]:
-    """Models whose vocabularies differ, with the tokens that all have, in the order of the first; and a note on it.
+def in_common(models: Sequence[Typed]) -> tuple[list[Typed], list[Tensor], list[str]]:
+    """Models whose vocabularies differ, with the tokens that all have, in the order of the first.
+
+    Returns them; for each which of its rows these are; and a note on it.
 
     Raises:
         InputError: for models without a tokenizer, or without a token in common.
@@ -63,9 +65,11 @@ def in_common(models: Sequence[Typed]) -> tuple[list[Typed], list[str]]:
     if not shared:
         raise InputError(f"the vocabularies of {' and '.join(labels)} have no token in common")
     common = [token for token in own[0] if token in shared]
-    made = [brought_to(model, rows_of(common, tokens), models[0]) for model, tokens in zip(models, own, strict=True)]
+    rows = [rows_of(common, tokens) for tokens in own]
+    made = [brought_to(model, theirs, models[0]) for model, theirs in zip(models, rows, strict=True)]
     left = [f"{len({*tokens} - shared - {None})} of {label}" for tokens, label in zip(own, labels, strict=True)]
-    return made, [f"the vocabularies differ: compared are the {len(shared)} common tokens, and not {', '.join(left)}"]
+    note = f"the vocabularies differ: compared are the {len(shared)} common tokens, and not {', '.join(left)}"
+    return made, rows, [note]
 
 
 def united(models: Sequence[Checkpoint], giver: Checkpoint) -> Any:
@@ -196,8 +200,8 @@ def brought_to(model: Typed, rows: Tensor, giver: Typed) -> Typed:
         kept = not isinstance(token, int) or token >= size or (rows == token).nonzero().tolist() == [[token]]
         if key.endswith(_IDS) and not kept:
             raise InputError(
-                f"{given.label}: {key} is {token}, and what the model computes depends on it; the vocabulary of "
-                f"{giver.checkpoint.label} has that token at another place, or not at all"
+                f"{given.label}: {key} is {token}, and what the model computes depends on it; in the vocabulary that "
+                "models are brought to here, that token has another place, or none"
             )
     _say(config, giver.checkpoint.config, size, len(rows), model.spec.function_keys)
     axes = {disk: _axis(model, name) for name, disk in model.disk_names.items()}
@@ -216,7 +220,8 @@ def brought_to(model: Typed, rows: Tensor, giver: Typed) -> Typed:
 
     made = replace(given, config=config, headers=headers, read=read, stored=False)
     spec = declare(config, given.architecture, headers)
-    return replace(model, checkpoint=made, spec=spec, unknown=(*missing.tolist(),))
+    unknown = (*missing.tolist(),)
+    return replace(model, checkpoint=made, spec=spec, copied=(), unknown=unknown).copying(model.copied)
 
 
 def _axis(model: Typed, part: str) -> int | None:

@@ -21,6 +21,7 @@ from cobasin.finding.common_form import CommonForm, Found
 from cobasin.finding.from_pairs import from_pairs
 from cobasin.finding.kept import Kept, check_kept
 from cobasin.finding.learning import check_movable, learned
+from cobasin.finding.own_tokens import with_own_tokens
 from cobasin.finding.search import STEPS, Search
 from cobasin.paths import expanded
 from cobasin.progress import Progress, check_progress
@@ -173,9 +174,10 @@ def match_all(
     if anchor == "consensus" and search.method == "activations":
         raise InputError("anchor consensus: not found by method activations; take medoid, a model, or another method")
     learns, order, anchors = search.method == "learned", list(range(len(typed))), None if fixed is None else [fixed]
-    given, tokens = typed, list[str]()
-    if search.method == "weights" and told_apart(typed):
-        typed, tokens = _in_common(typed)
+    given, rows, tokens = typed, list[torch.Tensor](), list[str]()
+    one_class = len({model.checkpoint.architecture for model in typed}) == 1  # else that is what is the matter
+    if search.method == "weights" and one_class and told_apart(typed):
+        typed, rows, tokens = _in_common(typed)
     common = CommonForm(typed, symmetry, layers, anchors, search)
     if learns:
         own = common.models
@@ -208,8 +210,8 @@ def match_all(
     typed = common.typed
     if tokens:
         typed = _as_matched(given, elements)
-        pairs = zip(elements, typed, strict=True)
-        elements = [element and _with_own_tokens(element, model, tokens) for element, model in pairs]
+        ends = zip(elements, typed, rows, strict=True)
+        elements = [element and with_own_tokens(element, model, own, tokens) for element, model, own in ends]
     if keep is not None and not keep.shared:
         keep.save_elements(reference, elements, report)
     return Matched(typed, elements, reference, report)
@@ -230,8 +232,8 @@ def _as_matched(typed: Sequence[Typed], elements: Sequence[Element | None]) -> l
     return [model.untied() if model.spec.tied.keys() - tied else model for model in typed]
 
 
-def _in_common(typed: list[Typed]) -> tuple[list[Typed], list[str]]:
-    """The models with their common tokens; where these cannot be told, it is refused with all else that differs."""
+def _in_common(typed: list[Typed]) -> tuple[list[Typed], list[torch.Tensor], list[str]]:
+    """`in_common`; where common tokens cannot be told, it is refused with all else that differs."""
     try:
         return in_common(typed)
     except InputError as error:
@@ -241,12 +243,6 @@ def _in_common(typed: list[Typed]) -> tuple[list[Typed], list[str]]:
             except InputError as differing:
                 raise InputError(f"{differing}: {error}") from error
         raise
-
-
-def _with_own_tokens(element: Element, model: Typed, notes: list[str]) -> Element:
-    """An element that was found by some tokens of a model, as it acts on all; no axis of tokens moves."""
-    report = element.report | {"notes": [*element.report["notes"], *notes]}
-    return replace(element, form=replace(element.form, spec=model.spec), report=report)
 
 
 def _fixed(anchor: str | int, count: int) -> int | None:
