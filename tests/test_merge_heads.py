@@ -169,7 +169,7 @@ def test_the_base_keeps_no_head_of_its_own(tmp_path):
     assert stock(tmp_path / "base-head").config.num_labels == 2
     line = refused(tmp_path, *arguments, "--out", tmp_path / "none")
     assert f"the task heads of {first} and {second} have different labels" in line
-    assert "(--head-from MODEL), or keep them all (--keep-heads)" in line
+    assert "(--head-from MODEL), keep them all (--keep-heads)" in line
 
 
 def test_a_recipe_may_ask_for_heads_and_the_command_line_for_others(tmp_path):
