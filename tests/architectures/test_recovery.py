@@ -12,13 +12,16 @@ from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import form_of
 from tiny_models import ONE_A_DECLARATION, ONE_A_FAMILY, checkpoint, model
 
+# every declaration, and of its variants, such as those with biases or a tied head, every second
+PLANTED = [*ONE_A_DECLARATION, *[case for case in ONE_A_FAMILY if case not in ONE_A_DECLARATION][::2]]
+
 
 def scramble(typed: Typed, seed: int):
     """A copy moved by a random element of the full group: folded where that does not untie the head."""
     return typed.derived(Element.sample(form_of(typed.spec, folded=not typed.spec.unties), seed).apply(typed))
 
 
-@pytest.mark.parametrize("case", ONE_A_FAMILY)
+@pytest.mark.parametrize("case", PLANTED)
 def test_planted_element_is_recovered(case):
     original = checkpoint(case)
     scrambled = scramble(Typed.of(original), 5)
