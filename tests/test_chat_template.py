@@ -47,5 +47,9 @@ def test_a_template_that_is_given(tmp_path, models):
 
 def test_no_model_has_a_template(tmp_path, models):
     notes = merged(tmp_path, models[:2], "auto")
-    assert "chat_template: auto: no model has a template, so the result has none" in notes
+    note = "chat_template: auto: no model has a template, so the result has none"
+    assert note in notes
+    assert (
+        note in run("merge", tmp_path / "recipe.yaml", "--out", tmp_path / "plan", "--dry-run", "--json").json["notes"]
+    )
     assert not (tmp_path / "out" / "chat_template.jinja").exists()

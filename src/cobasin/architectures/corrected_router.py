@@ -196,12 +196,13 @@ def hy_v3(request: Request) -> Spec:
     require(bool(shared), "num_shared_experts = 0")
     names = ("gate", "shared_experts") if request.has("experts.gate_up_proj") else ("router.gate", "shared_mlp")
     own, mlp, absent = mixture(request, dense, config.num_experts, shared, config.mlp_bias, *names)
+    basis, attention = normed(config)
     correction = f"{MLP}.{CORRECTION if request.has(CORRECTION) else 'expert_bias'}"
     mlp[correction] = "expert"
     spec = rmsnorm_decoder(
         request,
-        normed_basis(head_width(config), shared=True) | own,
-        normed_projections(config.attention_bias, shared=True),
+        basis | own,
+        attention,
         mlp,
         biases=(SoftmaxShift(correction),),
         absent=absent,

@@ -183,12 +183,11 @@ def _continued(
             found = model(**{name: ids}, **more)
         else:
             found = model(**{name: ids[:, -1:], kept: cache}, **place, **more, use_cache=True)
-            cache = found.get(kept)
-        if kept is not None and cache is None:
-            raise InputError(
-                f"{type(model).__name__} reads texts from both sides, and so writes none: set is_decoder in its config "
-                "if it was trained as a decoder, give data, or match by weights"
-            )
+            if (cache := found.get(kept)) is None:
+                raise InputError(
+                    f"{type(model).__name__} reads texts from both sides, and so writes none: set is_decoder in its "
+                    "config if it was trained as a decoder, give data, or match by weights"
+                )
         logits = found.logits[:, -1].index_fill(1, barred, -torch.inf)
         ids = torch.cat([ids, _drawn(model, logits, generator)[:, None].to(ids)], 1)
     return ids.cpu()

@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 
 from cobasin.checkpoints.checkpoint import Checkpoint, Content
+from cobasin.checkpoints.typed import Typed
 from cobasin.data.tokens import CHAT_TEMPLATE, tokenizer_files, tokenizer_of
 from cobasin.recipe import Recipe
 
 
-def chat_template(recipe: Recipe, models: Sequence[Checkpoint]) -> dict[str, Content]:
+def chat_template(recipe: Recipe, models: Sequence[Typed]) -> dict[str, Content]:
     """The file of the template that a recipe asks for; of ``auto`` none where no model has one.
 
     Transformers takes it before what `tokenizer_config.json` says.
@@ -20,7 +21,7 @@ def chat_template(recipe: Recipe, models: Sequence[Checkpoint]) -> dict[str, Con
     """
     if recipe.chat_template != "auto":
         return {} if recipe.chat_template is None else {CHAT_TEMPLATE: recipe.chat_template}
-    found = Counter(template for model in models if (template := _of(model)) is not None)
+    found = Counter(template for model in models if (template := _of(model.checkpoint)) is not None)
     return {CHAT_TEMPLATE: max(found, key=found.__getitem__)} if found else {}  # of as many the first model's
 
 

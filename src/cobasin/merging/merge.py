@@ -196,7 +196,8 @@ def merge_recipe(
     read = batches_of(recipe, typed)
     (owner, *_) = owning = owners(recipe)
     afterwards = Afterwards.of(recipe, typed, owner)
-    notes, chat = remarks(recipe, typed), chat_template(recipe, [model.checkpoint for model in typed])
+    chat = chat_template(recipe, typed)
+    notes = remarks(recipe, typed, chat)
     if not matches(recipe, typed):  # a match notes it
         notes += [*omissions(typed), *other_pixels(typed)]
     if recipe.method.couple is not None:

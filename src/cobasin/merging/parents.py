@@ -9,7 +9,7 @@ from typing import Any
 
 from cobasin.adapters.added import load_named
 from cobasin.checkpoints.alike import alike
-from cobasin.checkpoints.checkpoint import Checkpoint
+from cobasin.checkpoints.checkpoint import Checkpoint, Content
 from cobasin.checkpoints.headed import headed_as, of_another_class
 from cobasin.checkpoints.pairs import check_pair
 from cobasin.checkpoints.relayered import depth_of
@@ -18,7 +18,6 @@ from cobasin.checkpoints.weight_files import module_weights
 from cobasin.data.tokens import tokenizer_files
 from cobasin.errors import InputError, shown
 from cobasin.matching.choice import Choice
-from cobasin.merging.chat import chat_template
 from cobasin.merging.fused import Fusion
 from cobasin.merging.owners import owners
 from cobasin.merging.statistics import Statistics
@@ -104,11 +103,11 @@ def matches(recipe: Recipe, typed: Sequence[Typed]) -> bool:
     return recipe.match.symmetry != "none" and len(typed) > 1
 
 
-def remarks(recipe: Recipe, typed: Sequence[Typed]) -> list[str]:
-    """What a reader of the result should know before anything is matched or computed."""
+def remarks(recipe: Recipe, typed: Sequence[Typed], chat: Mapping[str, Content]) -> list[str]:
+    """What a reader of the result should know before anything is matched or computed; ``chat``: its template's file."""
     names, (owner, *_) = recipe.referenced, owners(recipe)
     found = [*recipe.notes, *_unmerged(names, typed, owner)]
-    if recipe.chat_template and not chat_template(recipe, [model.checkpoint for model in typed]):
+    if recipe.chat_template and not chat:
         found.append("chat_template: auto: no model has a template, so the result has none")
     found += [] if recipe.method.stacks else _repeated(names, typed, recipe.base)
     return found if recipe.out_dtype or recipe.dtype else found + _coarsened(names, typed, owner)

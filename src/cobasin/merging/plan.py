@@ -18,6 +18,7 @@ from cobasin.matching.neurons import TABLE
 from cobasin.matching.order import LARGE, pairs_size
 from cobasin.matching.state import HELD
 from cobasin.merging.after import Afterwards
+from cobasin.merging.chat import chat_template
 from cobasin.merging.fused import Fusion
 from cobasin.merging.owners import owners
 from cobasin.merging.parents import ends, matches, prepare, remarks
@@ -46,6 +47,7 @@ def plan(recipe: Recipe, models: Mapping[str, Any]) -> dict[str, Any]:
     _check_matching(recipe, typed)
     merged = ends(recipe, typed)
     fusion = Fusion(recipe, merged, merged, Statistics())
+    notes = remarks(recipe, typed, chat_template(recipe, typed))
     groups: dict[str, dict[str, Any]] = {}
     for name in fusion.parts:
         parameters = fusion.parameters[name]
@@ -69,7 +71,7 @@ def plan(recipe: Recipe, models: Mapping[str, Any]) -> dict[str, Any]:
         "groups": list(groups.values()),
         "statistics": None,
         "after": None,
-        "notes": [*remarks(recipe, typed), *omissions(typed), *other_pixels(typed), *fusion.idle],
+        "notes": [*notes, *omissions(typed), *other_pixels(typed), *fusion.idle],
     }
     if afterwards is not None:
         asked = afterwards.asked
