@@ -386,6 +386,12 @@ def test_an_embedding_model_is_used_without_its_head(tmp_path, case, architectur
         with pytest.raises(InputError, match=rf"; {tmp_path} is read as modules\.json says, without a head$"):
             check_pair(Typed.of(load(model(case))), Typed.of(given))
     assert verify(given, given).same
+    for task, its in (("feature-extraction", architecture), ("text-generation", case.split("/")[1])):
+        (tmp_path / "sentence_bert_config.json").write_text(json.dumps({"transformer_task": task}))
+        assert load(tmp_path).architecture == its
+    (tmp_path / "sentence_bert_config.json").write_text("{")  # older ones have none
+    (tmp_path / "modules.json").write_text('[{"type": "sentence_transformers.sparse_encoder.models.MLMTransformer"}]')
+    assert load(tmp_path).architecture == case.split("/")[1]
 
 
 def test_an_encoder_whose_config_names_a_head_that_its_file_has_not(tmp_path):

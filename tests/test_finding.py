@@ -401,3 +401,6 @@ def test_embeddings_that_are_taken_from_a_model_with_a_head_are_noted(tmp_path):
         (folder / "modules.json").write_text("[]")
     assert any("Sentence Transformers" in note for note in api.match(*folders).report["notes"])
     assert not any("Sentence Transformers" in note for note in api.match(*folders, "ffn").report["notes"])
+    for folder in folders:  # rerankers: what the head puts out is what they are for
+        (folder / "sentence_bert_config.json").write_text('{"transformer_task": "text-generation"}')
+    assert not any("Sentence Transformers" in note for note in api.match(*folders).report["notes"])

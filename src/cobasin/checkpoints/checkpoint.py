@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from cobasin.architectures import known
+from cobasin.checkpoints.embedding import takes_states
 from cobasin.checkpoints.weight_files import (
     ADAPTER_FILE,
     INDEX_FILE,
@@ -153,7 +154,7 @@ def _from_folder(folder: Path, label: str) -> Checkpoint:
             f"{label}: has the weights of a model and {ADAPTER_FILE}, and Transformers would load that adapter on top "
             f"of these; delete {ADAPTER_FILE} where it is merged already, else give the adapter a folder of its own"
         )
-    if (folder / "modules.json").is_file() and _headless(architecture, headers):
+    if takes_states(folder) and _headless(architecture, headers):
         architecture = _bare(config, architecture)
     return Checkpoint(label, config, architecture, headers, read, folder, stored=True)
 

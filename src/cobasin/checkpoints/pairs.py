@@ -9,6 +9,7 @@ from pathlib import Path
 
 from cobasin.architectures.parts import sides
 from cobasin.checkpoints.checkpoint import Checkpoint
+from cobasin.checkpoints.embedding import takes_states
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError, listed
 
@@ -146,7 +147,7 @@ def embeds(checkpoint: Checkpoint) -> bool:
     """Whether Sentence Transformers takes the states of this model for embeddings, though its file has a head."""
     folder = checkpoint.folder
     headed = "For" in checkpoint.architecture or checkpoint.architecture.endswith("LMHeadModel")
-    return folder is not None and (folder / "modules.json").is_file() and headed
+    return folder is not None and headed and takes_states(folder)
 
 
 def _only_in_one(source: Typed, anchor: Typed) -> list[str]:
