@@ -146,6 +146,11 @@ def headed(change):
             lambda *_: cobasin.load(*headed(torch.Tensor.to_sparse)),
             "lm_head.weight is of layout torch.sparse_coo; expected",
         ),
+        (
+            lambda *models: cobasin.verify(models[0], cobasin.merge(models, symmetry="none")),
+            r"from Merge; expected .*; it has the model within, as \.checkpoint$",
+        ),
+        (lambda a, _: cobasin.match(model(CASE).to(torch.complex64), a), "has dtype torch.complex64, expected float64"),
         (lambda *_: cobasin.load(*headed(lambda t: t + 0j)), "lm_head.weight is torch.complex128, a type that cobasin"),
     ],
 )

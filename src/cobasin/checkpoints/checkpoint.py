@@ -212,7 +212,7 @@ def _from_model(model: PreTrainedModel) -> Checkpoint:
     except RuntimeError as error:
         raise InputError(f"{label}: has no form on disk: {one_line(error)}") from error
     config = copy.deepcopy(model.config)
-    config.dtype = model.dtype
+    config.dtype = next((one.dtype for one in model.parameters() if one.is_floating_point()), None)
     return _from_memory(label, config, type(model).__name__, tensors)
 
 

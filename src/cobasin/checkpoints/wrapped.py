@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,14 +15,15 @@ if TYPE_CHECKING:
 _PACKED = (".qweight", ".weight_packed", ".weight_scale", ".weight_scale_inv", ".absmax", ".SCB")  # parts of a weight
 _PREFIXES = ("module.", "_orig_mod.", "base_model.model.")  # of DataParallel, of torch.compile, of PEFT
 _AROUND_PARTS = re.compile(r"\.(_orig_mod)\.|\b(_checkpoint_wrapped_module|_fsdp_wrapped_module)\.")
-_HOLDERS = ("_orig_mod", "module", "model", "transformers_model")  # also of pipelines, trainers, Sentence Transformers
+# Also of pipelines, trainers, Sentence Transformers; the last of what `merge` and `transport` return.
+_HOLDERS = ("_orig_mod", "module", "model", "transformers_model", "checkpoint")
 
 
 def within(model: object) -> str:
     """How to get at the model, to end a message with; empty where nothing is known of the object."""
     if hasattr(model, "merge_and_unload"):
         return "; what PEFT has wrapped becomes one by merge_and_unload(), or is moved as a folder by cobasin apply"
-    inner = next((name for name in _HOLDERS if isinstance(getattr(model, name, None), Module)), None)
+    inner = next((name for name in _HOLDERS if isinstance(getattr(model, name, None), (Module, Mapping))), None)
     return f"; it has the model within, as .{inner}" if inner else ""
 
 
