@@ -53,7 +53,11 @@ def test_a_fine_tune_with_further_tokens_is_carried_to_a_base_that_has_others(tm
             {name: start[name] + 0.01 * tensor if name not in rows else tensor for name, tensor in tensors.items()}
         ),
     )
-    run("transport", base, tuned, new, "--out", tmp_path / "out")
+    notes = run("transport", base, tuned, new, "--out", tmp_path / "out", "--json").json["notes"]
+    assert [notes.count(f"{one}: its vocabulary lacks {some} of 28 tokens") for one, some in ((base, 2), (new, 1))] == [
+        1,
+        1,
+    ]
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
     assert tokenizer.convert_tokens_to_ids(["c", "<n>", "<x>"]) == [5, 26, 27]
     assert stock(tmp_path / "out").config.vocab_size == 28

@@ -102,7 +102,7 @@ def transport_to_folder(
         with bars.steps(f"matching {base} to {new}") as progress:
             carried = transport(old, source, target, element, scale, symmetry, progress)
         report |= {**carried.element.report, **evidence_of(carried.element, source)}
-        report["notes"] = [*report["notes"], *carried.notes]
+        report["notes"] = list(dict.fromkeys([*report["notes"], *carried.notes]))  # of the new base both may speak
         files = match_files(carried.element, report, card.transported(report))
         save_with_bar(carried.checkpoint, out, overwrite, files)
         return report
