@@ -139,6 +139,8 @@ def test_match_only_some_symmetries_and_layers(tmp_path):
     out = tmp_path / "out"
     some = run("match", source, anchor, "--out", out, "--symmetry", "attention,heads", "--layers", "1", "--json").json
     assert set(some["spaces"]) == {"head.1", "qk.1", "vo.1"}
+    assert (paper["layers"], some["layers"]) == (None, "1")
+    assert "(`--symmetry attention,heads --layers 1`)" in (out / "README.md").read_text()
     found, expected = tensors_of(out), tensors_of(source)
     moved = {name for name in found if not torch.equal(found[name], expected[name])}
     assert moved

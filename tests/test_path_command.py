@@ -347,7 +347,9 @@ def test_models_that_cannot_be(pair, tmp_path):
     bare = tmp_path / "bare"
     save(load(model("bert/BertModel", 0, torch.float32)), bare)
     assert f"{bare}: no loss is known of this bert" in refused(tmp_path, "path", bare, bare, *out)
-    edit_json(a / "config.json", lambda config: config.update(pad_token_id=None))
+    edit_json(a / "config.json", lambda config: config.update(problem_type="regression"))
+    assert refused(tmp_path, "path", a, a, *out).startswith(f"error: {a}: a regression of 2 numbers")
+    edit_json(a / "config.json", lambda config: config.update(problem_type=None, pad_token_id=None))
     assert "has no pad_token_id" in refused(tmp_path, "path", a, b, *out)
 
 

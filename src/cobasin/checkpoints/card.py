@@ -14,7 +14,7 @@ def matched(report: dict) -> str:
     return (
         f"{_front(report)}# {report['source']}, matched to {report['anchor']}\n\n"
         f"This model computes the same function as `{report['source']}`. Its weights were transformed by "
-        f"cobasin {report['cobasin']} (`--symmetry {report['symmetry']}`) to lie "
+        f"cobasin {report['cobasin']} (`{_freed(report)}`) to lie "
         f"close to `{report['anchor']}`, so that the two can be averaged. The transformation is in "
         f"`cobasin.safetensors`, all numbers in `cobasin.json`.\n\n{_numbers(report)}"
     )
@@ -26,7 +26,7 @@ def anchor(report: dict) -> str:
     return (
         f"{_front(report)}# {report['anchor']}, moved to meet {report['source']}\n\n"
         f"This model computes the same function as `{report['anchor']}`. Its weights were transformed by "
-        f"cobasin {report['cobasin']} (`--symmetry {report['symmetry']}`), as "
+        f"cobasin {report['cobasin']} (`{_freed(report)}`), as "
         f"those of `{report['source']}`, written to `{out}`, were: the two can be averaged. The transformation is in "
         f"`cobasin.safetensors`, all numbers in `cobasin.json`. Distances are from where it was.\n\n"
         f"{_numbers(moved)}"
@@ -53,7 +53,7 @@ def transported(report: dict) -> str:
     return (
         f"{_front(report)}# {report['tuned']}, carried to {report['new']}\n\n{what}, by "
         f"cobasin {report['cobasin']}: moved by the transformation that brings "
-        f"the one base to the other (`cobasin.safetensors`; `--symmetry {report['symmetry']}`). How much of what was "
+        f"the one base to the other (`cobasin.safetensors`; `{_freed(report)}`). How much of what was "
         f"learned it keeps was not measured. All numbers are in `cobasin.json`; those here are of the two bases, and "
         f"of what was moved.\n\n{_numbers(report)}"
     )
@@ -118,6 +118,11 @@ def _after(report: dict) -> str:
         f"losses.\n\n| loss | {' | '.join(f'against {word}' for word in against)} |\n|---|{'---|' * len(against)}\n"
         f"{rows}"
     )
+
+
+def _freed(report: dict) -> str:
+    """The options that say what of the symmetry group was matched."""
+    return f"--symmetry {report['symmetry']}" + (f" --layers {layers}" if (layers := report.get("layers")) else "")
 
 
 def _code(text: str) -> str:

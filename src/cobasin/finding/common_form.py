@@ -84,6 +84,7 @@ class CommonForm:
         for other in typed[1:]:
             check_pair(typed[0], other)
         self.symmetry, choice = symmetry, Choice.parse(symmetry, layers)
+        self.layers = layers and "".join(layers.split())
         choice.check(typed[0].spec)
         heads = typed[0].heads if any(model.labels != typed[0].labels for model in typed) else []
         self.apart = [*heads, *apart]
@@ -196,6 +197,7 @@ class CommonForm:
         notes += _growth(form) if after > before else []
         report = {
             "symmetry": self.symmetry,
+            "layers": self.layers,
             "distance_before": before,
             "distance_after": after,
             "spaces": {

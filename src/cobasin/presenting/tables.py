@@ -51,7 +51,7 @@ def part_report(report: dict) -> None:
 
 def match_report(report: dict) -> None:
     """The table of `cobasin match`."""
-    output.print(f"matched {report['source']} to {report['anchor']} ({report['symmetry']})")
+    output.print(f"matched {report['source']} to {report['anchor']} ({_freed(report)})")
     _distances(report)
     output.print(f"written to {report['out']}" + (f" and {report['anchor_out']}" if "anchor_out" in report else ""))
 
@@ -66,7 +66,7 @@ def apply_report(report: dict) -> None:
 
 def transport_report(report: dict) -> None:
     """The table of `cobasin transport`."""
-    output.print(f"{report['base']} matched to {report['new']} ({report['symmetry']})")
+    output.print(f"{report['base']} matched to {report['new']} ({_freed(report)})")
     _distances(report)
     done = "" if report.get("adapter") else f" and added {report['scale']:g} times"
     output.print(
@@ -86,7 +86,7 @@ def merge_report(report: dict) -> None:
     )
     output.print(f"{report['method']} of {', '.join(models)}" + (f", base {report['base']}" if report["base"] else ""))
     for one in report["matches"]:
-        output.print(f"\n{one['source']} matched to {report['reference']} ({one['symmetry']})")
+        output.print(f"\n{one['source']} matched to {report['reference']} ({_freed(one)})")
         _distances(one)
     if (objective := report["matching"].get("objective")) is not None:
         output.print(f"distance of all to their mean: {objective[0]:.6g} -> {objective[-1]:.6g}")
@@ -147,6 +147,11 @@ def _value(value: object) -> str:
     if isinstance(value, (tuple, list)):
         return ", ".join(map(_value, value))
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _freed(report: dict) -> str:
+    """What of the symmetry group was matched."""
+    return report["symmetry"] + (f", layers {layers}" if (layers := report.get("layers")) else "")
 
 
 def _distances(report: dict) -> None:

@@ -132,8 +132,9 @@ def _check_models(models: list[Typed]) -> None:
         if other.labels != first.labels:
             ends = f"{first.checkpoint.label} and {other.checkpoint.label}"
             raise InputError(f"the task heads of {ends} have different labels: no line between them")
+    task = task_of(first.checkpoint)
     try:
-        check_metric(first.checkpoint.config, task_of(first.checkpoint))
+        check_metric(first.checkpoint.config, task)
     except InputError as error:
         raise InputError(f"{first.checkpoint.label}: {error}") from error
 
