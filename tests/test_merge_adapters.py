@@ -97,3 +97,5 @@ def test_an_adapter_brings_its_head(tmp_path):
     assert torch.allclose(found["score.weight"], (scores[0] + scores[1]) / 2)
     assert not torch.allclose(*scores)
     assert found.keys() == load(classifier).headers.keys()
+    run("merge", *named, *HOW, "--out", tmp_path / "out")
+    assert torch.equal(stock(tmp_path / "out", dtype=torch.float64).score.weight, found["score.weight"])

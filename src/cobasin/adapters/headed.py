@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -38,7 +39,8 @@ def headed(adapter: Adapter, base: Checkpoint) -> Checkpoint:
     heads = {name: disk for name, disk in saved.items() if spec.own_name(name) not in held}
     if not heads:  # it was not saved, and nothing that is moved needs it
         return base
-    headers = base.headers | {name: adapter.headers[disk] for name, disk in heads.items()}
+    shard = [header.shard for header in base.headers.values()][-1]  # not the adapter's, which no model is loaded from
+    headers = base.headers | {name: replace(adapter.headers[disk], shard=shard) for name, disk in heads.items()}
     for name in heads:
         entry = spec.entries.get(spec.own_name(name) or "")
         axis = entry and entry.layout.axis_of("label")
