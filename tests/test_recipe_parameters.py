@@ -296,6 +296,17 @@ def test_what_mergekits_task_vectors_share_has_no_effect_where_nothing_is_droppe
         recipe(TIES % ("", "rescale: true"))
 
 
+@pytest.mark.parametrize("name", ["sce", "model_stock", "arcee_fusion"])
+def test_what_mergekits_task_vectors_share_has_no_effect_on_methods_that_do_not_read_it(name):
+    own = {"weight": [{"filter": "mlp", "value": [1, 2]}, {"value": 1}], "density": 0.9}
+    models = [{"model": "a", "parameters": own}, {"model": "b"}]
+    given = {"merge_method": name, "models": models[: 1 if name == "arcee_fusion" else 2], "base_model": "base"}
+    made = Recipe.of(given | {"parameters": {"normalize": True, "rescale": True, "lambda": 1.0}})
+    assert {*made.notes} == {f"{key} has no effect" for key in ("weight", "density", "normalize", "rescale", "lambda")}
+    with pytest.raises(InputError, match=f"t: {name} has no such parameter"):
+        Recipe.of(given | {"parameters": {"t": 0.5}})
+
+
 def test_what_mergekit_divides_by_at_least_has_no_effect_where_nothing_is_divided():
     text = "{merge_method: multislerp, models: [{model: a}, {model: b}], parameters: {eps: 1.0e-8}}"
     assert recipe(text).notes == ["eps has no effect"]

@@ -16,8 +16,10 @@ def without_effect(method: str, name: str, value: Any) -> bool:
     """What mergekit's recipes may say and its method does nothing with, or what saves it memory."""
     if name == "int8_mask":
         return True
-    if method == "multislerp":  # nothing is divided by what may be 0
-        return name == "eps"
+    if method == "multislerp":  # nothing is divided by what may be 0; the sum of weights has normalize_weights
+        return name in ("eps", "normalize")
+    if method in ("sce", "model_stock", "arcee_fusion"):  # published recipes give them what task vectors share
+        return name in ("weight", "density", "normalize", "rescale", "lambda")
     if method == "task_arithmetic":  # mergekit's methods of task vectors all take these, and this one drops no entries
         return name in ("density", "rescale")
     return method in ("ties", "breadcrumbs", "breadcrumbs_ties") and name == "rescale" and value is False
