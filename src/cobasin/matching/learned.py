@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from cobasin.data import Batch
-from cobasin.learning.answers import Memory, against_labels, against_mean, answers, mean_answer, mean_over_labels
+from cobasin.learning.answers import Memory, against_labels, against_mean, answers, mean_answer, mean_loss
 from cobasin.learning.descent import LOOK, Data, Descent, descend
 from cobasin.learning.in_memory import InMemory
 from cobasin.matching.moves import Moves
@@ -115,9 +115,7 @@ class Mixture:
             InputError: no label counts.
         """
         parameters = self.parameters(values, [1 / len(values)] * len(values))
-        if self.labels:
-            return mean_over_labels(self.task, batches, lambda batch: self.loss(parameters, batch))
-        return sum(float(self.loss(parameters, batch)) for batch in batches) / len(batches)
+        return mean_loss(self.task, batches, self.labels, lambda batch: self.loss(parameters, batch))
 
 
 @dataclass(frozen=True)

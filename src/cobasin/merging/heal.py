@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from cobasin.data import Batch
-from cobasin.learning.answers import against_labels, against_mean, answers, mean_answer, mean_over_labels
+from cobasin.learning.answers import against_labels, against_mean, answers, mean_answer, mean_loss
 from cobasin.learning.descent import Data, Descent, descend
 
 if TYPE_CHECKING:
@@ -53,9 +53,7 @@ class Judge:
         Raises:
             InputError: no label counts.
         """
-        if against == "labels":
-            return mean_over_labels(self.task, batches, lambda batch: self.loss(model, batch, against))
-        return sum(float(self.loss(model, batch, against)) for batch in batches) / len(batches)
+        return mean_loss(self.task, batches, against == "labels", lambda batch: self.loss(model, batch, against))
 
 
 def heal(
