@@ -32,7 +32,7 @@ from cobasin.errors import InputError
 from cobasin.paths import expanded
 from cobasin.whole_files import write_tensors
 
-CONFIG_FILE, WEIGHTS_FILE = ADAPTER_FILE, "adapter_model.safetensors"
+WEIGHTS_FILE = "adapter_model.safetensors"
 LARGEST = 1e30  # of lora_alpha
 _PIECES = "lora_A|lora_B|lora_embedding_A|lora_embedding_B|lora_magnitude_vector"
 FACTOR = re.compile(rf"(.+)\.({_PIECES})(\.weight|\.bias)?")
@@ -84,7 +84,7 @@ def is_adapter(model: Any) -> bool:
     folder = expanded(model, "model")
     try:
         weights = any((folder / name).exists() for name in (SINGLE_FILE, INDEX_FILE, BIN_FILE, BIN_INDEX_FILE))
-        return (folder / CONFIG_FILE).is_file() and not weights
+        return (folder / ADAPTER_FILE).is_file() and not weights
     except OSError:  # a folder that may not be read; loading it says so
         return False
 
@@ -99,12 +99,12 @@ def load_adapter(model: str | Path | Adapter) -> Adapter:
     if isinstance(model, Adapter):
         return model
     folder = expanded(model, "adapter")
-    config = read_json(folder / CONFIG_FILE)
+    config = read_json(folder / ADAPTER_FILE)
     if config.get("peft_type") != "LORA":
         raise InputError(f"{model}: peft_type is {config.get('peft_type')!r}; only adapters of type 'LORA' are covered")
     if found := [key for key in _NOT_COVERED if config.get(key)]:
         why = " (PEFT sets it where target_modules name experts or routers)" if found[0] == "target_parameters" else ""
-        raise InputError(f"{model}: {found[0]} is set in {CONFIG_FILE}{why}; such adapters are not covered")
+        raise InputError(f"{model}: {found[0]} is set in {ADAPTER_FILE}{why}; such adapters are not covered")
     _check_values(config, str(model))
     if config.get("init_lora_weights") not in _STARTS:
         raise InputError(
@@ -141,17 +141,17 @@ def _check_values(config: Mapping[str, Any], label: str) -> None:
     """Raise InputError for a config whose values are not what PEFT writes there."""
     base, patterns = config.get("base_model_name_or_path"), config.get("alpha_pattern") or {}
     if base is not None and not isinstance(base, str):
-        raise InputError(f"{label}: {CONFIG_FILE}: base_model_name_or_path is {base!r}; expected a name or a folder")
+        raise InputError(f"{label}: {ADAPTER_FILE}: base_model_name_or_path is {base!r}; expected a name or a folder")
     if not isinstance(patterns, dict):
-        raise InputError(f"{label}: {CONFIG_FILE}: alpha_pattern is {patterns!r}; expected numbers by module")
+        raise InputError(f"{label}: {ADAPTER_FILE}: alpha_pattern is {patterns!r}; expected numbers by module")
     for name, alpha in (("lora_alpha", config.get("lora_alpha", 8)), *patterns.items()):
         if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not abs(alpha) <= LARGEST:
-            raise InputError(f"{label}: {CONFIG_FILE}: {name} is {alpha!r}; expected a number")
+            raise InputError(f"{label}: {ADAPTER_FILE}: {name} is {alpha!r}; expected a number")
     for pattern in patterns:
         try:
             re.compile(pattern)
         except re.error as error:
-            raise InputError(f"{label}: {CONFIG_FILE}: alpha_pattern has {pattern!r}: {error}") from None
+            raise InputError(f"{label}: {ADAPTER_FILE}: alpha_pattern has {pattern!r}: {error}") from None
 
 
 def save_adapter(
@@ -176,6 +176,6 @@ def save_adapter(
     with publishing(out, overwrite, adapter.folder) as partial:
         write_tensors(partial / WEIGHTS_FILE, adapter, {"format": "pt"})
         write_beside(partial, adapter.folder, files or {})
-        (partial / CONFIG_FILE).write_text(
+        (partial / ADAPTER_FILE).write_text(
             json.dumps(adapter.config, indent=2, sort_keys=True) + "\n", encoding="utf-8"
         )
