@@ -51,8 +51,12 @@ _STARTS = (True, False, None, "gaussian", "eva", "orthogonal")
 class Adapter(Tensors):
     """A LoRA's config and its tensors by their names in the file, read lazily.
 
-    `headers` holds every tensor's dtype and shape; `read` reads (or computes) one tensor; `folder` is where the
-    adapter's other files are.
+    Attributes:
+        label: what messages call it.
+        config: as in its file.
+        headers: every tensor's dtype and shape.
+        read: reads (or computes) one tensor.
+        folder: where the adapter's other files are.
     """
 
     label: str

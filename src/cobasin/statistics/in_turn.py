@@ -42,7 +42,8 @@ def collect_in_turn(
     the last. Layers that share their weights are merged as one.
 
     Args:
-        typeds: the candidates, of one type. states: their (matched) tensors by spec name.
+        typeds: the candidates, of one type.
+        states: their (matched) tensors by spec name.
         batches: the data of each.
         fuse: makes the merged tensor of a name from the Grams of the candidates; None where they have none. Called
             once for every tensor that is not tied to another.
