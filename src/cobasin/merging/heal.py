@@ -5,7 +5,7 @@ By default it learns to answer as its parents do on average, so it needs no labe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from torch import Tensor
 from cobasin.data import Batch
 from cobasin.learning.answers import against_labels, against_mean, answers, mean_answer, mean_loss
 from cobasin.learning.descent import Data, Descent, descend
+from cobasin.progress import Looks
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -67,7 +68,7 @@ def heal(
     rate: float = RATE,
     seed: int = 0,
     patience: int = PATIENCE,
-    progress: Callable[[int, float], None] | None = None,
+    progress: Looks | None = None,
 ) -> Descent:
     """Train a model in place; what it is in the end did best on the held-out batches, and may be what it was.
 

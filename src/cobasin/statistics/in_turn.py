@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from cobasin.checkpoints.typed import Typed
+from cobasin.progress import Count
 from cobasin.statistics.collect import device_of
 from cobasin.statistics.grams import Grams, InputGram
 from cobasin.statistics.modules import built, linear_maps
@@ -34,7 +35,7 @@ def collect_in_turn(
     fuse: Callable[[str, list[InputGram] | None], Tensor],
     *,
     device: str = "auto",
-    progress: Callable[[int, int], None] | None = None,
+    progress: Count | None = None,
 ) -> dict[str, list[InputGram]]:
     """Collect Grams and merge, layer by layer.
 
