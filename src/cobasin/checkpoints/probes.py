@@ -20,6 +20,7 @@ from cobasin.checkpoints.running import (
     model_class,
     part_of,
     positions,
+    takes_no_padding,
     written_vocabulary,
 )
 
@@ -139,8 +140,7 @@ def _tokens(
     inputs["global_attention_mask"] = (torch.arange(length) == 0).long().repeat(2, 1)
     if not architecture.endswith(SHIFTING):
         inputs["decoder_input_ids"] = decoder_tokens
-    if architecture.endswith("ForSequenceClassification") and pad is None:
-        # Decoders find the last token of a row by the padding token, and refuse a batch without one.
+    if takes_no_padding(config, architecture):
         inputs = {name: value[:1] for name, value in inputs.items()}
     if architecture.endswith("ForMultipleChoice"):
         inputs = {name: value[None] for name, value in inputs.items()}

@@ -250,6 +250,11 @@ def first_written(config: PreTrainedConfig) -> int | None:
     return getattr(getattr(config, "decoder", None), "bos_token_id", None) if start is None else start
 
 
+def takes_no_padding(config: PreTrainedConfig, architecture: str) -> bool:
+    """Whether a class finds the last token of a row by the padding token, and the config has none."""
+    return architecture.endswith("ForSequenceClassification") and getattr(config, "pad_token_id", None) is None
+
+
 def written_vocabulary(config: PreTrainedConfig) -> int:
     """How many tokens a model writes, or compares its answers with: Marian may read others than it writes."""
     text = part_of(config, "text_config")
