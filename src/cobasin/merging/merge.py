@@ -16,6 +16,7 @@ from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.pairs import other_pixels
 from cobasin.checkpoints.typed import Typed
 from cobasin.coupling.flow import flow_of
+from cobasin.data.batches import Batches
 from cobasin.errors import InputError, shown
 from cobasin.finding.beside import moved_beside
 from cobasin.finding.forms import UNTIED
@@ -228,13 +229,7 @@ def merge_recipe(
     element = next((element for element in matched.elements if element is not None), None)
     fusion = Fusion(recipe, matched.typed, states, statistics, element)
     if recipe.method.statistics == "grams_in_turn":
-        first = recipe.positions[0]
-        kept = fusion.typed[first].task_heads if recipe.head else ()  # never fused: of other shapes, perhaps
-
-        def fuse(name: str, grams: list[InputGram] | None) -> Tensor:
-            return fusion.states[first][name] if name in kept else fusion.from_tensors(name, grams)
-
-        fusion.statistics = in_turn(recipe, read, matched, fuse, report)
+        fusion.statistics = _in_turn(fusion, read, matched, report)
     notes += fusion.notes
     if recipe.method.stacks and fusion.spec.tied != matched.typed[owner].spec.tied:
         notes.append(UNTIED)
@@ -266,6 +261,17 @@ def _matched(recipe: Recipe, typed: list[Typed], report: Progress, keep: Kept | 
         **match.search,
         keep=keep,
     )
+
+
+def _in_turn(fusion: Fusion, read: Sequence[Batches], matched: Matched, report: Progress) -> Statistics:
+    """What a method needs that collects it on the merged layers before."""
+    first = fusion.recipe.positions[0]
+    kept = fusion.typed[first].task_heads if fusion.recipe.head else ()  # never fused: of other shapes, perhaps
+
+    def fuse(name: str, grams: list[InputGram] | None) -> Tensor:
+        return fusion.states[first][name] if name in kept else fusion.from_tensors(name, grams)
+
+    return in_turn(fusion.recipe, read, matched, fuse, report)
 
 
 def _coupled(
