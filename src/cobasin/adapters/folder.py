@@ -104,34 +104,13 @@ def load_adapter(model: str | Path | Adapter) -> Adapter:
         return model
     folder = expanded(model, "adapter")
     config = read_json(folder / ADAPTER_FILE)
-    if config.get("peft_type") != "LORA":
-        raise InputError(f"{model}: peft_type is {config.get('peft_type')!r}; only adapters of type 'LORA' are covered")
-    if found := [key for key in _NOT_COVERED if config.get(key)]:
-        why = " (PEFT sets it where target_modules name experts or routers)" if found[0] == "target_parameters" else ""
-        raise InputError(f"{model}: {found[0]} is set in {ADAPTER_FILE}{why}; such adapters are not covered")
-    _check_values(config, str(model))
-    if config.get("init_lora_weights") not in _STARTS:
-        raise InputError(
-            f"{model}: init_lora_weights is {config['init_lora_weights']!r}: loading the adapter changes the weights "
-            "of its base; convert it to a plain LoRA with peft's path_initial_model_for_weight_conversion"
-        )
+    _check_config(config, str(model))
     if not (folder / WEIGHTS_FILE).is_file():
         raise InputError(
             f"{model}: has no {WEIGHTS_FILE}; adapters are read from safetensors only, never from a pickle"
         )
     headers, read = open_safetensors(folder / WEIGHTS_FILE)
-    if odd := [name for name in headers if re.search(rf"\.({_PIECES})\b", name) and not FACTOR.fullmatch(name)]:
-        raise InputError(
-            f"{model}: {odd[0]} is no name that PEFT writes; in a state dict the adapter's name is a part of it: write "
-            "the adapter with save_pretrained"
-        )
-    if not any(FACTOR.fullmatch(name) for name in headers):
-        raise InputError(f"{model}: {WEIGHTS_FILE} holds no lora_A and lora_B; the adapter was not saved whole")
-    for name, header in headers.items():
-        if not all(header.shape):
-            raise InputError(f"{model}: {name} has shape {list(header.shape)}: it is empty")
-        if not of_weights(header.dtype):
-            raise InputError(f"{model}: {name} has dtype {header.dtype}, expected {WEIGHT_DTYPES}")
+    _check_headers(headers, str(model))
 
     def checked(name: str) -> Tensor:
         tensor = read(name)
@@ -139,6 +118,37 @@ def load_adapter(model: str | Path | Adapter) -> Adapter:
         return tensor
 
     return Adapter(str(model), config, headers, checked, folder)
+
+
+def _check_config(config: Mapping[str, Any], label: str) -> None:
+    """Refuse another kind of adapter than LoRA, and variants that are not covered."""
+    if config.get("peft_type") != "LORA":
+        raise InputError(f"{label}: peft_type is {config.get('peft_type')!r}; only adapters of type 'LORA' are covered")
+    if found := [key for key in _NOT_COVERED if config.get(key)]:
+        why = " (PEFT sets it where target_modules name experts or routers)" if found[0] == "target_parameters" else ""
+        raise InputError(f"{label}: {found[0]} is set in {ADAPTER_FILE}{why}; such adapters are not covered")
+    _check_values(config, label)
+    if config.get("init_lora_weights") not in _STARTS:
+        raise InputError(
+            f"{label}: init_lora_weights is {config['init_lora_weights']!r}: loading the adapter changes the weights "
+            "of its base; convert it to a plain LoRA with peft's path_initial_model_for_weight_conversion"
+        )
+
+
+def _check_headers(headers: Mapping[str, Header], label: str) -> None:
+    """Refuse tensors that are not those of a whole adapter, or hold no weights."""
+    if odd := [name for name in headers if re.search(rf"\.({_PIECES})\b", name) and not FACTOR.fullmatch(name)]:
+        raise InputError(
+            f"{label}: {odd[0]} is no name that PEFT writes; in a state dict the adapter's name is a part of it: write "
+            "the adapter with save_pretrained"
+        )
+    if not any(FACTOR.fullmatch(name) for name in headers):
+        raise InputError(f"{label}: {WEIGHTS_FILE} holds no lora_A and lora_B; the adapter was not saved whole")
+    for name, header in headers.items():
+        if not all(header.shape):
+            raise InputError(f"{label}: {name} has shape {list(header.shape)}: it is empty")
+        if not of_weights(header.dtype):
+            raise InputError(f"{label}: {name} has dtype {header.dtype}, expected {WEIGHT_DTYPES}")
 
 
 def _check_values(config: Mapping[str, Any], label: str) -> None:
