@@ -99,14 +99,8 @@ def verify(a: Any, b: Any, tolerance: float | None = None) -> Verdict:
     if left.shape != right.shape:
         sizes = f"{left.numel()} against {right.numel()}"
         return Verdict(False, f"the models return different numbers of values for the same inputs: {sizes}")
-    for checkpoint, y in ((a, left), (b, right)):
-        if not y.numel():
-            return Verdict(None, f"{checkpoint.label} puts out no values, so there is nothing to compare")
-        if not y.isfinite().all():
-            return Verdict(None, f"the outputs of {checkpoint.label} are not finite")
-        if not y.any() or (y.numel() > 1 and y.max() == y.min()):
-            return Verdict(None, f"the outputs of {checkpoint.label} are all {y[0].item():g}")
-
+    if reason := _saying_nothing(a, left) or _saying_nothing(b, right):
+        return Verdict(None, reason)
     relative = relative_change(left, right)
     if tolerance is None:
         noise = rounding_noise(a, _steps(a, b), inputs, left)
@@ -123,6 +117,17 @@ def verify(a: Any, b: Any, tolerance: float | None = None) -> Verdict:
         noise_float64=noise,
         tolerance=limit,
     )
+
+
+def _saying_nothing(checkpoint: Checkpoint, y: Tensor) -> str:
+    """Why outputs tell nothing of a function; empty where they do."""
+    if not y.numel():
+        return f"{checkpoint.label} puts out no values, so there is nothing to compare"
+    if not y.isfinite().all():
+        return f"the outputs of {checkpoint.label} are not finite"
+    if not y.any() or (y.numel() > 1 and y.max() == y.min()):
+        return f"the outputs of {checkpoint.label} are all {y[0].item():g}"
+    return ""
 
 
 def change(a: Checkpoint, b: Checkpoint) -> float:
