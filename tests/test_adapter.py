@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 import cobasin
 from adapter_folders import ALL, BERT, GPT2, LLAMA, VIT, base, change, element_of, function, lora
-from cobasin.adapters.folder import CONFIG_FILE, WEIGHTS_FILE, is_adapter
+from cobasin.adapters.folder import ADAPTER_FILE, WEIGHTS_FILE, is_adapter
 from cobasin.adapters.layers import type_adapter
 from cobasin.adapters.merged import merged
 from cobasin.adapters.move import move_adapter
@@ -93,7 +93,7 @@ def test_an_offset_that_the_new_norm_cannot_carry_becomes_a_bias(tmp_path):
     reference = function(source, adapter.folder)
     assert moved.config["lora_bias"] is True
     assert change(function(tmp_path / "new", tmp_path / "moved"), reference) < 1e-9
-    edit_json(tmp_path / "moved" / CONFIG_FILE, lambda config: config.update(lora_bias=False))
+    edit_json(tmp_path / "moved" / ADAPTER_FILE, lambda config: config.update(lora_bias=False))
     assert change(function(tmp_path / "new", tmp_path / "moved"), reference) > 1e-3
     both = cobasin.load_adapter(lora(source, "both", target_modules=["c_attn", "wte"]))
     with pytest.raises(InputError, match=r"c_attn.weight needs a bias of its own .* beside an adapter of an embedding"):

@@ -10,7 +10,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from adapter_folders import BERT, VIT, base, change, function, lora
-from cobasin.adapters.folder import CONFIG_FILE, WEIGHTS_FILE, is_adapter, load_adapter
+from cobasin.adapters.folder import ADAPTER_FILE, WEIGHTS_FILE, is_adapter, load_adapter
 from cobasin.errors import InputError, NotProbed
 from command_line import edit_json, refused, run
 from model_folders import assert_bitwise
@@ -35,12 +35,12 @@ def test_apply_writes_an_adapter_that_peft_loads(matched, tmp_path, element):
     report = run("apply", matched / element, matched / "lora", "--out", out, "--json").json
     assert sorted(path.name for path in out.iterdir()) == [
         "README.md",
-        CONFIG_FILE,
+        ADAPTER_FILE,
         WEIGHTS_FILE,
         "cobasin.json",
         "tokenizer.json",
     ]
-    config = json.loads((out / CONFIG_FILE).read_text())
+    config = json.loads((out / ADAPTER_FILE).read_text())
     assert config["base_model_name_or_path"] == str(matched / "new")
     assert report["base"] == str(matched / "base")
     assert report["verification"]["same"] is True
@@ -91,7 +91,7 @@ def test_a_base_that_no_probe_fits(matched, tmp_path, monkeypatch):
 def test_what_is_read_is_not_replaced(matched):
     """The element's file, and the base: as it is given, or as the adapter names it."""
     apply = ("apply", matched / "new" / "cobasin.safetensors", matched / "lora", "--overwrite")
-    named = json.loads((matched / "lora" / CONFIG_FILE).read_text())["base_model_name_or_path"]
+    named = json.loads((matched / "lora" / ADAPTER_FILE).read_text())["base_model_name_or_path"]
     assert named == str(matched / "base")
     for out, more in (("new", ()), ("base", ()), ("anchor", ("--base", matched / "anchor"))):
         line = refused(matched, *apply, "--out", matched / out, *more)
@@ -169,7 +169,7 @@ CHANGES = [
 def test_adapters_that_are_not_covered(matched, tmp_path, changes, text):
     adapter = tmp_path / "lora"
     shutil.copytree(matched / "lora", adapter)
-    edit_json(adapter / CONFIG_FILE, lambda config: config.update(changes))
+    edit_json(adapter / ADAPTER_FILE, lambda config: config.update(changes))
     line = refused(tmp_path, "apply", matched / "new", adapter, "--out", tmp_path / "out")
     assert f"{adapter}: {text}" in line
 
@@ -207,7 +207,7 @@ def test_tensors_that_cannot_be_used(matched, tmp_path, edit, text):
 def test_a_base_that_is_not_named(matched, tmp_path):
     adapter = tmp_path / "lora"
     shutil.copytree(matched / "lora", adapter)
-    edit_json(adapter / CONFIG_FILE, lambda config: config.update(base_model_name_or_path=""))
+    edit_json(adapter / ADAPTER_FILE, lambda config: config.update(base_model_name_or_path=""))
     call = ("apply", matched / "new", adapter, "--base", matched / "base", "--out", tmp_path / "out")
     assert run(*call).code == 0
 
@@ -221,7 +221,7 @@ def test_files_that_cannot_be_used(matched, tmp_path):
     assert "truncated, corrupt or not safetensors" in refused(tmp_path, *call)
     (adapter / WEIGHTS_FILE).rename(adapter / "adapter_model.bin")
     assert "adapters are read from safetensors only, never from a pickle" in refused(tmp_path, *call)
-    (adapter / CONFIG_FILE).write_text("[]")
+    (adapter / ADAPTER_FILE).write_text("[]")
     assert "expected a JSON object" in refused(tmp_path, *call)
     for element in (matched / "base", matched / "base" / "model.safetensors"):
         assert "element" in refused(tmp_path, "apply", element, matched / "lora", "--out", tmp_path / "out")

@@ -7,7 +7,7 @@ import torch
 
 from adapter_folders import VIT, change, function, lora
 from adapter_folders import base as base_folder
-from cobasin.adapters.folder import CONFIG_FILE
+from cobasin.adapters.folder import ADAPTER_FILE
 from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.typed import Typed
 from cobasin.checkpoints.writer import save
@@ -232,7 +232,7 @@ def test_an_adapter(folders):
     assert report["verification"]["same"]
     assert any("biases (lora_bias) were added" in note for note in report["notes"])
     assert not any("as its base, not" in note for note in report["notes"])
-    assert json.loads((out / CONFIG_FILE).read_text())["base_model_name_or_path"] == str(new)
+    assert json.loads((out / ADAPTER_FILE).read_text())["base_model_name_or_path"] == str(new)
     assert f"The adapter `{adapter}` of `{base}`, for `{new}`" in (out / "README.md").read_text()
     reference = function(base, adapter)
     assert change(function(new, out), reference) < 1e-4

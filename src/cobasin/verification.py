@@ -1,4 +1,4 @@
-"""Do two checkpoints compute the same function?  Both are run on probe inputs in float64 and compared.
+"""Do two checkpoints compute the same function? Both are run on probe inputs in float64 and compared.
 
 A finite set of probes can show that two functions differ; that they are the same it shows as far as the probes reach:
 positions beyond the 32nd are not seen. Of the vocabulary all rows are, those that no token of a probe names as a part
@@ -44,11 +44,16 @@ VERIFIED_PARAMETERS = 100_000_000
 class Verdict:
     """The comparison of two models on probe inputs.
 
-    Differences are relative, max|y_a - y_b| / max|y_a|, except `absolute_float64`, which has the unit of
-    the outputs. `relative_native` is measured in the arithmetic of the stored dtypes.  `noise_float64` is
-    the change that one rounding of the stored tensors makes, `tolerance` the limit that the float64
-    difference was held against.  What was not measured, or is not finite, is None.  `same` is None where
-    the outputs cannot tell; `reason` says why the verdict is what it is.
+    Differences are relative, max|y_a - y_b| / max|y_a|; what was not measured, or is not finite, is None.
+
+    Attributes:
+        same: None where the outputs cannot tell.
+        reason: why the verdict is what it is.
+        relative_float64: the difference of the outputs in float64.
+        absolute_float64: the same in the unit of the outputs.
+        relative_native: the difference in the arithmetic of the stored dtypes.
+        noise_float64: the change that one rounding of the stored tensors makes.
+        tolerance: the limit that the difference in float64 was held against.
     """
 
     same: bool | None
@@ -67,10 +72,10 @@ class Verdict:
 def verify(a: Any, b: Any, tolerance: float | None = None) -> Verdict:
     """Compare the functions of two models, given as anything `load` takes, on the same probe inputs.
 
-    With a `tolerance` the relative difference in float64 is held strictly against it.  Without one it is
-    held against the change that rounding the stored tensors once makes, which is measured on `a`: the
-    same up to four times that (or 5e-6, if that is more), different beyond twenty times (and 1e-4),
-    undecided between.  One float64 model is in memory at a time.
+    With a ``tolerance`` the relative difference in float64 is held strictly against it. Without one it is held against
+    the change that rounding the stored tensors once makes, which is measured on ``a``: the same up to four times that
+    (or 5e-6, if that is more), different beyond twenty times (and 1e-4), undecided between. One float64 model is in
+    memory at a time.
 
     Raises:
         InputError: a tolerance below zero or not finite, a model that cannot be loaded, NaN or infinite values in a
@@ -94,14 +99,8 @@ def verify(a: Any, b: Any, tolerance: float | None = None) -> Verdict:
     if left.shape != right.shape:
         sizes = f"{left.numel()} against {right.numel()}"
         return Verdict(False, f"the models return different numbers of values for the same inputs: {sizes}")
-    for checkpoint, y in ((a, left), (b, right)):
-        if not y.numel():
-            return Verdict(None, f"{checkpoint.label} puts out no values, so there is nothing to compare")
-        if not y.isfinite().all():
-            return Verdict(None, f"the outputs of {checkpoint.label} are not finite")
-        if not y.any() or (y.numel() > 1 and y.max() == y.min()):
-            return Verdict(None, f"the outputs of {checkpoint.label} are all {y[0].item():g}")
-
+    if reason := _saying_nothing(a, left) or _saying_nothing(b, right):
+        return Verdict(None, reason)
     relative = relative_change(left, right)
     if tolerance is None:
         noise = rounding_noise(a, _steps(a, b), inputs, left)
@@ -118,6 +117,17 @@ def verify(a: Any, b: Any, tolerance: float | None = None) -> Verdict:
         noise_float64=noise,
         tolerance=limit,
     )
+
+
+def _saying_nothing(checkpoint: Checkpoint, y: Tensor) -> str:
+    """Why outputs tell nothing of a function; empty where they do."""
+    if not y.numel():
+        return f"{checkpoint.label} puts out no values, so there is nothing to compare"
+    if not y.isfinite().all():
+        return f"the outputs of {checkpoint.label} are not finite"
+    if not y.any() or (y.numel() > 1 and y.max() == y.min()):
+        return f"the outputs of {checkpoint.label} are all {y[0].item():g}"
+    return ""
 
 
 def change(a: Checkpoint, b: Checkpoint) -> float:

@@ -18,7 +18,7 @@ from cobasin.learning.answers import (
     answers,
     label_count,
     mean_answer,
-    mean_over_labels,
+    mean_loss,
 )
 from tiny_models import checkpoint
 
@@ -126,9 +126,9 @@ def test_a_mean_over_labels_counts_every_label_once():
         return against_labels("image", batch.inputs["x"], batch)
 
     assert [label_count("image", part) for part in parts] == [count for _, count in pieces]
-    assert mean_over_labels("image", parts, loss) == pytest.approx(float(cross_entropy(logits, labels)), rel=1e-6)
+    assert mean_loss("image", parts, True, loss) == pytest.approx(float(cross_entropy(logits, labels)), rel=1e-6)
     with pytest.raises(InputError, match="held out have no label that counts: give more rows with labels"):
-        mean_over_labels("image", parts[1:2], loss)
+        mean_loss("image", parts[1:2], True, loss)
 
 
 def test_what_was_computed_before_is_remembered_up_to_a_size():

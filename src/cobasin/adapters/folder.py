@@ -32,7 +32,7 @@ from cobasin.errors import InputError
 from cobasin.paths import expanded
 from cobasin.whole_files import write_tensors
 
-CONFIG_FILE, WEIGHTS_FILE = ADAPTER_FILE, "adapter_model.safetensors"
+WEIGHTS_FILE = "adapter_model.safetensors"
 LARGEST = 1e30  # of lora_alpha
 _PIECES = "lora_A|lora_B|lora_embedding_A|lora_embedding_B|lora_magnitude_vector"
 FACTOR = re.compile(rf"(.+)\.({_PIECES})(\.weight|\.bias)?")
@@ -51,8 +51,12 @@ _STARTS = (True, False, None, "gaussian", "eva", "orthogonal")
 class Adapter(Tensors):
     """A LoRA's config and its tensors by their names in the file, read lazily.
 
-    `headers` holds every tensor's dtype and shape; `read` reads (or computes) one tensor; `folder` is where the
-    adapter's other files are.
+    Attributes:
+        label: what messages call it.
+        config: as in its file.
+        headers: every tensor's dtype and shape.
+        read: reads (or computes) one tensor.
+        folder: where the adapter's other files are.
     """
 
     label: str
@@ -84,7 +88,7 @@ def is_adapter(model: Any) -> bool:
     folder = expanded(model, "model")
     try:
         weights = any((folder / name).exists() for name in (SINGLE_FILE, INDEX_FILE, BIN_FILE, BIN_INDEX_FILE))
-        return (folder / CONFIG_FILE).is_file() and not weights
+        return (folder / ADAPTER_FILE).is_file() and not weights
     except OSError:  # a folder that may not be read; loading it says so
         return False
 
@@ -99,35 +103,14 @@ def load_adapter(model: str | Path | Adapter) -> Adapter:
     if isinstance(model, Adapter):
         return model
     folder = expanded(model, "adapter")
-    config = read_json(folder / CONFIG_FILE)
-    if config.get("peft_type") != "LORA":
-        raise InputError(f"{model}: peft_type is {config.get('peft_type')!r}; only adapters of type 'LORA' are covered")
-    if found := [key for key in _NOT_COVERED if config.get(key)]:
-        why = " (PEFT sets it where target_modules name experts or routers)" if found[0] == "target_parameters" else ""
-        raise InputError(f"{model}: {found[0]} is set in {CONFIG_FILE}{why}; such adapters are not covered")
-    _check_values(config, str(model))
-    if config.get("init_lora_weights") not in _STARTS:
-        raise InputError(
-            f"{model}: init_lora_weights is {config['init_lora_weights']!r}: loading the adapter changes the weights "
-            "of its base; convert it to a plain LoRA with peft's path_initial_model_for_weight_conversion"
-        )
+    config = read_json(folder / ADAPTER_FILE)
+    _check_config(config, str(model))
     if not (folder / WEIGHTS_FILE).is_file():
         raise InputError(
             f"{model}: has no {WEIGHTS_FILE}; adapters are read from safetensors only, never from a pickle"
         )
     headers, read = open_safetensors(folder / WEIGHTS_FILE)
-    if odd := [name for name in headers if re.search(rf"\.({_PIECES})\b", name) and not FACTOR.fullmatch(name)]:
-        raise InputError(
-            f"{model}: {odd[0]} is no name that PEFT writes; in a state dict the adapter's name is a part of it: write "
-            "the adapter with save_pretrained"
-        )
-    if not any(FACTOR.fullmatch(name) for name in headers):
-        raise InputError(f"{model}: {WEIGHTS_FILE} holds no lora_A and lora_B; the adapter was not saved whole")
-    for name, header in headers.items():
-        if not all(header.shape):
-            raise InputError(f"{model}: {name} has shape {list(header.shape)}: it is empty")
-        if not of_weights(header.dtype):
-            raise InputError(f"{model}: {name} has dtype {header.dtype}, expected {WEIGHT_DTYPES}")
+    _check_headers(headers, str(model))
 
     def checked(name: str) -> Tensor:
         tensor = read(name)
@@ -137,21 +120,52 @@ def load_adapter(model: str | Path | Adapter) -> Adapter:
     return Adapter(str(model), config, headers, checked, folder)
 
 
+def _check_config(config: Mapping[str, Any], label: str) -> None:
+    """Refuse another kind of adapter than LoRA, and variants that are not covered."""
+    if config.get("peft_type") != "LORA":
+        raise InputError(f"{label}: peft_type is {config.get('peft_type')!r}; only adapters of type 'LORA' are covered")
+    if found := [key for key in _NOT_COVERED if config.get(key)]:
+        why = " (PEFT sets it where target_modules name experts or routers)" if found[0] == "target_parameters" else ""
+        raise InputError(f"{label}: {found[0]} is set in {ADAPTER_FILE}{why}; such adapters are not covered")
+    _check_values(config, label)
+    if config.get("init_lora_weights") not in _STARTS:
+        raise InputError(
+            f"{label}: init_lora_weights is {config['init_lora_weights']!r}: loading the adapter changes the weights "
+            "of its base; convert it to a plain LoRA with peft's path_initial_model_for_weight_conversion"
+        )
+
+
+def _check_headers(headers: Mapping[str, Header], label: str) -> None:
+    """Refuse tensors that are not those of a whole adapter, or hold no weights."""
+    if odd := [name for name in headers if re.search(rf"\.({_PIECES})\b", name) and not FACTOR.fullmatch(name)]:
+        raise InputError(
+            f"{label}: {odd[0]} is no name that PEFT writes; in a state dict the adapter's name is a part of it: write "
+            "the adapter with save_pretrained"
+        )
+    if not any(FACTOR.fullmatch(name) for name in headers):
+        raise InputError(f"{label}: {WEIGHTS_FILE} holds no lora_A and lora_B; the adapter was not saved whole")
+    for name, header in headers.items():
+        if not all(header.shape):
+            raise InputError(f"{label}: {name} has shape {list(header.shape)}: it is empty")
+        if not of_weights(header.dtype):
+            raise InputError(f"{label}: {name} has dtype {header.dtype}, expected {WEIGHT_DTYPES}")
+
+
 def _check_values(config: Mapping[str, Any], label: str) -> None:
     """Raise InputError for a config whose values are not what PEFT writes there."""
     base, patterns = config.get("base_model_name_or_path"), config.get("alpha_pattern") or {}
     if base is not None and not isinstance(base, str):
-        raise InputError(f"{label}: {CONFIG_FILE}: base_model_name_or_path is {base!r}; expected a name or a folder")
+        raise InputError(f"{label}: {ADAPTER_FILE}: base_model_name_or_path is {base!r}; expected a name or a folder")
     if not isinstance(patterns, dict):
-        raise InputError(f"{label}: {CONFIG_FILE}: alpha_pattern is {patterns!r}; expected numbers by module")
+        raise InputError(f"{label}: {ADAPTER_FILE}: alpha_pattern is {patterns!r}; expected numbers by module")
     for name, alpha in (("lora_alpha", config.get("lora_alpha", 8)), *patterns.items()):
         if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not abs(alpha) <= LARGEST:
-            raise InputError(f"{label}: {CONFIG_FILE}: {name} is {alpha!r}; expected a number")
+            raise InputError(f"{label}: {ADAPTER_FILE}: {name} is {alpha!r}; expected a number")
     for pattern in patterns:
         try:
             re.compile(pattern)
         except re.error as error:
-            raise InputError(f"{label}: {CONFIG_FILE}: alpha_pattern has {pattern!r}: {error}") from None
+            raise InputError(f"{label}: {ADAPTER_FILE}: alpha_pattern has {pattern!r}: {error}") from None
 
 
 def save_adapter(
@@ -176,6 +190,6 @@ def save_adapter(
     with publishing(out, overwrite, adapter.folder) as partial:
         write_tensors(partial / WEIGHTS_FILE, adapter, {"format": "pt"})
         write_beside(partial, adapter.folder, files or {})
-        (partial / CONFIG_FILE).write_text(
+        (partial / ADAPTER_FILE).write_text(
             json.dumps(adapter.config, indent=2, sort_keys=True) + "\n", encoding="utf-8"
         )

@@ -49,7 +49,8 @@ class Layer:
     """One adapted weight, and the spec names of its adapter's tensors.
 
     Attributes:
-        weight: the base's tensor. transposed: whether the base stores it as ``in out``.
+        weight: the base's tensor.
+        transposed: whether the base stores it as ``in out``.
         scaling: what the product B A is multiplied by.
     """
 
@@ -94,7 +95,8 @@ class TypedAdapter:
 
     Attributes:
         spec: that of the base, with the adapter's factors.
-        layers: the adapted weights. whole: tensors of the base that the adapter replaces.
+        layers: the adapted weights.
+        whole: tensors of the base that the adapter replaces.
         disk: spec name to the name in the file.
     """
 

@@ -65,7 +65,7 @@ def match_adapters(
                 "before": math.sqrt(sum(first[name] for name in names)),
                 "after": math.sqrt(sum(match.distances[name] for name in names)),
             }
-            for names in map(lambda key: match.tensors_of([key]), match.groups)
+            for names in (match.tensors_of([key]) for key in match.groups)
         },
         "rounds": len(history) - 1,
         "seconds": time.perf_counter() - started,
@@ -97,7 +97,10 @@ def apply_to_adapter(element: Element, adapter: Adapter, dtype: torch.dtype | No
         raise InputError(f"{adapter.label} does not have the weights and ranks that the element acts on")
     moved = element.apply(_tensors(adapter))
     headers = {name: replace(h, dtype=dtype or h.dtype) for name, h in adapter.headers.items()}
-    read = lambda name: in_dtype(adapter.label, name, moved[name], headers[name].dtype)  # noqa: E731
+
+    def read(name: str) -> Tensor:
+        return in_dtype(adapter.label, name, moved[name], headers[name].dtype)
+
     return replace(adapter, config=dict(adapter.config), headers=headers, read=read)
 
 

@@ -14,8 +14,8 @@ from cobasin.architectures import interleaved_decoder as interleaved
 from cobasin.architectures.layernorm_decoder import Templates
 from cobasin.architectures.moe import dense_layers, experts, moe_spaces
 from cobasin.architectures.no_rope_decoder import somewhere_rotary
-from cobasin.architectures.parallel_decoder import KEYS, grouped_decoder
-from cobasin.architectures.parts import LAYER, NEURONS, PER_GROUP, groups, head_bases, require, rope_keys
+from cobasin.architectures.parallel_decoder import grouped_decoder
+from cobasin.architectures.parts import LAYER, NEURONS, PER_GROUP, head_bases, require
 from cobasin.architectures.rmsnorm_decoder import MLP, OWN, PRE_NORMS, gated, head_width, projections, rmsnorm_decoder
 from cobasin.symmetry.gauges import FreeGauge, SoftmaxShift
 from cobasin.symmetry.groups import Diagonal
@@ -43,10 +43,7 @@ def _command(
     keys: tuple[str, ...] = (),
     mlp: Templates | None = None,
 ) -> Spec:
-    config, mlp = request.config, gated() if mlp is None else mlp
-    order = groups(config.num_attention_heads, config.num_key_value_heads)
-    spaces = order | {"ffn": Space(config.intermediate_size, NEURONS, LAYER, part="ffn")} | spaces
-    keys = (*KEYS, "logit_scale", *rope_keys(config), *keys)
+    keys, mlp = ("layer_norm_eps", "logit_scale", *keys), gated() if mlp is None else mlp
     return grouped_decoder(request, spaces, attention, mlp, biases, keys, parallel=True, offsets=False)
 
 

@@ -14,7 +14,7 @@ from cobasin.architectures.joining import without_keys
 from cobasin.architectures.moe import NUMBERED, experts, moe_spaces
 from cobasin.architectures.parts import LAYER, NEURONS, Parts, layers_of_kinds, linear, require
 from cobasin.architectures.qk_norm_decoder import normed_basis, normed_projections, rotary_halves
-from cobasin.architectures.rmsnorm_decoder import OWN, head_width, projections, rmsnorm_decoder
+from cobasin.architectures.rmsnorm_decoder import OWN, head_width, queries_keys, rmsnorm_decoder, values_output
 from cobasin.symmetry.gauges import FreeGauge, SoftmaxShift
 from cobasin.symmetry.spec import Space, Spec
 
@@ -62,15 +62,14 @@ def _normed(config: PreTrainedConfig) -> Parts:
 def _two_kinds(request: Request) -> Parts:
     """The same of LFM3, whose two kinds of attention have a rotary embedding each, and a gate a head, if any."""
     config = request.config
-    templates = {n: t for n, t in projections(own=ATTENTION).items() if "q_proj" not in n and "k_proj" not in n}
+    templates = values_output(own=ATTENTION)
     spaces = layers_of_kinds(config.layer_types, full_layer="full_attention", sliding_layer="sliding_attention")
     for kind in ("full", "sliding"):
         if spaces[f"{kind}_layer"].size:
             rope, own = config.rope_parameters[f"{kind}_attention"], f"layers.{{{kind}_layer}}.self_attn"
             bases, basis, gain, divided = rotary_halves(kind, head_width(config), rope, LAYER)
             spaces |= bases
-            templates |= linear(f"{own}.q_proj", f"(kv rep {basis})", "resid", bias=False)
-            templates |= linear(f"{own}.k_proj", f"(kv {basis})", "resid", bias=False)
+            templates |= queries_keys(f"(kv rep {basis})", f"(kv {basis})", own=own)
             templates |= {f"{own}.q_norm.weight": gain, f"{own}.k_norm.weight": divided}
     if config.use_attention_gate:
         gate = "g_proj" if request.has("self_attn.g_proj.weight") else "gate_proj"  # as in memory, or on the hub

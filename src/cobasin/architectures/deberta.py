@@ -14,8 +14,8 @@ from cobasin.architectures.encoder import (
     POOLED,
     SAME_FUNCTION,
     bert_layer,
+    bert_masked_lm,
     bert_spaces,
-    masked_lm,
     token_head,
 )
 from cobasin.architectures.parts import layer_norm, linear, neurons, require, tie_keys
@@ -48,9 +48,7 @@ def _head(request: Request) -> tuple[dict[str, str], dict[str, str]]:
     if request.head in POOLED:
         return linear("pooler.dense", "pool", "resid") | linear("classifier", "label", "pool'"), {}
     if request.head == "ForMaskedLM" and config.legacy:
-        p = "cls.predictions"
-        tied = config.tie_word_embeddings
-        return masked_lm(tied, f"{p}.transform.dense", f"{p}.transform.LayerNorm", f"{p}.decoder", f"{p}.bias")
+        return bert_masked_lm(request)
     if request.head == "ForMaskedLM":  # the new head reads the word embeddings themselves
         p = "lm_predictions.lm_head"
         return linear(f"{p}.dense", "resid", "resid") | layer_norm(f"{p}.LayerNorm") | {f"{p}.bias": "vocab"}, {}

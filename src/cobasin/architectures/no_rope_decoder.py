@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from cobasin.architectures import Request, declares
 from cobasin.architectures import interleaved_decoder as interleaved
 from cobasin.architectures.moe import granite_ffn, moe_spaces, read_by
-from cobasin.architectures.parts import LAYER, NEURONS, PER_GROUP, head_bases, layers_of_kinds, linear
+from cobasin.architectures.parts import LAYER, NEURONS, PER_GROUP, head_bases, layers_of_kinds
 from cobasin.architectures.rmsnorm_decoder import (
     ANSWERING,
     GRANITE_KEYS,
@@ -18,8 +18,9 @@ from cobasin.architectures.rmsnorm_decoder import (
     QUERY,
     gated,
     head_width,
-    projections,
+    queries_keys,
     rmsnorm_decoder,
+    values_output,
 )
 from cobasin.symmetry.gauges import FreeGauge, KeyBias, SoftmaxShift
 from cobasin.symmetry.groups import Rotation2
@@ -52,11 +53,13 @@ def somewhere_rotary(
     biased, width = config.attention_bias, head_width(config)
     spaces = head_bases(width, PER_GROUP, width)[0] | head_bases(width, PER_GROUP)[0]
     spaces |= layers_of_kinds(turned, turned_layer=True, still_layer=False)
-    templates = {n: t for n, t in projections(biased, biased).items() if "q_proj" not in n and "k_proj" not in n}
-    for kind, *types in (("turned", query, key), ("still", "(kv rep qk)", "(kv qk')")):
-        for name, type_ in zip(("q_proj", "k_proj"), types, strict=True):
-            templates |= linear(f"layers.{{{kind}_layer}}.self_attn.{name}", type_, "resid", biased)
-    return spaces, templates, (KeyBias("layers.{still_layer}.self_attn.k_proj.bias"),) if biased else ()
+    turned_own, still_own = "layers.{turned_layer}.self_attn", "layers.{still_layer}.self_attn"
+    templates = {
+        **values_output(biased, biased),
+        **queries_keys(query, key, biased, turned_own),
+        **queries_keys("(kv rep qk)", "(kv qk')", biased, still_own),
+    }
+    return spaces, templates, (KeyBias(f"{still_own}.k_proj.bias"),) if biased else ()
 
 
 def _turned(config: PreTrainedConfig) -> list[bool]:

@@ -34,13 +34,14 @@ from cobasin.architectures.rmsnorm_decoder import (
     gated,
     head_width,
     projections,
+    rotary,
+    rotary_attention,
 )
 from cobasin.symmetry.gauges import FreeGauge, KeyBias, ValueBias
 from cobasin.symmetry.groups import Diagonal, Orthogonal, Permutation
 from cobasin.symmetry.spec import Space, Spec
 
 PROJECTIONS = tuple(f"{OWN}.{name}_proj" for name in "qkv")
-KEYS = ("num_attention_heads", "num_key_value_heads", "hidden_act", "layer_norm_eps")
 
 
 def grouped_attention(
@@ -87,7 +88,7 @@ def grouped_attention(
         biases += (KeyBias(key_bias, block=1),)
     if biased and out_biased:
         biases += (ValueBias(f"{OWN}.v_proj.bias", f"{output}.weight", f"{output}.bias"),)
-    return spaces | groups(config.num_attention_heads, config.num_key_value_heads), templates, biases
+    return spaces, templates, biases
 
 
 def grouped_decoder(
@@ -95,8 +96,8 @@ def grouped_decoder(
     spaces: Mapping[str, Space],
     attention: Templates,
     mlp: Templates,
-    biases: tuple[FreeGauge, ...],
-    keys: tuple[str, ...],
+    biases: tuple[FreeGauge, ...] = (),
+    keys: tuple[str, ...] = (),
     last: str = "norm",
     parallel: bool = False,
     biased_head: bool = False,
@@ -105,8 +106,10 @@ def grouped_decoder(
     """A decoder with LayerNorms whose tensors have the names of Llama's.
 
     Its two branches, ``attention`` and ``mlp``, read a norm each, or ``parallel`` the same one; without a ``last`` norm
-    there is none at all.
+    there is none at all. ``spaces`` are those of the Q-K basis and what is not as in Llama, ``keys`` the config keys
+    that change the function besides heads, activation and rotary embedding.
     """
+    config = request.config
 
     def readers(branch: Templates) -> tuple[str, ...]:
         return tuple(name.removesuffix(".weight") for name, type_ in branch.items() if type_.endswith(" resid"))
@@ -115,14 +118,20 @@ def grouped_decoder(
     reads = {first: readers(attention | mlp)} if parallel else {first: readers(attention), second: readers(mlp)}
     if {f"{OWN}.v_proj.bias", f"{OWN}.o_proj.bias"} <= attention.keys():
         biases += (VALUE_BIAS,)
+    heads = config.num_attention_heads
     return layer_norm_decoder(
         request,
         output_head(request, "embed_tokens.weight", biased=biased_head),
-        spaces,
+        {
+            **groups(heads, config.num_key_value_heads or heads),
+            "vo": Space(head_width(config), Orthogonal(scaled=True), PER_GROUP, part="attention"),
+            "ffn": Space(config.intermediate_size, NEURONS, LAYER, part="ffn"),
+            **spaces,
+        },
         {"embed_tokens.weight": "vocab resid", **attention, **mlp},
         reads if last else {},
         biases,
-        keys,
+        ("num_attention_heads", "num_key_value_heads", "hidden_act", *keys, *rope_keys(config)),
         base_prefix(request),
         last,
         offsets,
@@ -175,7 +184,7 @@ def phi(request: Request) -> Spec:
     spaces, attention, biases = grouped_attention(request, f"{OWN}.dense", True, True, shared=True)
     spaces["ffn"] = Space(config.intermediate_size, neurons(config.hidden_act), LAYER, part="ffn")
     mlp = linear(f"{MLP}.fc1", "ffn", "resid") | linear(f"{MLP}.fc2", "resid", "ffn'")
-    parts = spaces, attention, mlp, biases, (*KEYS, *rope_keys(config))
+    parts = spaces, attention, mlp, biases, ("layer_norm_eps",)
     return grouped_decoder(request, *parts, last="final_layernorm", parallel=True, biased_head=True)
 
 
@@ -184,29 +193,26 @@ def stablelm(request: Request) -> Spec:
     """StableLM: SwiGLU, with branches in parallel behind one LayerNorm or one after the other."""
     config = request.config
     spaces, attention, biases = grouped_attention(request, f"{OWN}.o_proj", config.use_qkv_bias, False, shared=False)
-    spaces["ffn"] = Space(config.intermediate_size, NEURONS, LAYER, part="ffn")
-    parts = spaces, attention, gated(), biases, (*KEYS, *rope_keys(config))
+    parts = spaces, attention, gated(), biases, ("layer_norm_eps",)
     return grouped_decoder(request, *parts, parallel=config.use_parallel_residual)
 
 
 @declares("Starcoder2", "starcoder2", *HEADS)
 def starcoder2(request: Request) -> Spec:
     """StarCoder2: one branch after the other, an FFN without a gate; all of a head is rotated."""
-    config, biased, width = request.config, request.config.use_bias, head_width(request.config)
-    spaces = groups(config.num_attention_heads, config.num_key_value_heads) | head_bases(width, PER_GROUP, width)[0]
+    config, biased = request.config, request.config.use_bias
+    spaces = rotary(head_width(config))
     spaces["ffn"] = Space(config.intermediate_size, neurons(config.hidden_act), LAYER, part="ffn")
     mlp = linear(f"{MLP}.c_fc", "ffn", "resid", biased) | linear(f"{MLP}.c_proj", "resid", "ffn'", biased)
-    keys = (*KEYS[:-1], "norm_epsilon", "sliding_window", *rope_keys(config))
-    return grouped_decoder(request, spaces, projections(biased, biased), mlp, (), keys)
+    keys = ("norm_epsilon", "sliding_window")
+    return grouped_decoder(request, spaces, projections(biased, biased), mlp, keys=keys)
 
 
 @declares("Olmo", "olmo", "Model", "ForCausalLM", "ForSequenceClassification")
 def olmo(request: Request) -> Spec:
     """OLMo of 2024: its LayerNorms have no gains and no offsets, so that its stream turns as it is."""
-    config, biased, width = request.config, request.config.attention_bias, head_width(request.config)
+    config = request.config
     require(config.clip_qkv is None, "clip_qkv")
-    spaces = groups(config.num_attention_heads, config.num_key_value_heads) | head_bases(width, PER_GROUP, width)[0]
+    spaces, attention = rotary_attention(config)
     spaces["resid"] = decoder_stream(config.hidden_size, request.head, Orthogonal(fix_ones=True))
-    spaces["ffn"] = Space(config.intermediate_size, NEURONS, LAYER, part="ffn")
-    keys = ("num_attention_heads", "num_key_value_heads", "hidden_act", *rope_keys(config))
-    return grouped_decoder(request, spaces, projections(biased, biased), gated(), (), keys, last="")
+    return grouped_decoder(request, spaces, attention, gated(), last="")

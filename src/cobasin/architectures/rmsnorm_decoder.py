@@ -76,12 +76,18 @@ def projections(
     bias: bool = False, out_bias: bool = False, key: str = KEY, query: str = QUERY, own: str = OWN
 ) -> dict[str, str]:
     """Queries, keys, values and output of attention."""
-    return (
-        linear(f"{own}.q_proj", query, "resid", bias)
-        | linear(f"{own}.k_proj", key, "resid", bias)
-        | linear(f"{own}.v_proj", "(kv vo)", "resid", bias)
-        | linear(f"{own}.o_proj", "resid", "(kv rep vo')", out_bias)
-    )
+    return queries_keys(query, key, bias, own) | values_output(bias, out_bias, own)
+
+
+def queries_keys(query: str, key: str, bias: bool = False, own: str = OWN) -> dict[str, str]:
+    """Queries and keys of attention."""
+    return linear(f"{own}.q_proj", query, "resid", bias) | linear(f"{own}.k_proj", key, "resid", bias)
+
+
+def values_output(bias: bool = False, out_bias: bool = False, own: str = OWN) -> dict[str, str]:
+    """Values and output of attention."""
+    values = linear(f"{own}.v_proj", "(kv vo)", "resid", bias)
+    return values | linear(f"{own}.o_proj", "resid", "(kv rep vo')", out_bias)
 
 
 def rotary_attention(config: PreTrainedConfig) -> Parts:

@@ -12,14 +12,10 @@ from cobasin.architectures import Request, declares
 from cobasin.architectures.parallel_decoder import grouped_decoder
 from cobasin.architectures.parts import (
     LAYER,
-    PER_GROUP,
     Parts,
     decoder_stream,
-    groups,
-    head_bases,
     linear,
     neurons,
-    rope_keys,
 )
 from cobasin.architectures.qk_norm_decoder import normed
 from cobasin.architectures.rmsnorm_decoder import (
@@ -27,7 +23,6 @@ from cobasin.architectures.rmsnorm_decoder import (
     MLP,
     head_width,
     partly_rotated,
-    projections,
     rmsnorm_decoder,
     rotary_attention,
     turned_attention,
@@ -77,16 +72,14 @@ def nanochat(request: Request) -> Spec:
 
     One stands behind the rotary embedding of queries and keys, which turn with it, too, without a scale.
     """
-    config, width, biased = request.config, head_width(request.config), request.config.attention_bias
-    bases, _, _ = head_bases(width, PER_GROUP, width)
-    bases["pair"] = replace(bases["pair"], group=Rotation2())
-    spaces, _ = ungated(config, bias=False)
-    spaces = {**bases, **groups(config.num_attention_heads, config.num_key_value_heads), **spaces}
+    config = request.config
+    basis, attention = rotary_attention(config)
+    spaces = basis | ungated(config, bias=False)[0]
+    spaces["pair"] = replace(spaces["pair"], group=Rotation2())
     spaces["resid"] = decoder_stream(config.hidden_size, request.head, Orthogonal())
     mlp = linear(f"{MLP}.fc1", "ffn", "resid", bias=False) | linear(f"{MLP}.fc2", "resid", "ffn'", bias=False)
-    keys = ("num_attention_heads", "num_key_value_heads", "hidden_act", "rms_norm_eps", "final_logit_softcapping")
-    attention, keys = projections(biased, biased), (*keys, *rope_keys(config))
-    return grouped_decoder(request, spaces, attention, mlp, (), keys, last="")
+    keys = ("rms_norm_eps", "final_logit_softcapping")
+    return grouped_decoder(request, spaces, attention, mlp, keys=keys, last="")
 
 
 @declares("Nemotron", "nemotron", *ANSWERING)
@@ -101,16 +94,11 @@ def nemotron(request: Request) -> Spec:
 @declares("Jais2", "jais2", "Model", "ForCausalLM")
 def jais2(request: Request) -> Spec:
     """Jais 2: LayerNorms."""
-    width, biased = head_width(request.config), request.config.attention_bias
-    bases, _, _ = head_bases(width, PER_GROUP, width)
-    return _with_layer_norms(request, "layer_norm_eps", bases, projections(biased, biased))
+    return _with_layer_norms(request, "layer_norm_eps", *rotary_attention(request.config))
 
 
 def _with_layer_norms(
     request: Request, eps: str, bases: dict[str, Space], attention: dict[str, str], biases: tuple[FreeGauge, ...] = ()
 ) -> Spec:
-    config, heads = request.config, request.config.num_attention_heads
-    spaces, mlp = ungated(config, config.mlp_bias)
-    spaces = {**bases, **groups(heads, config.num_key_value_heads or heads), **spaces}
-    keys = ("num_attention_heads", "num_key_value_heads", "hidden_act", eps, *rope_keys(config))
-    return grouped_decoder(request, spaces, attention, mlp, biases, keys)
+    spaces, mlp = ungated(request.config, request.config.mlp_bias)
+    return grouped_decoder(request, bases | spaces, attention, mlp, biases, (eps,))

@@ -35,12 +35,10 @@ def anchor(report: dict) -> str:
 
 def applied(report: dict) -> str:
     """The card of a model or an adapter that was moved by a saved element."""
-    function = _function(report)
-    notes = "".join(f"- note: {note}\n" for note in report["notes"])
     return (
         f"{_front(report)}# {report['model']}, moved by {report['element']}\n\n"
         f"The same function in other weights, by cobasin {report['cobasin']}.\n\n"
-        f"- function, in float64: {function}\n{notes}"
+        f"- function, in float64: {_function(report)}\n{_notes(report)}"
     )
 
 
@@ -79,7 +77,7 @@ def merged(report: dict) -> str:
         f"- data of {_code(model)}: {one['rows']} rows, sha256 {one['digest']}\n"
         for model, one in report["statistics"].items()
     )
-    notes = "".join(f"- note: {note}\n" for note in report["notes"])
+    notes = _notes(report)
     if (objective := report["matching"].get("objective")) is not None:
         notes = f"- distance of all to their mean: {objective[0]:.6g} before, {objective[-1]:.6g} after\n{notes}"
     after = "" if report["after"] is None else _after(report["after"])
@@ -136,19 +134,21 @@ def _front(report: dict) -> str:
 
 
 def _numbers(report: dict) -> str:
-    function = _function(report)
     deviation = max(report["deviation_from_group"].values(), default=0.0)
-    notes = "".join(f"- note: {note}\n" for note in report["notes"])
     worst = ", ".join(f"{space} {figure:.3g}" for space, figure in report.get("condition", {}).items())
-    notes = (f"- largest condition number of a map: {worst}\n" if worst else "") + notes
+    notes = (f"- largest condition number of a map: {worst}\n" if worst else "") + _notes(report)
     return (
         f"- distance to the anchor, in canonical form: {report['objective'][0]:.6g} before, "
         f"{report['objective'][-1]:.6g} after\n"
         f"- distance of the files as they are: {report['distance_before']:.6g} before, "
         f"{report['distance_after']:.6g} after\n"
-        f"- function, in float64: {function}\n"
+        f"- function, in float64: {_function(report)}\n"
         f"- deviation of the transformation from its group: {deviation:.1e}\n{notes}"
     )
+
+
+def _notes(report: Mapping[str, Any]) -> str:
+    return "".join(f"- note: {note}\n" for note in report["notes"])
 
 
 def _function(report: Mapping[str, Any]) -> str:

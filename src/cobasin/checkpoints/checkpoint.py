@@ -61,11 +61,14 @@ class Tensors(Mapping[str, Tensor]):
 class Checkpoint(Tensors):
     """A model's config and its tensors by on-disk name, read lazily.
 
-    `headers` holds every tensor's dtype, shape and shard in file order; `checkpoint[name]` reads (or
-    computes) one tensor through `read`, which must be safe to call from several threads. `architecture` is
-    the name of the model class that the tensors belong to; `folder` is where the model's other files
-    (tokenizer ...) are, `beside` the contents, by name, of those that are others than there, and `stored` says
-    whether its tensors are those of the files there.
+    Attributes:
+        label: what messages call it.
+        architecture: the name of the model class that the tensors belong to.
+        headers: every tensor's dtype, shape and shard, in file order.
+        read: reads (or computes) one tensor, for ``checkpoint[name]``; safe to call from several threads.
+        folder: where the model's other files are, such as those of its tokenizer.
+        stored: whether its tensors are those of the files there.
+        beside: the contents, by name, of files that are others than there.
     """
 
     label: str
@@ -109,14 +112,18 @@ def load(
 ) -> Checkpoint:
     """Open a model as a Checkpoint; of files, only the headers are read.
 
-    `model` is a Hugging Face folder, a hub id "org/name", a `PreTrainedModel` (its tensors under the names
-    that `save_pretrained` gives them, tied duplicates dropped), a state dict by on-disk names together with
-    its `config`, or a Checkpoint, returned as it is. Tensors of safetensors files, and of `.bin` files in
-    torch's zip format, stay memory-mapped; older `.bin` files are read whole. What is read shares its memory
-    with later reads (and with the model or state dict), so it must not be changed in place. Code in a file or
-    a repository is never executed.
+    Tensors of safetensors files, and of ``.bin`` files in torch's zip format, stay memory-mapped; older ``.bin`` files
+    are read whole. What is read shares its memory with later reads (and with the model or state dict), so it must not
+    be changed in place. Code in a file or a repository is never executed.
 
-    Raises InputError for anything that is missing, damaged, unsafe to read or contradictory.
+    Args:
+        model: a Hugging Face folder, a hub id "org/name", a `PreTrainedModel` (its tensors under the names that
+            `save_pretrained` gives them, tied duplicates dropped), a state dict by on-disk names, or a Checkpoint,
+            returned as it is.
+        config: of a state dict.
+
+    Raises:
+        InputError: for anything that is missing, damaged, unsafe to read or contradictory.
     """
     if isinstance(model, Mapping) and not isinstance(model, Checkpoint):
         return _from_state_dict(model, config)

@@ -14,10 +14,15 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 
+def normal(generator: torch.Generator, *shape: int) -> Tensor:
+    """Numbers of a normal distribution, in float32 whatever the default dtype is."""
+    return torch.randn(shape, generator=generator, dtype=torch.float32)
+
+
 def _pixels(config: PreTrainedConfig, generator: torch.Generator) -> Tensor:
     """A picture a row, of the tower's size."""
     tower = config.vision_config
-    return torch.randn(2, tower.num_channels, *sides(tower.image_size), generator=generator, dtype=torch.float32)
+    return normal(generator, 2, tower.num_channels, *sides(tower.image_size))
 
 
 def _averaged(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[str, Tensor], int]:
@@ -50,7 +55,7 @@ def _cut_up(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[
     tower, side = config.vision_config, 2 * config.downsample_factor
     size = tower.num_channels * tower.patch_size**2
     return {
-        "pixel_values": torch.randn(2, side**2, size, generator=generator, dtype=torch.float32),
+        "pixel_values": normal(generator, 2, side**2, size),
         "spatial_shapes": torch.full((2, 2), side),
         "pixel_attention_mask": torch.ones(2, side**2, dtype=torch.long),
     }, 4
@@ -66,7 +71,7 @@ def _any_size(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dic
     """Mistral 3: pictures of any size, here of two by two tokens, told in pixels."""
     tower, merged = config.vision_config, getattr(config, "spatial_merge_size", 1)
     side = 2 * merged * tower.patch_size
-    pixels = torch.randn(2, tower.num_channels, side, side, generator=generator, dtype=torch.float32)
+    pixels = normal(generator, 2, tower.num_channels, side, side)
     return {"pixel_values": pixels, "image_sizes": torch.full((2, 2), side)}, 4
 
 
@@ -90,8 +95,7 @@ def _tiles(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[s
     rows, columns = grid(tower)
     height, width = min(config.image_grid_pinpoints, key=lambda size: size[0] * size[1])
     down, right = height // tower.image_size, width // tower.image_size
-    shape = (2, 1 + down * right, tower.num_channels, tower.image_size, tower.image_size)
-    pixels = torch.randn(shape, generator=generator, dtype=torch.float32)
+    pixels = normal(generator, 2, 1 + down * right, tower.num_channels, tower.image_size, tower.image_size)
     count = _chosen(config) + down * rows * (right * columns + 1)
     return {"pixel_values": pixels, "image_sizes": torch.tensor([[height, width]] * 2)}, count
 
@@ -101,7 +105,7 @@ def _patches(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict
     tower, side = config.vision_config, 2 * config.vision_config.spatial_merge_size
     down, right = sides(tower.patch_size)
     size = tower.in_channels * tower.temporal_patch_size * down * right
-    pixels = torch.randn(2 * side**2, size, generator=generator, dtype=torch.float32)
+    pixels = normal(generator, 2 * side**2, size)
     return {"pixel_values": pixels, "image_grid_thw": torch.tensor([[1, side, side]] * 2)}, 4
 
 
@@ -118,14 +122,14 @@ def _placed(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[
 
 def _waves(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[str, Tensor], int]:
     """Gemma 4 Unified: a piece of the wave a token."""
-    pieces = torch.randn(2, 3, config.audio_config.audio_embed_dim, generator=generator, dtype=torch.float32)
+    pieces = normal(generator, 2, 3, config.audio_config.audio_embed_dim)
     return {"input_features": pieces, "input_features_mask": torch.ones(2, 3, dtype=torch.bool)}, 3
 
 
 def _spectrogram(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[str, Tensor], int]:
     """Gemma 4: four frames of a spectrogram a token, whose bins are as many as the first convolution's channels."""
     bins = config.audio_config.subsampling_conv_channels[0]
-    frames = torch.randn(2, 20, bins, generator=generator, dtype=torch.float32)
+    frames = normal(generator, 2, 20, bins)
     return {"input_features": frames, "input_features_mask": torch.ones(2, 20, dtype=torch.bool)}, 5
 
 
@@ -135,7 +139,7 @@ def _frames(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[
     frames = 2 * ear.max_source_positions
     merged = 2 if config.model_type == "qwen2_audio" else ear.intermediate_size // ear.hidden_size
     return {
-        "input_features": torch.randn(2, ear.num_mel_bins, frames, generator=generator, dtype=torch.float32),
+        "input_features": normal(generator, 2, ear.num_mel_bins, frames),
         "feature_attention_mask": torch.ones(2, frames, dtype=torch.long),
     }, ear.max_source_positions // merged
 
@@ -148,11 +152,11 @@ def _nothing(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict
 def _beside(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[str, Tensor], int]:
     """Llama 3.2: tiles of one picture a text, which layers look at; of the first ratio, and of the last."""
     tower = config.vision_config
-    shape = (2, 1, tower.max_num_tiles, tower.num_channels, *sides(tower.image_size))
+    pixels = normal(generator, 2, 1, tower.max_num_tiles, tower.num_channels, *sides(tower.image_size))
     ratios = tower.supported_aspect_ratios
     used = torch.tensor([[down * right] for down, right in (ratios[0], ratios[-1])])
     return {
-        "pixel_values": torch.randn(shape, generator=generator, dtype=torch.float32),
+        "pixel_values": pixels,
         "aspect_ratio_ids": torch.tensor([[1], [len(ratios)]]),
         "aspect_ratio_mask": (torch.arange(tower.max_num_tiles) < used).long()[:, None],
     }, 1
@@ -160,7 +164,7 @@ def _beside(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[
 
 def _looked_at(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[str, Tensor], int]:
     """Llama 3.2's decoder alone: what its layers look at, and no token."""
-    return {"cross_attention_states": torch.randn(2, 4, config.hidden_size, generator=generator)}, 0
+    return {"cross_attention_states": normal(generator, 2, 4, config.hidden_size)}, 0
 
 
 READ = {

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from cobasin.architectures.parts import sides
-from cobasin.checkpoints.pictures_in_text import READ, with_pictures
+from cobasin.checkpoints.pictures_in_text import READ, normal, with_pictures
 from cobasin.checkpoints.running import (
     SHIFTING,
     first_written,
@@ -20,6 +20,7 @@ from cobasin.checkpoints.running import (
     model_class,
     part_of,
     positions,
+    takes_no_padding,
     written_vocabulary,
 )
 
@@ -54,9 +55,7 @@ def probe(config: PreTrainedConfig, architecture: str, seed: int = 0) -> dict[st
         inputs |= _tokens(part_of(config, "text_config"), architecture, generator, kept)
     if pixels := sizes.get("pixel_values"):
         height, width = pixels["image_size"]
-        inputs["pixel_values"] = torch.randn(
-            2, pixels["num_channels"], height, width, generator=generator, dtype=torch.float32
-        )
+        inputs["pixel_values"] = normal(generator, 2, pixels["num_channels"], height, width)
         inputs["noise"] = patch_noise(2, config, height, width, generator)
         if getattr(config, "use_mask_token", False):
             inputs["bool_masked_pos"] = (torch.arange(inputs["noise"].shape[1]) % 3 == 1).expand(2, -1)
@@ -64,11 +63,11 @@ def probe(config: PreTrainedConfig, architecture: str, seed: int = 0) -> dict[st
         inputs |= _patches(part_of(config, "vision_config"), generator)
     if mel := sizes.get("input_features"):
         frames = 2 * mel["max_source_positions"]  # the second convolution has stride two
-        inputs["input_features"] = torch.randn(2, mel["num_mel_bins"], frames, generator=generator, dtype=torch.float32)
+        inputs["input_features"] = normal(generator, 2, mel["num_mel_bins"], frames)
         inputs.pop("attention_mask", None)  # it would be over frames
     if sounds := sizes.get("input_values"):
         shape = (sounds["max_length"], sounds["num_mel_bins"]) if "max_length" in sounds else (_samples(**sounds),)
-        inputs["input_values"] = torch.randn(2, *shape, generator=generator, dtype=torch.float32)
+        inputs["input_values"] = normal(generator, 2, *shape)
     if config.model_type in READ:
         inputs = with_pictures(inputs, config, generator)
     accepted = inspect.signature(model_class(architecture).forward).parameters
@@ -85,7 +84,7 @@ def _patches(config: PreTrainedConfig, generator: torch.Generator) -> dict[str, 
     """Pictures of two by three and three by three patches, the former with padding."""
     size = config.num_channels * config.patch_size**2
     return {
-        "pixel_values": torch.randn(2, 9, size, generator=generator, dtype=torch.float32),
+        "pixel_values": normal(generator, 2, 9, size),
         "pixel_attention_mask": (torch.arange(9) < torch.tensor([[6], [9]])).long(),
         "spatial_shapes": torch.tensor([[2, 3], [3, 3]]),
     }
@@ -141,8 +140,7 @@ def _tokens(
     inputs["global_attention_mask"] = (torch.arange(length) == 0).long().repeat(2, 1)
     if not architecture.endswith(SHIFTING):
         inputs["decoder_input_ids"] = decoder_tokens
-    if architecture.endswith("ForSequenceClassification") and pad is None:
-        # Decoders find the last token of a row by the padding token, and refuse a batch without one.
+    if takes_no_padding(config, architecture):
         inputs = {name: value[:1] for name, value in inputs.items()}
     if architecture.endswith("ForMultipleChoice"):
         inputs = {name: value[None] for name, value in inputs.items()}

@@ -58,9 +58,8 @@ _IN_TRAINING = ("masked_spec_embed",)  # what only training reads, in place of m
 def instantiate(checkpoint: Checkpoint, dtype: torch.dtype) -> PreTrainedModel:
     """Build the model of a checkpoint, on disk or in memory, in `dtype` and in evaluation mode.
 
-    The model owns its tensors: changing it leaves the checkpoint as it was.  Tensors of the checkpoint
-    that the class has no place for at all, such as the pooler of a masked language model, are left
-    unread.
+    The model owns its tensors: changing it leaves the checkpoint as it was. Tensors of the checkpoint that the class
+    has no place for at all, such as the pooler of a masked language model, are left unread.
 
     Raises:
         InputError: transformers has no such class, or tensors are missing, too many, or of another shape.
@@ -203,7 +202,7 @@ def input_sizes(config: PreTrainedConfig, architecture: str) -> dict[str, dict[s
 def outputs(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Tensor:
     """Run the model and lay its outputs (logits, or embeddings and hidden states) end to end: [values].
 
-    Padded positions are left out.  Floating inputs are cast to the model's dtype.
+    Padded positions are left out. Floating inputs are cast to the model's dtype.
 
     Raises:
         NotProbed: the model returns nothing that is compared here.
@@ -249,6 +248,11 @@ def first_written(config: PreTrainedConfig) -> int | None:
     """The token that a decoder begins with, where a config says it; T5Gemma says it as that of its decoder's texts."""
     start = getattr(config, "decoder_start_token_id", None)
     return getattr(getattr(config, "decoder", None), "bos_token_id", None) if start is None else start
+
+
+def takes_no_padding(config: PreTrainedConfig, architecture: str) -> bool:
+    """Whether a class finds the last token of a row by the padding token, and the config has none."""
+    return architecture.endswith("ForSequenceClassification") and getattr(config, "pad_token_id", None) is None
 
 
 def written_vocabulary(config: PreTrainedConfig) -> int:

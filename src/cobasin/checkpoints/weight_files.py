@@ -59,7 +59,7 @@ Reader = Callable[[str], Tensor]
 
 @dataclass(frozen=True)
 class Header:
-    """What is known of a tensor without reading it; `shard` is the name of the file it lives in."""
+    """What is known of a tensor without reading it; ``shard`` is the name of the file that it is in."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]

@@ -48,20 +48,24 @@ def save(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> None:
-    """Write `checkpoint`, or anything else `load` takes, to the folder `out`: afterwards complete, or not there at all.
+    """Write a model to a folder: afterwards complete, or not there at all.
 
-    Shards and their order are those of `checkpoint.headers`, as safetensors; tensors are read one at a time,
-    so memory is bounded by the largest. The tokenizer and the other files of `checkpoint.folder` that are
-    neither weights, a README nor a report are carried along, and so are the weights of further modules (of
-    Sentence Transformers). `files` adds files by name: their text, or a function that writes to the path it is
-    given; None leaves out what would be carried. `progress` is called after every tensor with the number of its
-    bytes.
+    Shards and their order are those of the checkpoint's headers, as safetensors; tensors are read one at a time, so
+    memory is bounded by the largest. The tokenizer and the other files of its folder that are neither weights, a README
+    nor a report are carried along, and so are the weights of further modules (of Sentence Transformers). Everything is
+    written to a sibling of ``out`` that is renamed at the end; an old ``out`` is replaced only then.
 
-    Everything is written to a sibling of `out` that is renamed at the end; an old `out` is replaced only
-    then.
+    Args:
+        checkpoint: the model, or anything else `load` takes.
+        out: the folder.
+        files: further files by name: their text, or a function that writes to the path it is given; None leaves out
+            what would be carried.
+        overwrite: whether a folder that is there may be replaced.
+        progress: called after every tensor with the number of its bytes.
 
-    Raises InputError where `out` is refused (see `check_output`) or cannot be written, RuntimeError where a
-    tensor is not of the dtype and shape that its header says.
+    Raises:
+        InputError: where ``out`` is refused (see `check_output`) or cannot be written.
+        RuntimeError: where a tensor is not of the dtype and shape that its header says.
     """
     if not isinstance(files, Mapping | None):
         raise InputError(f"files {shown(files)}: expected the name of each, and its text")

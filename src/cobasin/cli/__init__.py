@@ -59,6 +59,16 @@ def _terminate(number: int, _: object) -> None:
     raise KeyboardInterrupt
 
 
+def _catch_signals() -> None:
+    """Clean up as after Ctrl-C where a run is ended, also when the terminal is closed, unless under nohup."""
+    _signals.clear()
+    for name in ("SIGTERM", "SIGHUP"):
+        if (number := getattr(signal, name, None)) is not None and signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _terminate)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # in the background it is ignored
+        signal.signal(signal.SIGINT, _terminate)
+
+
 def main() -> None:
     """Run the command line."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # its warnings would bury the line of an error
@@ -67,12 +77,7 @@ def main() -> None:
     if sys.stderr is not None and not isinstance(sys.stderr, _Messages):  # None where it was closed before the start
         messages: Any = _Messages(sys.stderr)
         sys.stderr = messages
-    _signals.clear()
-    for name in ("SIGTERM", "SIGHUP"):  # clean up as after Ctrl-C, also when the terminal is closed, unless under nohup
-        if (number := getattr(signal, name, None)) is not None and signal.getsignal(number) is signal.SIG_DFL:
-            signal.signal(number, _terminate)
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # in the background it is ignored
-        signal.signal(signal.SIGINT, _terminate)
+    _catch_signals()
     # Before torch is imported: its threads then sleep between small operations instead of spinning, which on a
     # busy machine costs the others more than it saves.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from cobasin.checkpoints.checkpoint import Checkpoint
+from cobasin.checkpoints.running import takes_no_padding
 from cobasin.data.blocks import blocks_of, choose
 from cobasin.data.config import DataConfig, DataSet
 from cobasin.data.encoder import Batch, Encoder, inputs_of
@@ -115,7 +116,11 @@ def batches(
         )
     task = task_of(checkpoint)
     reads = inputs_of(checkpoint, task)
-    _check_padding(checkpoint, batch_size)
+    if batch_size > 1 and takes_no_padding(checkpoint.config, checkpoint.architecture):
+        raise InputError(
+            f"{checkpoint.label}: the config has no pad_token_id, by which padding is told from text; add it, or read "
+            "one row at a time (batch_size: 1 under statistics, --batch-size 1 of cobasin path)"
+        )
     if isinstance(data, (str, Path, Mapping, DataConfig)):
         data = DataConfig.of(data)
         rows = rows_of(data)
@@ -151,16 +156,3 @@ def _filled(rows: Rows) -> Rows:
     if not len(rows):
         raise InputError(f"{rows.label}: is empty")
     return rows
-
-
-def _check_padding(checkpoint: Checkpoint, batch_size: int) -> None:
-    """Refuse what a classifier that looks for the last token of a row cannot run."""
-    if (
-        batch_size > 1
-        and checkpoint.architecture.endswith("ForSequenceClassification")
-        and getattr(checkpoint.config, "pad_token_id", None) is None
-    ):
-        raise InputError(
-            f"{checkpoint.label}: the config has no pad_token_id, by which padding is told from text; add it, or read "
-            "one row at a time (batch_size: 1 under statistics, --batch-size 1 of cobasin path)"
-        )

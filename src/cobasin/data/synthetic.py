@@ -16,7 +16,7 @@ from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.probes import patch_noise
-from cobasin.checkpoints.running import first_written, input_sizes, model_class
+from cobasin.checkpoints.running import first_written, input_sizes, model_class, takes_no_padding
 from cobasin.data.tasks import task_of
 from cobasin.errors import InputError
 
@@ -47,7 +47,7 @@ def check_synthetic(checkpoint: Checkpoint) -> None:
     begins = first_written(config) is not None
     if reads not in (["pixel_values"], ["input_ids"]) and not (answers and begins):
         raise InputError(f"{checkpoint.label}: no inputs can be made up for {architecture}; give it data")
-    if architecture.endswith("ForSequenceClassification") and getattr(config, "pad_token_id", None) is None:
+    if takes_no_padding(config, architecture):
         raise InputError(
             f"{checkpoint.label}: the config has no pad_token_id, by which padding is told from text; add it"
         )

@@ -11,7 +11,7 @@ Of several models each writes as much.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from inspect import signature
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from cobasin.checkpoints.running import first_written, part_of, positions
 from cobasin.data.tasks import task_of
 from cobasin.data.tokens import has_masks, padded, text_length, tokenizer_of
 from cobasin.errors import InputError
+from cobasin.progress import Count
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -72,7 +73,7 @@ def texts(
     count: int,
     seed: int,
     blank: Blank | None = None,
-    report: Callable[[int, int], None] | None = None,
+    report: Count | None = None,
 ) -> list[Row]:
     """``count`` texts for models of one architecture, as rows of data; the same seed gives the same.
 

@@ -52,10 +52,8 @@ def plot_paths(paths: Mapping[str, LossPath], out: Path, title: str, metric_name
             )
         axes.set_title(heading, fontsize=13, loc="left")
         axes.set_xlabel("share of the second model", fontsize=12)
-        axes.tick_params(labelsize=11)
         axes.margins(y=0.12)
-        axes.grid(alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
+        _open_frame(axes)
     if len(paths) > LABELLED:
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=12)
     # Labels are placed between the curves, so the layout has to be settled first.
@@ -64,6 +62,13 @@ def plot_paths(paths: Mapping[str, LossPath], out: Path, title: str, metric_name
     for axes in panels if len(paths) <= LABELLED else ():
         _label_curves(canvas, axes, list(paths))
     figure.savefig(out, dpi=150)
+
+
+def _open_frame(axes: Axes) -> None:
+    """A faint grid, and a frame without its top and right."""
+    axes.grid(alpha=0.25)
+    axes.tick_params(labelsize=11)
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _colour(index: int) -> str:
@@ -209,7 +214,5 @@ def plot_comparison(comparison: Comparison, out: Path, title: str) -> None:
     for axes in (left, middle, right):
         if axes.lines:
             axes.legend(fontsize=11, frameon=False)
-        axes.grid(alpha=0.25)
-        axes.tick_params(labelsize=11)
-        axes.spines[["top", "right"]].set_visible(False)
+        _open_frame(axes)
     figure.savefig(out, dpi=150)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from cobasin.errors import InputError
 from cobasin.matching.activations import ActivationPair, with_activations
 from cobasin.matching.state import Match
 from cobasin.matching.weights import ascend
+from cobasin.progress import Looks
 from cobasin.statistics.joint import joint_activations
 from cobasin.statistics.modules import built, input_axis, linear_maps
 from cobasin.symmetry.action import Values
@@ -38,7 +39,7 @@ def by_activations(
     match: Match,
     pair: Sequence[Runnable],
     batches: Iterable[Mapping[str, Tensor]],
-    report: Callable[[int, float], None] | None,
+    report: Looks | None,
 ) -> Values:
     """The element that brings weights and activations of the source closest to those of the anchor.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -174,14 +174,13 @@ def match_all(
     if anchor == "consensus" and search.method == "activations":
         raise InputError("anchor consensus: not found by method activations; take medoid, a model, or another method")
     learns, order, anchors = search.method == "learned", list(range(len(typed))), None if fixed is None else [fixed]
-    given, rows, tokens = typed, list[torch.Tensor](), list[str]()
+    given, rows, notes = typed, list[torch.Tensor](), list[str]()
     one_class = len({model.checkpoint.architecture for model in typed}) == 1  # else that is what is the matter
     if search.method == "weights" and one_class and told_apart(typed):
-        typed, rows, tokens = _in_common(typed)
+        typed, rows, notes = _in_common(typed)
     common = CommonForm(typed, symmetry, layers, anchors, search)
     if learns:
-        own = common.models
-        check_movable(own.forms[:1], own.choice, symmetry, search, own.excluded)
+        check_movable(common.models.forms[:1], common.models.choice, symmetry, search, common.models.excluded)
     if fixed is None or learns:
         # all that follows depends on this order, and so on nothing but what the models are
         prints = [fingerprint(model.checkpoint) for model in given]
@@ -198,23 +197,31 @@ def match_all(
         reference, found, report = search_in(common, None if keep is None else keep.anew("by-order"))
     if learns:
         found = learned(common, order, reference, found, progress)
-    elements: list[Element | None] = [None] * len(typed)
-    moved = None
-    if reference in found:  # it moves, too, and the others go where it is then
-        elements[reference] = own = common.element(reference, reference, *found[reference], keep=keep)
-        moved = own, found[reference][0]
-    for i in found.keys() - {reference}:
-        elements[i] = common.element(i, reference, *found[i], moved, keep)
+    elements = _elements(common, reference, found, keep)
     named = anchor if isinstance(anchor, str) else fixed
     report = {"anchor": named, "reference": reference, **report, "seconds": time.perf_counter() - started}
     typed = common.typed
-    if tokens:
+    if rows:
         typed = _as_matched(given, elements)
         ends = zip(elements, typed, rows, strict=True)
-        elements = [element and with_own_tokens(element, model, own, tokens) for element, model, own in ends]
+        elements = [element and with_own_tokens(element, model, own, notes) for element, model, own in ends]
     if keep is not None and not keep.shared:
         keep.save_elements(reference, elements, report)
     return Matched(typed, elements, reference, report)
+
+
+def _elements(
+    common: CommonForm, reference: int, found: Mapping[int, Found], keep: Kept | None
+) -> list[Element | None]:
+    """An element for everything that was found; where the reference moves, the others go where it is then."""
+    elements: list[Element | None] = [None] * len(common.typed)
+    moved = None
+    if reference in found:
+        own = elements[reference] = common.element(reference, reference, *found[reference], keep=keep)
+        moved = own, found[reference][0]
+    for i in found.keys() - {reference}:
+        elements[i] = common.element(i, reference, *found[i], moved, keep)
+    return elements
 
 
 def check_shared(method: str) -> None:

@@ -27,12 +27,11 @@ from cobasin.coupling.uses import Use
 from cobasin.errors import InputError
 from cobasin.fusion.average import linear
 from cobasin.fusion.registry import method
+from cobasin.progress import Count
 from cobasin.symmetry.state import Lazy, State, wide
 
 Activations = Mapping[str, Tensor]
 """Outputs ``[rows, outputs]`` of a model's modules, by the spec names of their weights."""
-
-Progress = Callable[[int, int], None]
 
 Policy = Literal["averaging", "weighted_scalar", "weighted_matrix"]
 """How a residual stream flows on: the coupling of the skip connection and that of the branch in equal shares, in
@@ -49,7 +48,7 @@ def couple(
     activations: Sequence[Activations] | None,
     solver: Solver,
     residual: Policy,
-    progress: Progress | None,
+    progress: Count | None,
 ) -> list[State]:
     """Couple every model to the one at ``position``.
 
@@ -175,7 +174,7 @@ def by_weights(
     states: Sequence[State],
     position: int,
     activations: None = None,
-    progress: Progress | None = None,
+    progress: Count | None = None,
     *,
     regularization: Regularization = 0.06,
     residual: Policy = "averaging",
@@ -189,7 +188,7 @@ def by_activations(
     states: Sequence[State],
     position: int,
     activations: Sequence[Activations],
-    progress: Progress | None = None,
+    progress: Count | None = None,
     *,
     regularization: Regularization = 0.08,
     residual: Policy = "averaging",
@@ -204,7 +203,7 @@ def hard_by_activations(
     states: Sequence[State],
     position: int,
     activations: Sequence[Activations],
-    progress: Progress | None = None,
+    progress: Count | None = None,
     *,
     residual: Policy = "averaging",
 ) -> list[State]:

@@ -32,6 +32,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from torch import Tensor
 
 from cobasin.errors import InputError, expected, nearest, shown
+from cobasin.progress import Count
 from cobasin.symmetry.state import State
 
 if TYPE_CHECKING:
@@ -161,7 +162,7 @@ class Method:
         position: int,
         activations: Sequence[Mapping[str, Tensor]] | None,
         parameters: dict[str, Any],
-        progress: Callable[[int, int], None] | None = None,
+        progress: Count | None = None,
     ) -> list[State]:
         """The models as the method brings them together: unchanged, unless it has `couple`.
 

@@ -12,7 +12,7 @@ from torch.nn.functional import hardshrink
 
 from cobasin.fusion.arithmetic import by_slices, of_slices
 from cobasin.fusion.registry import method
-from cobasin.fusion.task_vectors import task_vectors
+from cobasin.fusion.task_vectors import stacked_vectors
 
 RAM = "Yuan et al., Behavior Knowledge Merge in Reinforced Agentic Models, 2026"
 Least = Annotated[float, Ge(0)]
@@ -79,6 +79,5 @@ def _merged(models: Sequence[Tensor], epsilon: float, factors: Sequence[float], 
 
 
 def _changed(parts: list[Tensor], epsilon: float) -> Tensor:
-    """The task vectors of a slice, ``[models, entries]``, 0 where nothing is changed."""
-    _, deltas = task_vectors(parts[0], parts[1:])
-    return hardshrink(torch.stack(deltas), epsilon)
+    """`stacked_vectors`, 0 where nothing is changed."""
+    return hardshrink(stacked_vectors(parts), epsilon)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from cobasin.fusion.arithmetic import by_slices, of_slices
 from cobasin.fusion.registry import method
-from cobasin.fusion.task_vectors import task_vectors
+from cobasin.fusion.task_vectors import stacked_vectors
 
 
 @method("sce", reference="Wan et al., FuseChat, 2024", fewest=2)
@@ -58,7 +58,7 @@ def _least(models: Sequence[Tensor], part: float) -> float:
     """The least variance of what is selected."""
     if part == 1:
         return 0.0
-    variances = by_slices(lambda _, parts: _variance(_deltas(parts)), *models).view(-1).cpu().numpy()
+    variances = by_slices(lambda _, parts: _variance(stacked_vectors(parts)), *models).view(-1).cpu().numpy()
     count = int(part * np.count_nonzero(variances))
     if not count:
         return np.inf
@@ -67,14 +67,8 @@ def _least(models: Sequence[Tensor], part: float) -> float:
 
 
 def _selected(parts: list[Tensor], least: float) -> Tensor:
-    deltas = _deltas(parts)
+    deltas = stacked_vectors(parts)
     return deltas * (_variance(deltas) >= least) if least else deltas
-
-
-def _deltas(parts: list[Tensor]) -> Tensor:
-    """The task vectors of a slice, ``[models, entries]``."""
-    _, deltas = task_vectors(parts[0], parts[1:])
-    return torch.stack(deltas)
 
 
 def _variance(deltas: Tensor) -> Tensor:

@@ -54,6 +54,12 @@ def task_vectors(base: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, list[
     return base, [other - base for other in others]
 
 
+def stacked_vectors(parts: Sequence[Tensor]) -> Tensor:
+    """The task vectors of slices of the base and of the others, ``[models, entries]``."""
+    _, deltas = task_vectors(parts[0], parts[1:])
+    return torch.stack(deltas)
+
+
 def weighted_sum(deltas: Sequence[Tensor], weight: Sequence[float], normalize: bool) -> Tensor:
     """The sum of weighted task vectors, divided by that of the weights with ``normalize``, unless these cancel."""
     return linear(deltas, weight=tuple(weight), normalize=normalize and abs(sum(weight)) > _nothing(weight))

@@ -109,13 +109,19 @@ def against_labels(task: str, logits: Tensor, batch: Batch) -> Tensor:
     return loss / counts.sum().clamp_min(1)
 
 
-def mean_over_labels(task: str, batches: Sequence[Batch], loss: Callable[[Batch], Tensor]) -> float:
-    """The mean over all labels that are there of a loss that `against_labels` has for every batch.
+def mean_loss(task: str, batches: Sequence[Batch], labels: bool, loss: Callable[[Batch], Tensor]) -> float:
+    """The mean of a loss over batches.
+
+    Args:
+        task: as `cobasin.data.task_of` says.
+        batches: of any sizes.
+        labels: whether the loss is one `against_labels`, of which the mean is that over all labels that are there.
+        loss: of a batch.
 
     Raises:
-        InputError: none is.
+        InputError: it is against labels, and none is there.
     """
-    counts = [label_count(task, batch) for batch in batches]
+    counts = [label_count(task, batch) if labels else 1 for batch in batches]
     if not any(counts):
         raise InputError("the rows that are held out have no label that counts: give more rows with labels")
     sums = (count * float(loss(batch)) for count, batch in zip(counts, batches, strict=True) if count)

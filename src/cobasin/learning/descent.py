@@ -22,6 +22,7 @@ from torch import Tensor
 from cobasin.checkpoints.output import refuse_other
 from cobasin.data import Batch, Batches
 from cobasin.errors import InputError, one_line
+from cobasin.progress import Looks
 from cobasin.statistics.rows import generator_of
 from cobasin.whole_files import read_tensors, write_tensors
 
@@ -80,7 +81,7 @@ def descend(
     least: int = 0,
     state: Path | None = None,
     of: Mapping[str, Any] | None = None,
-    report: Callable[[int, float], None] | None = None,
+    report: Looks | None = None,
 ) -> Descent:
     """Move parameters down a loss by Adam (Kingma and Ba, ICLR 2015), with warm-up and a cosine to zero.
 

@@ -19,10 +19,11 @@ import torch
 from torch import Tensor
 
 from cobasin.data import Batch
-from cobasin.learning.answers import Memory, against_labels, against_mean, answers, mean_answer, mean_over_labels
+from cobasin.learning.answers import Memory, against_labels, against_mean, answers, mean_answer, mean_loss
 from cobasin.learning.descent import LOOK, Data, Descent, descend
 from cobasin.learning.in_memory import InMemory
 from cobasin.matching.moves import Moves
+from cobasin.progress import Looks
 from cobasin.symmetry.action import Values, act
 from cobasin.symmetry.canonical import stored
 from cobasin.symmetry.form import Form
@@ -115,9 +116,7 @@ class Mixture:
             InputError: no label counts.
         """
         parameters = self.parameters(values, [1 / len(values)] * len(values))
-        if self.labels:
-            return mean_over_labels(self.task, batches, lambda batch: self.loss(parameters, batch))
-        return sum(float(self.loss(parameters, batch)) for batch in batches) / len(batches)
+        return mean_loss(self.task, batches, self.labels, lambda batch: self.loss(parameters, batch))
 
 
 @dataclass(frozen=True)
@@ -145,7 +144,7 @@ def learn(
     state: Path | None = None,
     of: Mapping[str, Any] | None = None,
     orders: Callable[[int, Values], Mapping[Key, Value]] | None = None,
-    report: Callable[[int, float], None] | None = None,
+    report: Looks | None = None,
 ) -> Learned:
     """Elements that lower the loss between the models, from the best of some starts.
 

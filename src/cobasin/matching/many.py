@@ -11,7 +11,7 @@ the model that all are written relative to, the reference, never rescales: the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -20,6 +20,7 @@ from torch import Tensor
 from cobasin.matching.choice import Choice
 from cobasin.matching.state import Match, compared
 from cobasin.matching.weights import EXACT, ascend
+from cobasin.progress import Looks
 from cobasin.symmetry.action import Values, act
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import Form
@@ -124,7 +125,7 @@ def consensus(
     order: Sequence[int],
     pairs: Pairs,
     reference: int,
-    report: Callable[[int, float], None] | None = None,
+    report: Looks | None = None,
 ) -> dict[int, Consensus]:
     """Bring the models to their mean, starting from each of them as the anchor of all others.
 
@@ -164,7 +165,7 @@ def _settle(
     order: Sequence[int],
     values: dict[int, Values],
     reference: int,
-    report: Callable[[int, float], None] | None,
+    report: Looks | None,
 ) -> Consensus:
     """Match every model to the mean of the others, in turn, until that makes no difference."""
     rounds, names = dict.fromkeys(order, 0), models.tensors

@@ -25,6 +25,7 @@ from cobasin.matching.order import LARGE, inner_order, pairs_size, propose_order
 from cobasin.matching.state import Match, identity, on_cpu
 from cobasin.matching.streams import Streams
 from cobasin.matching.units import Units
+from cobasin.progress import Looks
 from cobasin.symmetry.action import in_new_order, in_old_order
 from cobasin.symmetry.groups import Permutation, Value
 from cobasin.symmetry.keys import Key
@@ -68,7 +69,7 @@ class Sweep:
 
 def ascend(
     match: Match,
-    report: Callable[[int, float], None] | None = None,
+    report: Looks | None = None,
     warm: bool = False,
     keep: Keep | None = None,
 ) -> Ascent:

@@ -132,14 +132,7 @@ class Afterwards:
 
         measure("merge")
         if self.asked.repair is not None:
-            ends = parents
-            if fusion.method.couple is not None:  # its neurons are where it has put them
-                ends = {i: _Running(fusion.typed[i], fusion.states[i], self.device) for i in self.parents}
-            models = [merged, *(ends[i] for i in self.parents)]
-            few = seen
-            if self.asked.samples is None or self.inputs.data is None:  # every norm asks for a run on all of them
-                few = list(islice(iter(seen), -(-(self.asked.samples or SAMPLES) // self.inputs.size)))
-            report["repair"] = {"norms": self._repair(fusion, models, few, progress)}
+            report["repair"] = {"norms": self._repair(fusion, merged, parents, seen, progress)}
             measure("repair")
         if (asked := self.asked.heal) is not None:
             rate = asked.rate or RATE
@@ -165,8 +158,15 @@ class Afterwards:
 
         return Lazy(typed, tensor), report
 
-    def _repair(self, fusion: Fusion, models: Sequence[_Running], seen: Data, progress: Progress) -> int:
-        """Repair the merged model, which comes first; the number of its norms."""
+    def _repair(
+        self, fusion: Fusion, merged: _Running, parents: Mapping[int, _Running], seen: Data, progress: Progress
+    ) -> int:
+        """Repair the merged model; the number of its norms."""
+        if fusion.method.couple is not None:  # its neurons are where it has put them
+            parents = {i: _Running(fusion.typed[i], fusion.states[i], self.device) for i in self.parents}
+        models = [merged, *(parents[i] for i in self.parents)]
+        if self.asked.samples is None or self.inputs.data is None:  # every norm asks for a run on all of them
+            seen = list(islice(iter(seen), -(-(self.asked.samples or SAMPLES) // self.inputs.size)))
         heads = fusion.typed[self.owner].task_heads if self.own_head else []
         done = repair(
             [one.model for one in models],

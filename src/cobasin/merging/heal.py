@@ -5,7 +5,7 @@ By default it learns to answer as its parents do on average, so it needs no labe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from cobasin.data import Batch
-from cobasin.learning.answers import against_labels, against_mean, answers, mean_answer, mean_over_labels
+from cobasin.learning.answers import against_labels, against_mean, answers, mean_answer, mean_loss
 from cobasin.learning.descent import Data, Descent, descend
+from cobasin.progress import Looks
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -53,9 +54,7 @@ class Judge:
         Raises:
             InputError: no label counts.
         """
-        if against == "labels":
-            return mean_over_labels(self.task, batches, lambda batch: self.loss(model, batch, against))
-        return sum(float(self.loss(model, batch, against)) for batch in batches) / len(batches)
+        return mean_loss(self.task, batches, against == "labels", lambda batch: self.loss(model, batch, against))
 
 
 def heal(
@@ -69,7 +68,7 @@ def heal(
     rate: float = RATE,
     seed: int = 0,
     patience: int = PATIENCE,
-    progress: Callable[[int, float], None] | None = None,
+    progress: Looks | None = None,
 ) -> Descent:
     """Train a model in place; what it is in the end did best on the held-out batches, and may be what it was.
 

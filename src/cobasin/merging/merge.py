@@ -16,6 +16,7 @@ from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.pairs import other_pixels
 from cobasin.checkpoints.typed import Typed
 from cobasin.coupling.flow import flow_of
+from cobasin.data.batches import Batches
 from cobasin.errors import InputError, shown
 from cobasin.finding.beside import moved_beside
 from cobasin.finding.forms import UNTIED
@@ -135,16 +136,7 @@ def merge(
         for i, model in enumerate(models)
     ]
     loaded = dict(zip(names, models, strict=True))
-    parameters = {name.removesuffix("_"): value for name, value in parameters.items()}
-    if weights is not None:
-        if "weight" in parameters:
-            raise InputError("weights and weight say the same; give one of them")
-        parameters["weight"] = shares(weights, len(models))
-    known = find(method).parameters
-    own = {name for name, value in parameters.items() if name in known and known[name].each and _several(value)}
-    for name in own:
-        if len(parameters[name]) != len(models):
-            raise InputError(f"{name}: {len(parameters[name])} values for {len(models)} models; give one a model")
+    common, own = _by_model(method, parameters, weights, names)
     blocks: dict[str, Any] = {
         "match": {"symmetry": symmetry, "anchor": named(names, anchor, "anchor")},
         "head": None if head is None else named(names, head, "head"),
@@ -160,9 +152,34 @@ def merge(
         blocks["statistics"] = dict(statistics)
     after = (("repair", repair), ("heal", heal))
     blocks |= {key: block for key, block in after if not isinstance(block, (Number, np.bool_)) or block}
-    common = {key: list(value) if _several(value) else value for key, value in parameters.items() if key not in own}
-    recipe = of_models(names, method, common, {key: parameters[key] for key in own}, blocks)
-    return merge_recipe(recipe, loaded, progress)
+    return merge_recipe(of_models(names, method, common, own, blocks), loaded, progress)
+
+
+def _by_model(
+    method: str, parameters: Mapping[str, Any], weights: Iterable[float] | None, names: Sequence[str]
+) -> tuple[dict[str, Any], dict[str, Sequence[Any]]]:
+    """The parameters of a method with one value for all models, and those with one for each.
+
+    Raises:
+        InputError: there are more values than models, or fewer.
+    """
+    parameters = {name.removesuffix("_"): value for name, value in parameters.items()}
+    if weights is not None:
+        if "weight" in parameters:
+            raise InputError("weights and weight say the same; give one of them")
+        parameters["weight"] = shares(weights, len(names))
+    known = find(method).parameters
+    common, own = dict[str, Any](), dict[str, Sequence[Any]]()
+    for name, value in parameters.items():
+        if not isinstance(value, (list, tuple)):
+            common[name] = value
+        elif name not in known or not known[name].each:
+            common[name] = list(value)
+        elif len(value) != len(names):
+            raise InputError(f"{name}: {len(value)} values for {len(names)} models; give one a model")
+        else:
+            own[name] = value
+    return common, own
 
 
 def merge_recipe(
@@ -212,13 +229,7 @@ def merge_recipe(
     element = next((element for element in matched.elements if element is not None), None)
     fusion = Fusion(recipe, matched.typed, states, statistics, element)
     if recipe.method.statistics == "grams_in_turn":
-        first = recipe.positions[0]
-        kept = fusion.typed[first].task_heads if recipe.head else ()  # never fused: of other shapes, perhaps
-
-        def fuse(name: str, grams: list[InputGram] | None) -> Tensor:
-            return fusion.states[first][name] if name in kept else fusion.from_tensors(name, grams)
-
-        fusion.statistics = in_turn(recipe, read, matched, fuse, report)
+        fusion.statistics = _in_turn(fusion, read, matched, report)
     notes += fusion.notes
     if recipe.method.stacks and fusion.spec.tied != matched.typed[owner].spec.tied:
         notes.append(UNTIED)
@@ -252,6 +263,17 @@ def _matched(recipe: Recipe, typed: list[Typed], report: Progress, keep: Kept | 
     )
 
 
+def _in_turn(fusion: Fusion, read: Sequence[Batches], matched: Matched, report: Progress) -> Statistics:
+    """What a method needs that collects it on the merged layers before."""
+    first = fusion.recipe.positions[0]
+    kept = fusion.typed[first].task_heads if fusion.recipe.head else ()  # never fused: of other shapes, perhaps
+
+    def fuse(name: str, grams: list[InputGram] | None) -> Tensor:
+        return fusion.states[first][name] if name in kept else fusion.from_tensors(name, grams)
+
+    return in_turn(fusion.recipe, read, matched, fuse, report)
+
+
 def _coupled(
     recipe: Recipe, matched: Matched, states: list[State], statistics: Statistics, report: Progress
 ) -> list[State]:
@@ -272,7 +294,3 @@ def _coupled(
     for i, state in zip(once, coupled, strict=True):
         states[i] = state
     return states
-
-
-def _several(value: Any) -> bool:
-    return isinstance(value, (list, tuple))

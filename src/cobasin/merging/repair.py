@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from cobasin.errors import InputError
 from cobasin.learning.descent import Data
+from cobasin.progress import Count
 from cobasin.statistics.modules import writing
 from cobasin.statistics.moments import Moments, moments
 from cobasin.statistics.rows import TokenCalls, token_calls
@@ -41,7 +42,7 @@ def repair(
     batches: Data,
     shares: Callable[[str], Sequence[float]],
     plus_one: frozenset[str] = frozenset(),
-    progress: Callable[[int, int], None] | None = None,
+    progress: Count | None = None,
 ) -> list[str]:
     """Reset the statistics of a model's norms, in place, to what is interpolated from its parents'.
 

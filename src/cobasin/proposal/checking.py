@@ -100,7 +100,7 @@ def check_declaration(model: Any) -> Check:
     check = Check(
         typed.spec.architecture,
         _limit(typed.checkpoint, reference),
-        change(moved(typed, sample(Form(typed.spec), 1)), reference),
+        change_by(sample(Form(typed.spec), 1), typed, reference),
     )
     if check.plain > check.limit:
         return _take_apart(check, typed, reference)
@@ -126,7 +126,7 @@ def _limit(model: Checkpoint, reference: Tensor) -> float:
 
 def _take_apart(check: Check, typed: Typed, reference: Tensor) -> Check:
     """Which spaces are wrong, and what would mend them."""
-    pieces = {space: change(moved(typed, one), reference) for space, one in _spaces(Form(typed.spec))}
+    pieces = {space: change_by(one, typed, reference) for space, one in _spaces(Form(typed.spec))}
     broken = [space for space, size in pieces.items() if size > check.limit]
     found: list[str] = []
 
@@ -143,13 +143,13 @@ def _check_canonical(check: Check, typed: Typed, twin: Typed, reference: Tensor)
     """The change with everything folded; where it is broken, under which norm, bias, basis or space."""
     (full, form), (other, _) = forms(typed)[-1], forms(twin)[-1]
     gauge = gauge_of(form, other)  # any gauge will do, so take one that is another model's
-    check = replace(check, canonical=change(moved(full, replace(sample(form, 2), target=gauge)), reference))
+    check = replace(check, canonical=change_by(replace(sample(form, 2), target=gauge), full, reference))
     if check.canonical is None or check.canonical <= check.limit:
         return check
-    pieces = {name: change(moved(full, one), reference) for name, one in _gauges(full, form, gauge)}
+    pieces = {name: change_by(one, full, reference) for name, one in _gauges(full, form, gauge)}
     if max(pieces.values(), default=0) > check.limit:
         return replace(check, pieces=pieces)
-    pieces = {space: change(moved(full, one), reference) for space, one in _spaces(form)}
+    pieces = {space: change_by(one, full, reference) for space, one in _spaces(form)}
     found = []
     for space, declared in full.spec.spaces.items():
         for group in subgroups(declared.folded, declared.size) if pieces.get(space, 0) > check.limit else ():
@@ -208,9 +208,9 @@ def change(given: Checkpoint, reference: Tensor) -> float:
     return relative if math.isfinite(relative) else math.inf
 
 
-def moved(typed: Typed, element: Element) -> Checkpoint:
-    """The model that an element makes, in float64."""
-    return typed.derived(element.apply(typed), torch.float64)
+def change_by(element: Element, typed: Typed, reference: Tensor) -> float:
+    """`change` of the model that an element makes, in float64."""
+    return change(typed.derived(element.apply(typed), torch.float64), reference)
 
 
 def idle(typed: Typed, reference: Tensor, limit: float, names: Iterable[str]) -> set[tuple[str, int]]:
@@ -270,7 +270,7 @@ def _gauges(typed: Typed, form: Form, other: Gauge) -> Iterator[tuple[str, Eleme
 def _alone(typed: Typed, space: str, reference: Tensor, folded: bool = False) -> float:
     """The change under a random element of one space; infinite where nothing acts on it."""
     element = dict(_spaces(form_of(typed.spec, folded=folded))).get(space)
-    return math.inf if element is None else change(moved(typed, element), reference)
+    return math.inf if element is None else change_by(element, typed, reference)
 
 
 def _block_text(spec: Spec, name: str, number: int) -> str:

@@ -39,8 +39,15 @@ BUFFERS = re.compile(r"(inv_freq|masked_bias|position_ids|token_type_ids)$")
 
 @dataclass(frozen=True)
 class Module:
-    """A weight with its bias, if it has one. ``name`` is a template without ``.weight``; ``local`` its part inside
-    the layer, in small letters.
+    """A weight with its bias, if it has one.
+
+    Attributes:
+        name: a template without ``.weight``.
+        shape: of the weight.
+        bias: whether there is one.
+        inside: whether it is in a layer.
+        local: the part of the name inside the layer, in small letters.
+        transposed: whether the weight is stored as ``in out``.
     """
 
     name: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from itertools import product
 from typing import Any, Literal
 
 from cobasin.errors import InputError, nearest
@@ -114,13 +115,14 @@ class Layout:
         """The parameters that one place of the recipe names."""
         method, scope = self.method, {}
         for name, value in given.items():
-            if name not in method.parameters and without_effect(method.name, name, value):
+            parameter = method.parameters.get(name)
+            if parameter is None:
+                if not without_effect(method.name, name, value):
+                    known = nearest(name, method.parameters)
+                    raise InputError(f"{name}{of}: {method.name} has no such parameter{known}")
                 if (note := f"{name} has no effect") not in self.notes:
                     self.notes.append(note)
                 continue
-            if name not in method.parameters:
-                raise InputError(f"{name}{of}: {method.name} has no such parameter{nearest(name, method.parameters)}")
-            parameter = method.parameters[name]
             if place == "model" and not parameter.each:
                 raise InputError(
                     f"{name}{of}: {method.name} has one {name} for all models; write it under the recipe's parameters"
@@ -135,16 +137,15 @@ class Layout:
 
     def _check_required(self) -> None:
         """Refuse a required parameter that is nowhere given a value."""
-        for parameter in self.method.parameters.values():
-            for own, shared in self._scopes:
-                for i in self.fused if parameter.default is REQUIRED else ():
-                    given = [own[i], *shared] if parameter.each else shared
-                    if not any(parameter.name in scope for scope in given):
-                        raise InputError(
-                            f"{self._needs(parameter, i)}; write it under parameters"
-                            + (" of that model, or of the recipe for all" if parameter.each else "")
-                            + f", or --set {parameter.name}=VALUE"
-                        )
+        required = [parameter for parameter in self.method.parameters.values() if parameter.default is REQUIRED]
+        for parameter, (own, shared), i in product(required, self._scopes, self.fused):
+            given = [own[i], *shared] if parameter.each else shared
+            if not any(parameter.name in scope for scope in given):
+                raise InputError(
+                    f"{self._needs(parameter, i)}; write it under parameters"
+                    + (" of that model, or of the recipe for all" if parameter.each else "")
+                    + f", or --set {parameter.name}=VALUE"
+                )
 
     def _needs(self, parameter: Parameter, i: int) -> str:
         return f"{self.method.name} needs {parameter.name}" + (f" of {self.models[i]}" if parameter.each else "")

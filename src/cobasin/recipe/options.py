@@ -16,9 +16,13 @@ from cobasin.recipe.given import of_models, shares
 from cobasin.recipe.parts import same_model
 from cobasin.recipe.recipe import Recipe
 
-_IN_RECIPE = {"weights": "parameters", "set": "parameters", "merge_method": "merge_method", "base_model": "base_model"}
-_IN_RECIPE |= {"tokenizer_source": "tokenizer_source"}
-_IN_RECIPE |= {"repair": "repair", "heal": "heal", "data": "repair or heal"}
+# where a recipe says what these options do; and what the command line calls those of other names
+_IN_RECIPE = {
+    "weights": "parameters",
+    "set": "parameters",
+    **{key: key for key in ("merge_method", "base_model", "tokenizer_source", "repair", "heal")},
+    "data": "repair or heal",
+}
 _OPTION = {"merge_method": "method", "base_model": "base", "tokenizer_source": "tokenizer-source"}
 
 

@@ -14,11 +14,12 @@ from cobasin.checkpoints.typed import Typed
 from cobasin.data import Batches, task_of
 from cobasin.errors import InputError, one_line, shown
 from cobasin.execution.outcomes import Keep
+from cobasin.progress import Count
 from cobasin.statistics.activations import SAMPLED, Activations
 from cobasin.statistics.fishers import Fishers
 from cobasin.statistics.grams import Grams, InputGram
 from cobasin.statistics.modules import built, linear_maps
-from cobasin.statistics.slices import Collector, Report, Sums, alone, together
+from cobasin.statistics.slices import Collector, Sums, alone, together
 from cobasin.statistics.store import Source, prepare, read, write
 
 KINDS = {"fisher": ("seed",), "fisher_empirical": (), "grams": (), "activations": ("seed", "sampled")}
@@ -36,7 +37,7 @@ def collect(
     sampled: int = SAMPLED,
     device: str = "auto",
     cache: Path | None = None,
-    progress: Report | None = None,
+    progress: Count | None = None,
     keep: Keep | None = None,
 ) -> dict[str, Any]:
     """Collect one kind of statistics of a model.
@@ -148,7 +149,7 @@ def _run(
     settings: Mapping[str, int],
     device: str,
     partial: Partial | None,
-    progress: Report | None,
+    progress: Count | None,
     keep: Keep | None,
 ) -> dict[str, Any]:
     """One pass over the data, or what is left of it."""

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from cobasin.checkpoints.typed import Typed
+from cobasin.progress import Count
 from cobasin.statistics.collect import device_of
 from cobasin.statistics.grams import Grams, InputGram
 from cobasin.statistics.modules import built, linear_maps
@@ -34,7 +35,7 @@ def collect_in_turn(
     fuse: Callable[[str, list[InputGram] | None], Tensor],
     *,
     device: str = "auto",
-    progress: Callable[[int, int], None] | None = None,
+    progress: Count | None = None,
 ) -> dict[str, list[InputGram]]:
     """Collect Grams and merge, layer by layer.
 
@@ -42,7 +43,8 @@ def collect_in_turn(
     the last. Layers that share their weights are merged as one.
 
     Args:
-        typeds: the candidates, of one type. states: their (matched) tensors by spec name.
+        typeds: the candidates, of one type.
+        states: their (matched) tensors by spec name.
         batches: the data of each.
         fuse: makes the merged tensor of a name from the Grams of the candidates; None where they have none. Called
             once for every tensor that is not tied to another.

@@ -7,13 +7,14 @@ which of them: to the last bit, where processors are alike.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
 
 from cobasin.execution.outcomes import Keep, Outcome, found_by
+from cobasin.progress import Count
 from cobasin.statistics.rows import row_count
 from cobasin.symmetry.keys import Key
 
@@ -28,7 +29,6 @@ SAVE_EVERY = 60.0  # seconds
 _SUMS: Key = ("sums",)
 
 Sums = dict[str, Tensor]
-Report = Callable[[int, int], None]
 
 
 class Collector(Protocol):
@@ -58,7 +58,7 @@ class Collector(Protocol):
         ...
 
 
-def alone(sums: Collector, batches: Batches, partial: Partial | None, report: Report) -> int:
+def alone(sums: Collector, batches: Batches, partial: Partial | None, report: Count) -> int:
     """Add up all batches; returns how many rows these have.
 
     Args:
@@ -87,7 +87,7 @@ def alone(sums: Collector, batches: Batches, partial: Partial | None, report: Re
     return row
 
 
-def together(sums: Collector, batches: Batches, keep: Keep, report: Report) -> int:
+def together(sums: Collector, batches: Batches, keep: Keep, report: Count) -> int:
     """`alone`, but with other parts of the run, which find each other's slices in ``keep``; or with what these left."""
     slices, ran, total, row = _slices(len(batches)), 0, {}, 0
     report(0, len(batches))

@@ -13,10 +13,15 @@ from typing import ClassVar
 class Norm:
     """A norm in front of a branch, whose gain and offset can be folded into the ``readers`` of its output.
 
-    ``centred``: LayerNorm, which also ignores the mean of the stream; otherwise RMSNorm. ``stream``: the space
-    that it normalises. ``keys``: those of the readers that are key projections without a bias; what they take from
-    the offset is the same for all keys, and the softmax cancels it. ``keeps_mean``: what writes to the stream keeps its
-    mean, where this is read elsewhere or an activation stands in between; the readers of a LayerNorm lose theirs.
+    Attributes:
+        weight, bias: its gain and its offset.
+        readers: the weights that read its output.
+        centred: LayerNorm, which also ignores the mean of the stream; otherwise RMSNorm.
+        stream: the space that it normalises.
+        keys: those of the readers that are key projections without a bias; what they take from the offset is the same
+            for all keys, and the softmax cancels it.
+        keeps_mean: what writes to the stream keeps its mean, where this is read elsewhere or an activation stands in
+            between; the readers of a LayerNorm lose theirs.
     """
 
     weight: str

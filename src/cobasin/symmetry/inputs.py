@@ -37,7 +37,8 @@ class Input:
     Attributes:
         node: the type of the weight's axis that runs over it.
         index: the index values that its spaces vary over, as of the weight's `Entry`.
-        norm: the folded norm that it comes out of. values: the value biases in it that are moved.
+        norm: the folded norm that it comes out of.
+        values: the value biases in it that are moved.
     """
 
     node: Node

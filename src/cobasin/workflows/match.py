@@ -95,12 +95,6 @@ def match_to_folder(
         assert ours is not None
         return ours, theirs
 
-    def report_of(ours: Element) -> dict:
-        report = {"cobasin": __version__, "source": source, "anchor": anchor, "out": str(out), **ours.report}
-        if UNTIED in report["notes"] and anchor_out is None:
-            report["notes"] = [*report["notes"], TIED_ANCHOR]
-        return report | evidence_of_file(ours, models[0])
-
     run = {"command": "match", "cobasin": __version__, "symmetry": symmetry, "layers": layers}
     run |= {key: str(value) for key, value in (search | {"anchor_out": anchor_out}).items()}
     run |= inputs_of(dict(zip((source, anchor), models, strict=True)), files)
@@ -111,7 +105,10 @@ def match_to_folder(
         return part_report(out, part)
     with working(out, overwrite, folders, run, resume) as folder:
         ours, theirs = found(Kept(folder / FOUND))
-        report = report_of(ours)
+        report = {"cobasin": __version__, "source": source, "anchor": anchor, "out": str(out), **ours.report}
+        if UNTIED in report["notes"] and anchor_out is None:
+            report["notes"] = [*report["notes"], TIED_ANCHOR]
+        report |= evidence_of_file(ours, models[0])
         if theirs is not None and anchor_out is not None:
             report["anchor_out"] = str(anchor_out)
             report["anchor_report"] = theirs.report | evidence_of_file(theirs, models[1])

@@ -46,11 +46,10 @@ def report_files(report: dict, text: str) -> dict[str, str]:
 
 def products_kept(element: Element, adapter: Adapter) -> dict:
     """What shows that an adapter adds what it did: the products of its factors."""
-    pairs = zip(
-        products(adapter).values(), products(apply_to_adapter(element, adapter, torch.float64)).values(), strict=True
-    )
-    change = max(float((old - new).norm() / old.norm().clamp_min(1e-300)) for old, new in pairs)
-    reason = f"relative difference {change:.1e} of the products of the factors"
+    before, after = products(adapter), products(apply_to_adapter(element, adapter, torch.float64))
+    pairs = zip(before.values(), after.values(), strict=True)
+    difference = max(float((old - new).norm() / old.norm().clamp_min(1e-300)) for old, new in pairs)
+    reason = f"relative difference {difference:.1e} of the products of the factors"
     return {"deviation_from_group": element.deviation(), "verification": {"reason": reason}}
 
 

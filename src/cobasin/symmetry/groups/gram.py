@@ -62,13 +62,14 @@ class Gram:
             {charge: norms(term) for charge, term in self.target.items()},
         )
 
-    def total(self, *charges: int) -> Tensor:
-        """Sum of the cross terms with these charges (all, if none are named), ``[..., n, n]``; 0 without terms."""
-        terms = [term for charge, term in self.cross.items() if not charges or charge in charges]
-        if terms:
-            return sum(terms[1:], start=terms[0])
-        like = next(iter(self.cross.values()))
-        return like.new_zeros(()).expand(like.shape)  # takes no memory
+    def total(self, charge: int | None = None) -> Tensor:
+        """The cross terms with this charge, or the sum of those with any, ``[..., n, n]``; 0 without terms."""
+        first, *others = self.cross.values()
+        if charge is None:
+            return sum(others, start=first)
+        if charge in self.cross:
+            return self.cross[charge]
+        return first.new_zeros(()).expand(first.shape)  # takes no memory
 
     def norms(self, charge: int) -> tuple[Tensor, Tensor]:
         """Squared column norms (source, target) of the terms with this charge, ``[..., n]``; 0 without terms."""

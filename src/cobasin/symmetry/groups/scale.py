@@ -26,7 +26,7 @@ def best_scale(direct: Tensor, inverse: Tensor, norm: Tensor, inverse_norm: Tens
     Args:
         direct: ``<A₊, B₊>`` over the terms that are multiplied by the scale.
         inverse: ``<A₋, B₋>`` over the terms that are divided by it.
-        norm: ``|A₊|²``. inverse_norm: ``|A₋|²``. All of one shape, or shapes that broadcast.
+        norm, inverse_norm: ``|A₊|²`` and ``|A₋|²``. All of one shape, or shapes that broadcast.
         signed: allow a negative scale.
 
     Returns:
