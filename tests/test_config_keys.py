@@ -18,7 +18,7 @@ from cobasin.checkpoints.running import model_class
 from cobasin.errors import InputError
 from cobasin.finding.applying import transform
 from cobasin.finding.match import match
-from cobasin.verification import CERTAINLY_DIFFERENT, FLOAT32_PARTS, computed, relative_change, verify
+from cobasin.verification import CERTAINLY_DIFFERENT, FLOAT32_PARTS, change, computed, relative_change, verify
 from command_line import duplicate, edit_json, near, refused, refused_by_both, run
 from families import FAILS, KEEPS, LINEAR_ROPE, LINEAR_ROPES, SHAPES, UNCOVERED
 from tiny_models import CASES, MODULES, config, model
@@ -147,19 +147,28 @@ def test_a_key_that_nothing_reads(tmp_path, case, key):
     assert same(anchor, source)
 
 
+def ends_of_head(folder, case):
+    """A model whose head is tied, and one near it whose head is a tensor of its own."""
+    tied = model(case, 0)
+    tied.save_pretrained(folder / "tied")
+    near(tied, tie_word_embeddings=False).save_pretrained(folder / "untied")
+    return folder / "tied", folder / "untied"
+
+
 @pytest.mark.usefixtures("one_round")
 @pytest.mark.parametrize(("case", "first"), list(zip(TIED, cycle([0, 1]), strict=False)))
 def test_tied_against_untied_heads(tmp_path, case, first):
     """Either is brought to the other, in turn."""
-    made = {"tied": (tied := model(case, 0)), "untied": near(tied, tie_word_embeddings=False)}
-    for name, one in made.items():
-        one.save_pretrained(tmp_path / name)
-    ends = [load(tmp_path / name) for name in made]
-    middle = sum(0.5 * one.get_output_embeddings().weight for one in made.values())
-    source, anchor = ends[first], ends[1 - first]
-    moved = transform(match(source, anchor), source)
-    assert same(source, moved)
-    assert run("merge", source.folder, anchor.folder, "--match", "none", "--out", tmp_path / "merged").code == 0
+    source, anchor = ends_of_head(tmp_path, case)[:: 1 - 2 * first]
+    source, anchor = load(source), load(anchor)
+    assert change(source, transform(match(source, anchor), source)) < FLOAT32_PARTS
+
+
+@pytest.mark.parametrize("case", TIED[::2])
+def test_tied_and_untied_heads_averaged(tmp_path, case):
+    ends = ends_of_head(tmp_path, case)
+    middle = sum(0.5 * running(end).get_output_embeddings().weight for end in ends)
+    assert run("merge", *ends, "--match", "none", "--out", tmp_path / "merged").code == 0
     merged = running(tmp_path / "merged")
     assert not merged.config.tie_word_embeddings
     assert torch.allclose(merged.get_output_embeddings().weight, middle, atol=1e-6)

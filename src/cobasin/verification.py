@@ -95,7 +95,8 @@ def verify(a: Any, b: Any, tolerance: float | None = None) -> Verdict:
         return Verdict(False, f"the models take different inputs: {domains[0]} against {domains[1]}")
     shorter = min(a, b, key=lambda c: positions(c.config))
     inputs = probe(shorter.config, shorter.architecture)
-    left, right = (computed(c, inputs) for c in (a, b))
+    right, rerun = computed(b, inputs), Rerun(a, inputs)
+    left = rerun(a, ())
     if left.shape != right.shape:
         sizes = f"{left.numel()} against {right.numel()}"
         return Verdict(False, f"the models return different numbers of values for the same inputs: {sizes}")
@@ -103,11 +104,12 @@ def verify(a: Any, b: Any, tolerance: float | None = None) -> Verdict:
         return Verdict(None, reason)
     relative = relative_change(left, right)
     if tolerance is None:
-        noise = rounding_noise(a, _steps(a, b), inputs, left)
+        noise = rounding_noise(rerun, a, _steps(a, b), left)
         same, limit, reason = judge(relative, noise)
     else:
         noise, limit, same = None, float(tolerance), bool(relative <= tolerance)
         reason = f"relative difference {relative:.1e}, {'within' if same else 'above'} {tolerance:.1e}"
+    del rerun  # one model at a time
     return Verdict(
         same=same,
         reason=reason,
@@ -142,11 +144,14 @@ def computed(checkpoint: Checkpoint, inputs: Mapping[str, Tensor]) -> Tensor:
     Raises:
         NotProbed: it does not run on these inputs.
     """
-    model = instantiate(checkpoint, torch.float64)
+    return _run(instantiate(checkpoint, torch.float64), checkpoint, inputs)
+
+
+def _run(model: PreTrainedModel, of: Checkpoint, inputs: Mapping[str, Tensor]) -> Tensor:
     try:
         return _outputs(model, inputs)
     except (ArithmeticError, AttributeError, RuntimeError, LookupError, TypeError, ValueError) as error:  # of any class
-        where = f"{checkpoint.label}: {checkpoint.architecture}"
+        where = f"{of.label}: {of.architecture}"
         raise NotProbed(f"{where} does not run on made-up inputs in float64: {one_line(error)}") from error
 
 
@@ -177,7 +182,7 @@ class Rerun:
             return computed(other, self._inputs)
         self._fill(other, names)
         try:
-            return _outputs(self._model, self._inputs)
+            return _run(self._model, other, self._inputs)
         finally:
             self._fill(self._checkpoint, names)
 
@@ -214,14 +219,12 @@ def _steps(a: Checkpoint, b: Checkpoint) -> dict[str, float]:
     return steps
 
 
-def rounding_noise(
-    model: Checkpoint, steps: Mapping[str, float], inputs: Mapping[str, Tensor], reference: Tensor
-) -> float | None:
+def rounding_noise(rerun: Rerun, model: Checkpoint, steps: Mapping[str, float], reference: Tensor) -> float | None:
     """The largest relative change of a model's float64 outputs under one random rounding of its tensors.
 
     ``steps`` are the relative steps of the tensors that are rounded. None where the change is not finite.
     """
-    rerun, changes = Rerun(model, inputs), []
+    changes = []
     for draw in range(NOISE_DRAWS):
         generator = torch.Generator().manual_seed(1 + draw)
 

@@ -115,7 +115,8 @@ def check_declaration(model: Any) -> Check:
 def _limit(model: Checkpoint, reference: Tensor) -> float:
     """Up to what a change is rounding; random noise makes models that amplify that of parts in float32."""
     steps = dict.fromkeys((name for name in model if model[name].is_floating_point()), torch.finfo(torch.float32).eps)
-    noise = rounding_noise(model, steps, probe(model.config, model.architecture), reference) or 0.0
+    rerun = Rerun(model, probe(model.config, model.architecture))
+    noise = rounding_noise(rerun, model, steps, reference) or 0.0
     if noise > BLURRED / NEAR:
         raise InputError(
             f"{model.label}: float32 rounding, which parts of Transformers have, changes its outputs by {noise:.0e}; "
