@@ -17,7 +17,8 @@ from cobasin.checkpoints.probes import probe
 from cobasin.checkpoints.running import model_class
 from cobasin.errors import InputError
 from cobasin.finding.applying import transform
-from cobasin.finding.match import match
+from cobasin.finding.match import match, match_all
+from cobasin.merging.merge import merge
 from cobasin.verification import CERTAINLY_DIFFERENT, FLOAT32_PARTS, change, computed, relative_change, verify
 from command_line import duplicate, edit_json, near, refused, refused_by_both, run
 from families import FAILS, KEEPS, LINEAR_ROPE, LINEAR_ROPES, SHAPES, UNCOVERED
@@ -113,13 +114,15 @@ def as_saved(case, folder):
 
 @pytest.mark.parametrize(
     ("case", "keys", "value", "effect", "verb"),
-    [(*row, verb) for row, verb in zip(ROWS, cycle(["match", "merge"]), strict=False)],
+    [(*row, verb) for row, verb in zip(ROWS, cycle([match_all, merge]), strict=False)],
     ids=[f"{row[0]}-{row[1]}" for row in ROWS],
 )
 def test_a_key_that_differs_is_refused(tmp_path, case, keys, value, effect, verb):
     """By one verb or the other in turn: both ask `check_pair`."""
     source, anchor = models(tmp_path, case, keys, value)
-    line = refused(tmp_path, verb, source, anchor, "--out", tmp_path / "out")
+    with pytest.raises(InputError) as refusal:
+        verb([source, anchor])
+    line = str(refusal.value)
     if effect == SHAPES:
         assert f"{source} does not fit" in line
         return

@@ -12,8 +12,8 @@ from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import form_of
 from tiny_models import ONE_A_DECLARATION, ONE_A_FAMILY, checkpoint, model
 
-# every declaration, and of its variants, such as those with biases or a tied head, every second
-PLANTED = [*ONE_A_DECLARATION, *[case for case in ONE_A_FAMILY if case not in ONE_A_DECLARATION][::2]]
+# every declaration, and of its variants, such as those with biases or a tied head, every third
+PLANTED = [*ONE_A_DECLARATION, *[case for case in ONE_A_FAMILY if case not in ONE_A_DECLARATION][::3]]
 
 
 def scramble(typed: Typed, seed: int):
