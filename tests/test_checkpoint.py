@@ -212,6 +212,9 @@ def test_no_such_folder(tmp_path):
     hint = "; a model of the hub has an owner, as in openai-community/gpt2"
     assert load_refusal(str(tmp_path / "nope")).endswith(": no such folder")
     assert load_refusal("nope") == f"nope: no such folder{hint}"
+    assert load_refusal("base+lora").endswith(
+        "no such folder; a base with an adapter, as BASE+ADAPTER, is taken by merges alone"
+    )
 
 
 def test_file_in_place_of_folder(folder):

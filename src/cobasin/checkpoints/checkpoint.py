@@ -244,6 +244,8 @@ def _find_folder(model: str | Path) -> Path:
         return download(model)
     bare = isinstance(model, str) and not {"/", "\\"} & set(model)
     hint = "; a model of the hub has an owner, as in openai-community/gpt2" if bare else ""
+    if "+" in str(model):
+        hint = "; a base with an adapter, as BASE+ADAPTER, is taken by merges alone"
     raise InputError(f"{model}: no such folder{hint}")
 
 

@@ -186,7 +186,7 @@ def cautions(report: Mapping[str, Any]) -> list[str]:
         against = list(losses["merge"])[-1]
         before, after = losses["merge"][against], losses["repair"][against]
         if after > before:
-            raised = f"raised the held-out loss against {against} from {before:.4g} to {after:.4g}"
+            raised = f"raised the held-out loss against {against} by {after - before:.2g}, from {before:.4g}"
             found.append(f"repair {raised}: better without it")
     if (end := report.get("heal", {}).get("end")) is not None:
         found.append(f"healing {end}; a lower rate may bring it further")
