@@ -1,4 +1,4 @@
-"""T5, mT5, UMT5, BART, mBART, PLBART, Whisper, Marian, Pegasus, M2M-100 and Blenderbot."""
+"""T5, mT5, UMT5, LongT5, BART, mBART, PLBART, Whisper, Marian, Pegasus, M2M-100 and Blenderbot."""
 
 import transformers as T
 
@@ -17,6 +17,7 @@ _T5 = {
     "decoder_start_token_id": 0,
     "initializer_factor": 0.5,  # scores are not scaled: large weights blow up the float32 rounding of the norms
 }
+_LONG_T5 = {**_T5, "local_radius": 3, "global_block_size": 4}
 _STACKS = {
     "vocab_size": 40,
     "d_model": 24,
@@ -47,6 +48,7 @@ _T5_HEADS = (
     "ForSequenceClassification",
     "ForTokenClassification",
 )
+_LONG_T5_HEADS = ("ForConditionalGeneration", "EncoderModel", "Model")
 _PLBART_HEADS = ("ForConditionalGeneration", "Model", "ForSequenceClassification")
 _BART_HEADS = ("ForConditionalGeneration", "Model", "ForQuestionAnswering", "ForSequenceClassification")
 _GENERATION = ("ForConditionalGeneration", "Model")
@@ -61,6 +63,13 @@ FAMILIES = {
     ),
     "mt5": ("MT5", _T5_HEADS, T.MT5Config, _T5),
     "umt5": ("UMT5", _T5_HEADS, T.UMT5Config, _T5),
+    "longt5": ("LongT5", _LONG_T5_HEADS, T.LongT5Config, _LONG_T5),
+    "longt5-global-gated": (
+        "LongT5",
+        ("ForConditionalGeneration",),
+        T.LongT5Config,
+        {**_LONG_T5, "encoder_attention_type": "transient-global", "feed_forward_proj": "gated-gelu"},
+    ),
     "bart": ("Bart", _BART_HEADS, T.BartConfig, _STACKS),
     "mbart": ("MBart", _BART_HEADS, T.MBartConfig, {**_STACKS, "scale_embedding": True}),
     "plbart": ("PLBart", _PLBART_HEADS, T.PLBartConfig, _STACKS),
@@ -81,7 +90,7 @@ FAMILIES = {
     "m2m100": ("M2M100", _GENERATION, T.M2M100Config, _TRANSLATION),
     "m2m100-untied": ("M2M100", _GENERATION, T.M2M100Config, {**_TRANSLATION, **_UNTIED}),
 }
-FLOAT32_PARTS: tuple[str, ...] = ("t5", "mt5", "umt5")  # their norms
+FLOAT32_PARTS: tuple[str, ...] = ("t5", "mt5", "umt5", "longt5")  # their norms
 
 _T5_KEYS = {
     "dense_act_fn": ("gelu", CHANGES),
@@ -116,6 +125,8 @@ KEYS = {
     "mt5/MT5ForSequenceClassification": _TOKEN_KEYS,
     "umt5/UMT5ForConditionalGeneration": _UMT5_KEYS,
     "umt5/UMT5ForSequenceClassification": _TOKEN_KEYS,
+    "longt5/LongT5ForConditionalGeneration": {**_T5_KEYS, "local_radius": (2, CHANGES)},
+    "longt5-global-gated/LongT5ForConditionalGeneration": {"global_block_size": (3, CHANGES)},
     "bart/BartForConditionalGeneration": {**_BART_KEYS, "scale_embedding": (True, CHANGES)},
     "bart/BartForSequenceClassification": _TOKEN_KEYS,
     "bart/BartForQuestionAnswering": _ANSWER_KEYS,
