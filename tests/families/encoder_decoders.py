@@ -1,4 +1,4 @@
-"""T5, mT5, UMT5, LongT5, BART, mBART, PLBART, Whisper, Marian, Pegasus, M2M-100 and Blenderbot."""
+"""T5, mT5, UMT5, LongT5, BART, LED, mBART, PLBART, Whisper, Marian, Pegasus, M2M-100 and Blenderbot."""
 
 import transformers as T
 
@@ -29,6 +29,12 @@ _STACKS = {
     "decoder_ffn_dim": 18,
     "max_position_embeddings": 20,
 }
+_LED = {
+    **{key: value for key, value in _STACKS.items() if key != "max_position_embeddings"},
+    "max_encoder_position_embeddings": 20,
+    "max_decoder_position_embeddings": 18,
+    "attention_window": 4,
+}
 _WHISPER = {
     **_STACKS,
     "num_mel_bins": 5,
@@ -49,6 +55,7 @@ _T5_HEADS = (
     "ForTokenClassification",
 )
 _LONG_T5_HEADS = ("ForConditionalGeneration", "EncoderModel", "Model")
+_LED_HEADS = ("ForConditionalGeneration", "Model", "ForQuestionAnswering")
 _PLBART_HEADS = ("ForConditionalGeneration", "Model", "ForSequenceClassification")
 _BART_HEADS = ("ForConditionalGeneration", "Model", "ForQuestionAnswering", "ForSequenceClassification")
 _GENERATION = ("ForConditionalGeneration", "Model")
@@ -71,6 +78,7 @@ FAMILIES = {
         {**_LONG_T5, "encoder_attention_type": "transient-global", "feed_forward_proj": "gated-gelu"},
     ),
     "bart": ("Bart", _BART_HEADS, T.BartConfig, _STACKS),
+    "led": ("LED", _LED_HEADS, T.LEDConfig, _LED),
     "mbart": ("MBart", _BART_HEADS, T.MBartConfig, {**_STACKS, "scale_embedding": True}),
     "plbart": ("PLBart", _PLBART_HEADS, T.PLBartConfig, _STACKS),
     "blenderbot-small": ("BlenderbotSmall", _GENERATION, T.BlenderbotSmallConfig, _STACKS),
@@ -90,7 +98,7 @@ FAMILIES = {
     "m2m100": ("M2M100", _GENERATION, T.M2M100Config, _TRANSLATION),
     "m2m100-untied": ("M2M100", _GENERATION, T.M2M100Config, {**_TRANSLATION, **_UNTIED}),
 }
-FLOAT32_PARTS: tuple[str, ...] = ("t5", "mt5", "umt5", "longt5")  # their norms
+FLOAT32_PARTS: tuple[str, ...] = ("t5", "mt5", "umt5", "longt5", "led")  # their norms
 
 _T5_KEYS = {
     "dense_act_fn": ("gelu", CHANGES),
@@ -130,6 +138,8 @@ KEYS = {
     "bart/BartForConditionalGeneration": {**_BART_KEYS, "scale_embedding": (True, CHANGES)},
     "bart/BartForSequenceClassification": _TOKEN_KEYS,
     "bart/BartForQuestionAnswering": _ANSWER_KEYS,
+    "led/LEDForConditionalGeneration": {**_BART_KEYS, "attention_window": (8, CHANGES)},
+    "led/LEDForQuestionAnswering": {**_ANSWER_KEYS, "pad_token_id": (7, KEEPS)},
     "mbart/MBartForConditionalGeneration": {**_BART_KEYS, "scale_embedding": (False, CHANGES)},
     "mbart/MBartForSequenceClassification": _SHIFTED_KEYS,
     "mbart/MBartForQuestionAnswering": {"pad_token_id": (7, CHANGES)},
