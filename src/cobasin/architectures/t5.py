@@ -152,6 +152,6 @@ def longt5(request: Request) -> Spec:
         },
         absent=(*spec.absent, later),
         norms=(),
-        biases=tuple(bias for bias in spec.biases if bias.weight.startswith(DECODER)),
+        biases=tuple(one for one in spec.biases if isinstance(one, SoftmaxShift) and one.weight.startswith(DECODER)),
         function_keys=(*spec.function_keys, "global_block_size"),
     )

@@ -81,6 +81,8 @@ def build(checkpoint: Checkpoint, state: dict[str, Tensor], dtype: torch.dtype) 
     if "add_pooling_layer" in inspect.signature(cls.__init__).parameters:
         # no config says it; transformers would fill in a random pooler
         options["add_pooling_layer"] = any("pooler." in name for name in state)
+    # Chinese-CLIP's is set to zero as it is loaded; behind its mask nothing reads it
+    padding = [(row, row.clone()) for row in _padding_rows(checkpoint.config, state)]
     try:
         with quiet():
             model, info = cls.from_pretrained(
@@ -106,10 +108,20 @@ def build(checkpoint: Checkpoint, state: dict[str, Tensor], dtype: torch.dtype) 
         # an activation or a padding that it does not know, no heads
         raise InputError(f"{unbuilt}: {one_line(error)}") from error
     _check_loaded(model, info, state, where)
+    for row, given in padding:
+        row.copy_(given)
     for part in model.modules():
         if hasattr(part, "config"):
             part.config.return_dict = True  # parts read by name what other parts return
     return in_float32_always(model).eval()
+
+
+def _padding_rows(config: PreTrainedConfig, state: Mapping[str, Tensor]) -> Iterator[Tensor]:
+    """The padding's row in every tensor that has one for each token."""
+    text = part_of(config, "text_config")
+    padding, count = getattr(text, "pad_token_id", None), getattr(text, "vocab_size", None)
+    if isinstance(padding, int) and isinstance(count, int) and 0 <= padding < count:
+        yield from (x[padding] for x in state.values() if x.ndim == 2 and x.shape[0] == count)
 
 
 def _check_loaded(model: PreTrainedModel, info: Mapping[str, Any], state: Mapping[str, Tensor], where: str) -> None:
