@@ -131,6 +131,13 @@ FAMILIES = {
     ),
     "phi": ("Phi", ("ForCausalLM", *DECODER_HEADS), T.PhiConfig, {**_PAD, **_PARTIAL}),
     "phi-qk-norm": ("Phi", ("ForCausalLM",), T.PhiConfig, {**SMALL, **_PARTIAL, "qk_layernorm": True}),
+    "persimmon": ("Persimmon", ("ForCausalLM", *DECODER_HEADS), T.PersimmonConfig, {**_PAD, **_PARTIAL}),
+    "persimmon-plain-tied": (
+        "Persimmon",
+        ("ForCausalLM",),
+        T.PersimmonConfig,
+        {**SMALL, **_PARTIAL, "qk_layernorm": False, "tie_word_embeddings": True},
+    ),
     "stablelm": (
         "StableLm",
         ("ForCausalLM", *DECODER_HEADS),
@@ -249,6 +256,9 @@ KEYS = {
         "num_attention_heads + num_key_value_heads": ((2, 2), CHANGES),
     },
     "phi/PhiForSequenceClassification": PADDING_KEYS,
+    "persimmon/PersimmonForCausalLM": {**_NORM_KEYS, **_OTHER_ROPE, "num_attention_heads": (2, SHAPES)},
+    "persimmon/PersimmonForSequenceClassification": PADDING_KEYS,
+    "persimmon-plain-tied/PersimmonForCausalLM": {"num_attention_heads": (2, CHANGES)},
     "stablelm/StableLmForCausalLM": {
         **_NORM_KEYS,
         **_OTHER_ROPE,
@@ -280,6 +290,7 @@ TIED = (
     "biogpt/BioGptForCausalLM",
     "bloom/BloomForCausalLM",
     "starcoder2/Starcoder2ForCausalLM",
+    "persimmon-plain-tied/PersimmonForCausalLM",
     "gptneo/GPTNeoForCausalLM",
     "falcon-rw/FalconForCausalLM",
     "olmo1-biased-tied/OlmoForCausalLM",
