@@ -18,6 +18,7 @@ from families import (
 )
 
 _ALBERT = {**SMALL, "embedding_size": 10, "num_hidden_layers": 3}
+_MOBILE_BERT = {**SMALL, "embedding_size": 10, "intra_bottleneck_size": 16, "num_feedforward_networks": 3}
 _BIG_BIRD_HEADS = ("ForPreTraining", *ENCODER_HEADS, "ForMultipleChoice")
 _BIG_BIRD = {**SMALL, "num_random_blocks": 1}
 
@@ -47,6 +48,13 @@ FAMILIES = {
         ("ForMaskedLM",),
         T.MPNetConfig,
         {**SMALL, "tie_word_embeddings": False, "hidden_act": "relu"},
+    ),
+    "mobilebert": ("MobileBert", (*PAIRED_HEADS, *CHOOSING_HEADS), T.MobileBertConfig, _MOBILE_BERT),
+    "mobilebert-untied-norms": (
+        "MobileBert",
+        ("ForMaskedLM",),
+        T.MobileBertConfig,
+        {**_MOBILE_BERT, "tie_word_embeddings": False, "normalization_type": "layer_norm", "trigram_input": False},
     ),
     "distilbert": (
         "DistilBert",
@@ -129,6 +137,12 @@ KEYS = {
     "data2vec-text/Data2VecTextForMaskedLM": _ROBERTA_KEYS,
     "ernie/ErnieForMaskedLM": _BERT_KEYS,
     "mpnet/MPNetForMaskedLM": {**_KEYS, "num_attention_heads": (2, SHAPES)},  # of the position bias
+    "mobilebert/MobileBertForMaskedLM": {
+        **_KEYS,
+        "hidden_act": ("gelu", CHANGES),
+        "normalization_type": ("layer_norm", CHANGES),
+        "use_bottleneck": (False, UNCOVERED),
+    },
     "distilbert/DistilBertForMaskedLM": {
         **_NO_DECODER_KEYS,
         "n_heads": (2, CHANGES),
@@ -171,6 +185,7 @@ TIED = (
     "data2vec-text/Data2VecTextForMaskedLM",
     "ernie/ErnieForMaskedLM",
     "mpnet/MPNetForMaskedLM",
+    "mobilebert/MobileBertForMaskedLM",
     "distilbert/DistilBertForMaskedLM",
     "electra/ElectraForMaskedLM",
     "roformer/RoFormerForMaskedLM",
