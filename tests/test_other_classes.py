@@ -24,7 +24,18 @@ from tiny_models import CASES, checkpoint, model, tolerance
 
 # no other head on the same layers: without the decoder, with other sizes, another group of the embeddings, a stream
 # that is the output
-APART = {"t5", "mt5", "umt5", "whisper", "siglip", "electra", "electra-wide-leaky-relu", "albert", "clip-text"}
+APART = {
+    "t5",
+    "mt5",
+    "umt5",
+    "whisper",
+    "siglip",
+    "electra",
+    "electra-wide-leaky-relu",
+    "albert",
+    "mobilebert",
+    "clip-text",
+}
 APART |= {"clip-vision", "vit-mae", "dpr"}
 LLAMA = "llama-gqa/LlamaForCausalLM"
 BERT, CLASSIFIER = "bert/BertForMaskedLM", "bert/BertForSequenceClassification"

@@ -1,4 +1,4 @@
-"""T5, mT5, UMT5, LongT5, BART, LED, mBART, PLBART, Whisper, Marian, Pegasus, M2M-100 and Blenderbot."""
+"""T5 and its like, BART, LED, mBART, PLBART, Whisper, Marian, Pegasus, M2M-100 and Blenderbot."""
 
 import transformers as T
 
@@ -18,6 +18,7 @@ _T5 = {
     "initializer_factor": 0.5,  # scores are not scaled: large weights blow up the float32 rounding of the norms
 }
 _LONG_T5 = {**_T5, "local_radius": 3, "global_block_size": 4}
+_SWITCH = {**_T5, "num_experts": 3, "num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 1}
 _STACKS = {
     "vocab_size": 40,
     "d_model": 24,
@@ -77,6 +78,13 @@ FAMILIES = {
         T.LongT5Config,
         {**_LONG_T5, "encoder_attention_type": "transient-global", "feed_forward_proj": "gated-gelu"},
     ),
+    "switch": ("SwitchTransformers", _LONG_T5_HEADS, T.SwitchTransformersConfig, _SWITCH),
+    "switch-biased": (
+        "SwitchTransformers",
+        ("ForConditionalGeneration",),
+        T.SwitchTransformersConfig,
+        {**_SWITCH, "router_bias": True, "num_sparse_encoder_layers": 0, "num_sparse_decoder_layers": 3},
+    ),
     "bart": ("Bart", _BART_HEADS, T.BartConfig, _STACKS),
     "led": ("LED", _LED_HEADS, T.LEDConfig, _LED),
     "mbart": ("MBart", _BART_HEADS, T.MBartConfig, {**_STACKS, "scale_embedding": True}),
@@ -98,7 +106,7 @@ FAMILIES = {
     "m2m100": ("M2M100", _GENERATION, T.M2M100Config, _TRANSLATION),
     "m2m100-untied": ("M2M100", _GENERATION, T.M2M100Config, {**_TRANSLATION, **_UNTIED}),
 }
-FLOAT32_PARTS: tuple[str, ...] = ("t5", "mt5", "umt5", "longt5", "led")  # their norms
+FLOAT32_PARTS: tuple[str, ...] = ("t5", "mt5", "umt5", "longt5", "switch", "led")  # their norms
 
 _T5_KEYS = {
     "dense_act_fn": ("gelu", CHANGES),
@@ -135,6 +143,12 @@ KEYS = {
     "umt5/UMT5ForSequenceClassification": _TOKEN_KEYS,
     "longt5/LongT5ForConditionalGeneration": {**_T5_KEYS, "local_radius": (2, CHANGES)},
     "longt5-global-gated/LongT5ForConditionalGeneration": {"global_block_size": (3, CHANGES)},
+    "switch/SwitchTransformersForConditionalGeneration": {
+        **{key: _T5_KEYS[key] for key in ("layer_norm_epsilon", "relative_attention_max_distance", "is_causal")},
+        "dense_act_fn": ("gelu", CHANGES),
+        "expert_capacity": (1, CHANGES),
+        "tie_word_embeddings": (False, UNCOVERED),
+    },
     "bart/BartForConditionalGeneration": {**_BART_KEYS, "scale_embedding": (True, CHANGES)},
     "bart/BartForSequenceClassification": _TOKEN_KEYS,
     "bart/BartForQuestionAnswering": _ANSWER_KEYS,

@@ -53,9 +53,13 @@ def _norms(own: str, gated: bool, decodes: bool, output: tuple[str, ...]) -> tup
     return tuple(Norm(f"{name}.weight", readers, centred=False) for name, readers in read.items())
 
 
+def _gated(config) -> bool:
+    return getattr(config, "is_gated_act", False)  # Switch Transformers have no gates
+
+
 def _stacks(config, own: str, decodes: bool) -> Parts:
     """Spaces and tensors of the layers, without their norms."""
-    gated, shared = config.is_gated_act, config.model_type != "umt5"
+    gated, shared = _gated(config), config.model_type != "umt5"
     ffn = config.d_ff, neurons(config.dense_act_fn, gated)
     spaces = stack("", config.num_layers, config.num_heads, config.d_kv, *ffn, shared)
     templates = {f"{ENCODER}.0.{own}.{POSITION}": "bucket head"}
@@ -92,7 +96,7 @@ def t5(request: Request) -> Spec:
         if config.tie_word_embeddings and not request.has("lm_head.weight"):
             ties["lm_head.weight"] = embedding
     output = tuple(name for name, type_ in head.items() if type_.endswith(" resid"))
-    norms = _norms(own, config.is_gated_act, decodes, output)
+    norms = _norms(own, _gated(config), decodes, output)
     spaces, templates = _stacks(config, own, decodes)
     generic, folded = (SignedPermutation, Orthogonal()) if head else (None, None)  # a bare model shows the stream
     spaces |= {
