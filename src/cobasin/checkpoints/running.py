@@ -163,14 +163,17 @@ def _last(named: Iterable[tuple[str, Tensor]]) -> set[str]:
 
 
 def in_float32_always(model: PreTrainedModel) -> PreTrainedModel:
-    """The model with those parameters in float32 that are multiplied with float32 in a float64 model, too."""
+    """The model with those parameters in float32 that are multiplied with float32 in a float64 model, too.
+
+    A router that would bring its own to float32 stays in float64.
+    """
     part: Any
     for part in model.modules():
         scale = getattr(part, "per_dim_scale", None)  # of Gemma 4's queries of sounds
         if isinstance(scale, torch.nn.Parameter) and scale.dtype == torch.float64:
             scale.data = scale.data.float()
         if hasattr(part, "expert_capacity") and model.dtype == torch.float64:
-            part.dtype = torch.float64  # of Switch Transformers' routers, which bring their parameters to it
+            part.dtype = torch.float64  # of Switch Transformers
     return model
 
 
