@@ -1,4 +1,4 @@
-"""wav2vec 2.0, HuBERT, UniSpeech, WavLM, data2vec: convolutions over the waveform, then a pre- or post-LayerNorm encoder.
+"""wav2vec 2.0, HuBERT, UniSpeech, WavLM, data2vec: convolutions over the waveform, then a pre- or post-norm encoder.
 
 A convolution in groups tells positions: it reads groups of channels of the stream, and writes to the same ones behind a
 GELU. An order would have to keep the groups together; the stream stays as it is. WavLM also cuts the stream into as
