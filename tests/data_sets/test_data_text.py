@@ -180,6 +180,12 @@ def test_every_family_whose_positions_begin_behind_the_padding(case):
         forward(model, Batch({"input_ids": inputs}, None))
 
 
+@pytest.mark.parametrize(("head", "limit"), [("ForConditionalGeneration", 20), ("ForQuestionAnswering", 18)])
+def test_tables_of_positions_that_differ(head, limit):
+    """The decoder reads what the encoder reads, and has fewer; or it reads a text of its own."""
+    assert length_limit(tiny_models.checkpoint(f"led/LED{head}")) == limit
+
+
 def test_documents_are_cut_into_blocks(tmp_path):
     (tmp_path / "a.txt").write_text("one two three\n\nfour five six seven")
     data = DataConfig(path=str(tmp_path / "a.txt"), block=6)

@@ -1,4 +1,4 @@
-"""T5, mT5, UMT5, BART, mBART, PLBART, Whisper, Marian, Pegasus, M2M-100 and Blenderbot."""
+"""T5 and its like, BART, LED, mBART, PLBART, Whisper, Marian, Pegasus, M2M-100 and Blenderbot."""
 
 import transformers as T
 
@@ -17,6 +17,8 @@ _T5 = {
     "decoder_start_token_id": 0,
     "initializer_factor": 0.5,  # scores are not scaled: large weights blow up the float32 rounding of the norms
 }
+_LONG_T5 = {**_T5, "local_radius": 3, "global_block_size": 4}
+_SWITCH = {**_T5, "num_experts": 3, "num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 1}
 _STACKS = {
     "vocab_size": 40,
     "d_model": 24,
@@ -27,6 +29,12 @@ _STACKS = {
     "encoder_ffn_dim": 20,
     "decoder_ffn_dim": 18,
     "max_position_embeddings": 20,
+}
+_LED = {
+    **{key: value for key, value in _STACKS.items() if key != "max_position_embeddings"},
+    "max_encoder_position_embeddings": 20,
+    "max_decoder_position_embeddings": 18,
+    "attention_window": 4,
 }
 _WHISPER = {
     **_STACKS,
@@ -47,6 +55,8 @@ _T5_HEADS = (
     "ForSequenceClassification",
     "ForTokenClassification",
 )
+_LONG_T5_HEADS = ("ForConditionalGeneration", "EncoderModel", "Model")
+_LED_HEADS = ("ForConditionalGeneration", "Model", "ForQuestionAnswering")
 _PLBART_HEADS = ("ForConditionalGeneration", "Model", "ForSequenceClassification")
 _BART_HEADS = ("ForConditionalGeneration", "Model", "ForQuestionAnswering", "ForSequenceClassification")
 _GENERATION = ("ForConditionalGeneration", "Model")
@@ -61,7 +71,22 @@ FAMILIES = {
     ),
     "mt5": ("MT5", _T5_HEADS, T.MT5Config, _T5),
     "umt5": ("UMT5", _T5_HEADS, T.UMT5Config, _T5),
+    "longt5": ("LongT5", _LONG_T5_HEADS, T.LongT5Config, _LONG_T5),
+    "longt5-global-gated": (
+        "LongT5",
+        ("ForConditionalGeneration",),
+        T.LongT5Config,
+        {**_LONG_T5, "encoder_attention_type": "transient-global", "feed_forward_proj": "gated-gelu"},
+    ),
+    "switch": ("SwitchTransformers", _LONG_T5_HEADS, T.SwitchTransformersConfig, _SWITCH),
+    "switch-biased": (
+        "SwitchTransformers",
+        ("ForConditionalGeneration",),
+        T.SwitchTransformersConfig,
+        {**_SWITCH, "router_bias": True, "num_sparse_encoder_layers": 0, "num_sparse_decoder_layers": 3},
+    ),
     "bart": ("Bart", _BART_HEADS, T.BartConfig, _STACKS),
+    "led": ("LED", _LED_HEADS, T.LEDConfig, _LED),
     "mbart": ("MBart", _BART_HEADS, T.MBartConfig, {**_STACKS, "scale_embedding": True}),
     "plbart": ("PLBart", _PLBART_HEADS, T.PLBartConfig, _STACKS),
     "blenderbot-small": ("BlenderbotSmall", _GENERATION, T.BlenderbotSmallConfig, _STACKS),
@@ -81,7 +106,7 @@ FAMILIES = {
     "m2m100": ("M2M100", _GENERATION, T.M2M100Config, _TRANSLATION),
     "m2m100-untied": ("M2M100", _GENERATION, T.M2M100Config, {**_TRANSLATION, **_UNTIED}),
 }
-FLOAT32_PARTS: tuple[str, ...] = ("t5", "mt5", "umt5")  # their norms
+FLOAT32_PARTS: tuple[str, ...] = ("t5", "mt5", "umt5", "longt5", "switch", "led")  # their norms
 
 _T5_KEYS = {
     "dense_act_fn": ("gelu", CHANGES),
@@ -116,9 +141,19 @@ KEYS = {
     "mt5/MT5ForSequenceClassification": _TOKEN_KEYS,
     "umt5/UMT5ForConditionalGeneration": _UMT5_KEYS,
     "umt5/UMT5ForSequenceClassification": _TOKEN_KEYS,
+    "longt5/LongT5ForConditionalGeneration": {**_T5_KEYS, "local_radius": (2, CHANGES)},
+    "longt5-global-gated/LongT5ForConditionalGeneration": {"global_block_size": (3, CHANGES)},
+    "switch/SwitchTransformersForConditionalGeneration": {
+        **{key: _T5_KEYS[key] for key in ("layer_norm_epsilon", "relative_attention_max_distance", "is_causal")},
+        "dense_act_fn": ("gelu", CHANGES),
+        "expert_capacity": (1, CHANGES),
+        "tie_word_embeddings": (False, UNCOVERED),
+    },
     "bart/BartForConditionalGeneration": {**_BART_KEYS, "scale_embedding": (True, CHANGES)},
     "bart/BartForSequenceClassification": _TOKEN_KEYS,
     "bart/BartForQuestionAnswering": _ANSWER_KEYS,
+    "led/LEDForConditionalGeneration": {**_BART_KEYS, "attention_window": (8, CHANGES)},
+    "led/LEDForQuestionAnswering": {**_ANSWER_KEYS, "pad_token_id": (7, KEEPS)},
     "mbart/MBartForConditionalGeneration": {**_BART_KEYS, "scale_embedding": (False, CHANGES)},
     "mbart/MBartForSequenceClassification": _SHIFTED_KEYS,
     "mbart/MBartForQuestionAnswering": {"pad_token_id": (7, CHANGES)},

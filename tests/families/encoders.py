@@ -8,6 +8,7 @@ from families import (
     CAUSAL_KEYS,
     CHANGES,
     CHOOSING_HEADS,
+    DECODER_HEADS,
     ENCODER_HEADS,
     FAILS,
     KEEPS,
@@ -18,6 +19,12 @@ from families import (
 )
 
 _ALBERT = {**SMALL, "embedding_size": 10, "num_hidden_layers": 3}
+_MOBILE_BERT = {**SMALL, "embedding_size": 10, "intra_bottleneck_size": 16, "num_feedforward_networks": 3}
+_LAYOUT_LM_V3 = {
+    **{**SMALL, "pad_token_id": 1, "max_2d_position_embeddings": 16, "coordinate_size": 5, "shape_size": 2},
+    **{"rel_pos_bins": 8, "max_rel_pos": 12, "rel_2d_pos_bins": 10, "max_rel_2d_pos": 500},
+    **{"input_size": 8, "patch_size": 4, "num_channels": 2},
+}
 _BIG_BIRD_HEADS = ("ForPreTraining", *ENCODER_HEADS, "ForMultipleChoice")
 _BIG_BIRD = {**SMALL, "num_random_blocks": 1}
 
@@ -47,6 +54,13 @@ FAMILIES = {
         ("ForMaskedLM",),
         T.MPNetConfig,
         {**SMALL, "tie_word_embeddings": False, "hidden_act": "relu"},
+    ),
+    "mobilebert": ("MobileBert", (*PAIRED_HEADS, *CHOOSING_HEADS), T.MobileBertConfig, _MOBILE_BERT),
+    "mobilebert-untied-norms": (
+        "MobileBert",
+        ("ForMaskedLM",),
+        T.MobileBertConfig,
+        {**_MOBILE_BERT, "tie_word_embeddings": False, "normalization_type": "layer_norm", "trigram_input": False},
     ),
     "distilbert": (
         "DistilBert",
@@ -88,6 +102,13 @@ FAMILIES = {
     "roformer": ("RoFormer", (*ANSWERING_HEADS, "ForCausalLM"), T.RoFormerConfig, {**SMALL, "embedding_size": 10}),
     "roformer-wide": ("RoFormer", ("ForMaskedLM",), T.RoFormerConfig, SMALL),
     "layoutlm": ("LayoutLM", ANSWERING_HEADS, T.LayoutLMConfig, {**SMALL, "max_2d_position_embeddings": 16}),
+    "layoutlmv3": ("LayoutLMv3", (*DECODER_HEADS, "ForQuestionAnswering"), T.LayoutLMv3Config, _LAYOUT_LM_V3),
+    "layoutlmv3-words": (
+        "LayoutLMv3",
+        ("ForTokenClassification",),
+        T.LayoutLMv3Config,
+        {**_LAYOUT_LM_V3, "num_labels": 11, "visual_embed": False, "has_spatial_attention_bias": False},
+    ),
     "big-bird": (
         "BigBird",
         ("ForPreTraining", *ENCODER_HEADS, "ForMultipleChoice"),
@@ -129,6 +150,12 @@ KEYS = {
     "data2vec-text/Data2VecTextForMaskedLM": _ROBERTA_KEYS,
     "ernie/ErnieForMaskedLM": _BERT_KEYS,
     "mpnet/MPNetForMaskedLM": {**_KEYS, "num_attention_heads": (2, SHAPES)},  # of the position bias
+    "mobilebert/MobileBertForMaskedLM": {
+        **_KEYS,
+        "hidden_act": ("gelu", CHANGES),
+        "normalization_type": ("layer_norm", CHANGES),
+        "use_bottleneck": (False, UNCOVERED),
+    },
     "distilbert/DistilBertForMaskedLM": {
         **_NO_DECODER_KEYS,
         "n_heads": (2, CHANGES),
@@ -147,6 +174,13 @@ KEYS = {
         "rotary_value": (True, UNCOVERED),
     },
     "layoutlm/LayoutLMForMaskedLM": _KEYS,
+    "layoutlmv3/LayoutLMv3ForSequenceClassification": {
+        **{**_KEYS, "num_attention_heads": (2, SHAPES)},
+        "pad_token_id": (3, CHANGES),
+        "max_rel_pos": (30, CHANGES),
+        "max_rel_2d_pos": (50, CHANGES),
+        "has_relative_attention_bias": (False, UNCOVERED),
+    },
     "big-bird/BigBirdForMaskedLM": {
         **_KEYS,
         "attention_type": ("original_full", CHANGES),
@@ -171,6 +205,7 @@ TIED = (
     "data2vec-text/Data2VecTextForMaskedLM",
     "ernie/ErnieForMaskedLM",
     "mpnet/MPNetForMaskedLM",
+    "mobilebert/MobileBertForMaskedLM",
     "distilbert/DistilBertForMaskedLM",
     "electra/ElectraForMaskedLM",
     "roformer/RoFormerForMaskedLM",

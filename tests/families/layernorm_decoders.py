@@ -34,6 +34,12 @@ FAMILIES = {
         T.OpenAIGPTConfig,
         {"vocab_size": 40, "n_embd": 24, "n_layer": 2, "n_head": 4, "n_positions": 32, "pad_token_id": 0},
     ),
+    "ctrl": (
+        "CTRL",
+        ("LMHeadModel", "ForSequenceClassification", "Model"),
+        T.CTRLConfig,
+        {"vocab_size": 40, "n_embd": 24, "n_layer": 2, "n_head": 4, "dff": 20, "n_positions": 32, "pad_token_id": 0},
+    ),
     "codegen": (
         "CodeGen",
         ("ForCausalLM", "Model"),
@@ -131,6 +137,13 @@ FAMILIES = {
     ),
     "phi": ("Phi", ("ForCausalLM", *DECODER_HEADS), T.PhiConfig, {**_PAD, **_PARTIAL}),
     "phi-qk-norm": ("Phi", ("ForCausalLM",), T.PhiConfig, {**SMALL, **_PARTIAL, "qk_layernorm": True}),
+    "persimmon": ("Persimmon", ("ForCausalLM", *DECODER_HEADS), T.PersimmonConfig, {**_PAD, **_PARTIAL}),
+    "persimmon-plain-tied": (
+        "Persimmon",
+        ("ForCausalLM",),
+        T.PersimmonConfig,
+        {**SMALL, **_PARTIAL, "qk_layernorm": False, "tie_word_embeddings": True},
+    ),
     "stablelm": (
         "StableLm",
         ("ForCausalLM", *DECODER_HEADS),
@@ -249,6 +262,11 @@ KEYS = {
         "num_attention_heads + num_key_value_heads": ((2, 2), CHANGES),
     },
     "phi/PhiForSequenceClassification": PADDING_KEYS,
+    "ctrl/CTRLLMHeadModel": {**CAUSAL_KEYS, "n_head": (2, CHANGES), "layer_norm_epsilon": (0.1, CHANGES)},
+    "ctrl/CTRLForSequenceClassification": PADDING_KEYS,
+    "persimmon/PersimmonForCausalLM": {**_NORM_KEYS, **_OTHER_ROPE, "num_attention_heads": (2, SHAPES)},
+    "persimmon/PersimmonForSequenceClassification": PADDING_KEYS,
+    "persimmon-plain-tied/PersimmonForCausalLM": {"num_attention_heads": (2, CHANGES)},
     "stablelm/StableLmForCausalLM": {
         **_NORM_KEYS,
         **_OTHER_ROPE,
@@ -274,12 +292,14 @@ KEYS = {
 }
 TIED = (
     "gpt1/OpenAIGPTLMHeadModel",
+    "ctrl/CTRLLMHeadModel",
     "gptneox-sequential-tied/GPTNeoXForCausalLM",
     "opt/OPTForCausalLM",
     "opt-350m/OPTForCausalLM",
     "biogpt/BioGptForCausalLM",
     "bloom/BloomForCausalLM",
     "starcoder2/Starcoder2ForCausalLM",
+    "persimmon-plain-tied/PersimmonForCausalLM",
     "gptneo/GPTNeoForCausalLM",
     "falcon-rw/FalconForCausalLM",
     "olmo1-biased-tied/OlmoForCausalLM",

@@ -18,6 +18,7 @@ _SPEECH = {
     "classifier_proj_size": 8,
     "num_labels": 3,
 }
+_DATA2VEC = {**_SPEECH, "num_conv_pos_embeddings": 2, "conv_pos_kernel_size": 3}
 _QUANTIZER = {
     "num_codevector_groups": 2,
     "num_codevectors_per_group": 5,
@@ -38,6 +39,7 @@ FAMILIES = {
     "hubert": ("Hubert", _HEADS, T.HubertConfig, {**_SPEECH, "feat_proj_layer_norm": False}),
     "unispeech": ("UniSpeech", _HEADS, T.UniSpeechConfig, _SPEECH),
     "unispeech-sat": ("UniSpeechSat", _FRAMES, T.UniSpeechSatConfig, _STABLE),
+    "data2vec-audio": ("Data2VecAudio", _FRAMES, T.Data2VecAudioConfig, _DATA2VEC),
     "hubert-stable": ("Hubert", ("ForCTC",), T.HubertConfig, {**_STABLE, "mask_time_prob": 0.0}),
     "wavlm": ("WavLM", _FRAMES, T.WavLMConfig, {**_SPEECH, **_WAVLM}),
     "hubert-weighted": ("Hubert", _HEADS[2:], T.HubertConfig, {**_STABLE, "use_weighted_layer_sum": True}),
@@ -60,6 +62,10 @@ KEYS = {
     "unispeech/UniSpeechForCTC": _KEYS,
     "unispeech-sat/UniSpeechSatForCTC": {**_KEYS, "do_stable_layer_norm": (False, CHANGES)},
     "wavlm/WavLMForCTC": {**_KEYS, "num_attention_heads": (2, SHAPES), "max_bucket_distance": (8, CHANGES)},
+    "data2vec-audio/Data2VecAudioForCTC": {
+        **{key: row for key, row in _KEYS.items() if key != "do_stable_layer_norm"},
+        "add_adapter": (True, UNCOVERED),
+    },
     "wav2vec2/Wav2Vec2ForSequenceClassification": {"use_weighted_layer_sum": (True, SHAPES)},
 }
 TIED: tuple[str, ...] = ()

@@ -153,7 +153,7 @@ def bart(request: Request) -> Spec:
         both_stacks(config)
         | {
             "resid": Space(config.d_model, None if request.head == "Model" else Permutation(), part="residual"),
-            "pos": Space(config.max_position_embeddings + unread),
+            "pos": Space(getattr(config, "max_position_embeddings", 0) + unread),  # LED has two tables
             "pool": Space(config.d_model, SignedPermutation, part="ffn"),
         },
         templates,

@@ -1,4 +1,4 @@
-"""Decoders with LayerNorms, rotary embeddings and grouped-query attention: Falcon, Phi, StableLM, StarCoder2, OLMo 1.
+"""Decoders with LayerNorms and rotary embeddings: Falcon, Phi, StableLM, StarCoder2, OLMo 1, Persimmon.
 
 Most of them have attention and FFN in parallel, behind one LayerNorm.
 """
@@ -13,6 +13,7 @@ from cobasin.architectures.parts import (
     LAYER,
     NEURONS,
     PER_GROUP,
+    PER_HEAD,
     base_prefix,
     decoder_stream,
     groups,
@@ -44,6 +45,24 @@ from cobasin.symmetry.spec import Space, Spec
 PROJECTIONS = tuple(f"{OWN}.{name}_proj" for name in "qkv")
 
 
+def _normed(spaces: Mapping[str, Space], over: tuple[str, ...]) -> dict[str, Space]:
+    """What becomes of the basis of queries and keys, a part of which is rotated, behind norms with gains."""
+    found = {"pair": Space(2)}
+    for name, group in (("freq", Diagonal(signed=True, scaled=True)), ("nope", NEURONS)):
+        if name in spaces:
+            found[name] = Space(spaces[name].size, group, over, part="attention")
+    return found
+
+
+def _key_gains(query: str) -> str:
+    return query.replace("freq", "freq'").replace("nope", "nope'")
+
+
+def _shared_norms(query: str) -> Templates:
+    """Norms whose gains all heads share, of type ``query``."""
+    return layer_norm(f"{OWN}.q_layernorm", query) | layer_norm(f"{OWN}.k_layernorm", _key_gains(query))
+
+
 def grouped_attention(
     request: Request, output: str, biased: bool, out_biased: bool, shared: bool
 ) -> tuple[dict[str, Space], Templates, tuple[FreeGauge, ...]]:
@@ -62,15 +81,11 @@ def grouped_attention(
     gains: Templates = {}
     key_bias = f"{OWN}.k_proj.bias" if biased else ""
     if normed:
-        over = LAYER if shared else PER_GROUP
-        spaces["pair"] = Space(2)
-        spaces["freq"] = Space(rotated // 2, Diagonal(signed=True, scaled=True), over, part="attention")
-        if "nope" in spaces:
-            spaces["nope"] = Space(width - rotated, Permutation(signed=True, scaled=True), over, part="attention")
-        gain, key_gain = query, query.replace("freq", "freq'").replace("nope", "nope'")
+        spaces |= _normed(spaces, LAYER if shared else PER_GROUP)
+        gain, key_gain = query, _key_gains(query)
         query = key = query.replace("freq", "freq~").replace("nope", "nope~")
         if shared:
-            gains = layer_norm(f"{OWN}.q_layernorm", gain) | layer_norm(f"{OWN}.k_layernorm", key_gain)
+            gains = _shared_norms(gain)
             key_bias = f"{OWN}.k_layernorm.bias"
         else:
             gains[f"{OWN}.q_layernorm.norms.{{kv rep}}.weight"] = f"(kv rep) {gain}"
@@ -216,3 +231,40 @@ def olmo(request: Request) -> Spec:
     spaces, attention = rotary_attention(config)
     spaces["resid"] = decoder_stream(config.hidden_size, request.head, Orthogonal(fix_ones=True))
     return grouped_decoder(request, spaces, attention, gated(), last="")
+
+
+@declares("Persimmon", "persimmon", *HEADS)
+def persimmon(request: Request) -> Spec:
+    """Persimmon: GPT-NeoX's fused projections, whose queries and keys pass norms with gains that all heads share."""
+    config = request.config
+    width = config.hidden_size // config.num_attention_heads
+    rotated = rotated_size(config, width)
+    bases, query, key = head_bases(width, PER_HEAD, rotated)
+    gains: Templates = {}
+    if config.qk_layernorm:
+        require(rotated > 0, "qk_layernorm = true without a rotary embedding")
+        bases |= _normed(bases, LAYER)
+        gains = _shared_norms(query)
+        query = key = query.replace("freq", "freq~").replace("nope", "nope~")
+    layer, biases = megatron_layer(OWN, MLP, "head", query, key)
+    if gains:
+        biases = tuple(bias for bias in biases if not isinstance(bias, KeyBias))
+        biases += (KeyBias(f"{OWN}.k_layernorm.bias", block=1),) if "nope" in bases else ()
+    return layer_norm_decoder(
+        request,
+        output_head(request, "embed_tokens.weight"),
+        bases
+        | {
+            "head": Space(config.num_attention_heads, Permutation(), LAYER, part="heads"),
+            "ffn": Space(config.intermediate_size, neurons(config.hidden_act), LAYER, part="ffn"),
+        },
+        {"embed_tokens.weight": "vocab resid", **layer, **gains},
+        {
+            "layers.{layer}.input_layernorm": (f"{OWN}.query_key_value",),
+            "layers.{layer}.post_attention_layernorm": (f"{MLP}.dense_h_to_4h",),
+        },
+        biases,
+        ("num_attention_heads", "hidden_act", "layer_norm_eps", *rope_keys(config)),
+        base_prefix(request),
+        "final_layernorm",
+    )

@@ -1,4 +1,4 @@
-"""wav2vec 2.0, HuBERT, UniSpeech and WavLM: convolutions over the waveform, then a pre- or post-LayerNorm encoder.
+"""wav2vec 2.0, HuBERT, UniSpeech, WavLM, data2vec: convolutions over the waveform, then a pre- or post-norm encoder.
 
 A convolution in groups tells positions: it reads groups of channels of the stream, and writes to the same ones behind a
 GELU. An order would have to keep the groups together; the stream stays as it is. WavLM also cuts the stream into as
@@ -52,11 +52,28 @@ def _waveform(config, bare: bool) -> Parts:
         spaces[f"kernel{i}"] = Space(kernel)
         templates[f"{name}.conv.weight"] = f"conv{i} {f'conv{i - 1}' if i else '1'} kernel{i}"
         templates |= {f"{name}.conv.bias": f"conv{i}"} if config.conv_bias else {}
-        normed = i == 0 or config.feat_extract_norm == "layer"
+        normed = i == 0 or getattr(config, "feat_extract_norm", "layer") == "layer"
         templates |= layer_norm(f"{name}.layer_norm", f"conv{i}") if normed else {}
     if getattr(config, "feat_proj_layer_norm", True):
         templates |= layer_norm("feature_projection.layer_norm", f"conv{last}")
     return spaces, templates | linear("feature_projection.projection", "resid", f"conv{last}")
+
+
+def _positions(request: Request) -> Parts:
+    """Spaces and tensors of what tells positions: one convolution with its weight in two parts, or several as they are.
+
+    Of data2vec, whose several convolutions are followed by norms without gains.
+    """
+    config = request.config
+    if config.model_type == "data2vec-audio":
+        spaces = {"kernel": Space(config.conv_pos_kernel_size), "conv_layer": Space(config.num_conv_pos_embeddings)}
+        return spaces, linear("encoder.pos_conv_embed.layers.{conv_layer}.conv", "resid", "channel kernel")
+    size, direction = next((names for names in WEIGHT_NORM if request.has(names[0])), WEIGHT_NORM[0])
+    return {"kernel": Space(config.num_conv_pos_embeddings)}, {
+        f"{POSITIONS}.bias": "resid",
+        f"{POSITIONS}.{size}": "1 1 kernel",
+        f"{POSITIONS}.{direction}": "resid channel kernel",
+    }
 
 
 def _books(config) -> dict[str, Space]:
@@ -91,26 +108,27 @@ def _head(request: Request) -> dict[str, str]:
 @declares("Hubert", "hubert", *HEADS)
 @declares("UniSpeech", "unispeech", *HEADS)
 @declares("UniSpeechSat", "unispeech-sat", *HEADS, "ForAudioFrameClassification")
+@declares("Data2VecAudio", "data2vec-audio", *HEADS, "ForAudioFrameClassification")
 def wav2vec2(request: Request) -> Spec:
-    """wav2vec 2.0, XLS-R, HuBERT, UniSpeech and UniSpeech-SAT. Only training reads the vector that hides frames.
+    """wav2vec 2.0, XLS-R, HuBERT, UniSpeech, UniSpeech-SAT, data2vec. Only training reads the vector that hides frames.
 
     An instance norm behind the first convolution cancels a bias there. A classifier's projection is linear: any basis
     will do.
     """
     config = request.config
-    require(not (config.conv_bias and config.feat_extract_norm == "group"), "conv_bias with feat_extract_norm = group")
+    grouped = getattr(config, "feat_extract_norm", "layer") == "group"
+    require(not (config.conv_bias and grouped), "conv_bias with feat_extract_norm = group")
     for key in ("add_adapter", "adapter_attn_dim", "conv_pos_batch_norm"):
         require(not getattr(config, key, False), key)
     spaces, waveform = _waveform(config, request.head == "Model")
-    size, direction = next((names for names in WEIGHT_NORM if request.has(names[0])), WEIGHT_NORM[0])
-    last, stable = layer_norm("encoder.layer_norm"), config.do_stable_layer_norm  # in front of the layers or behind
+    kernel, positions = _positions(request)
+    stable = getattr(config, "do_stable_layer_norm", False)  # the last norm is in front of the layers or behind
+    last = layer_norm("encoder.layer_norm")
     masked = {"masked_spec_embed": "resid"} if request.has("masked_spec_embed") else {}
     templates = {
         **waveform,
         **masked,
-        f"{POSITIONS}.bias": "resid",
-        f"{POSITIONS}.{size}": "1 1 kernel",
-        f"{POSITIONS}.{direction}": "resid channel kernel",
+        **positions,
         **({} if stable else last),
         **multi_head(f"{ONE}.attention", ""),
         **layer_norm(f"{ONE}.layer_norm"),
@@ -128,7 +146,7 @@ def wav2vec2(request: Request) -> Spec:
             "layer": Space(config.num_hidden_layers),
             "resid": Space(config.hidden_size, part="residual"),
             "channel": Space(config.hidden_size // config.num_conv_pos_embedding_groups),
-            "kernel": Space(config.num_conv_pos_embeddings),
+            **kernel,
             "ffn": Space(config.intermediate_size, neurons(config.hidden_act), LAYER, part="ffn"),
             "proj": Space(config.classifier_proj_size, Orthogonal(scaled=True), part="ffn"),
             "vocab": Space(config.vocab_size or 0),
@@ -141,7 +159,7 @@ def wav2vec2(request: Request) -> Spec:
         biases=free_biases(templates),
         buffers=PRE_TRAINING if request.head == "Model" else (),
         unread=tuple(masked),
-        function_keys=FUNCTION_KEYS,
+        function_keys=tuple(key for key in FUNCTION_KEYS if hasattr(config, key)),
     )
 
 

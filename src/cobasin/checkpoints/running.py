@@ -80,6 +80,8 @@ def build(checkpoint: Checkpoint, state: dict[str, Tensor], dtype: torch.dtype) 
     if "add_pooling_layer" in inspect.signature(cls.__init__).parameters:
         # no config says it; transformers would fill in a random pooler
         options["add_pooling_layer"] = any("pooler." in name for name in state)
+    # Chinese-CLIP's is set to zero as it is loaded; behind its mask nothing reads it
+    padding = [(row, row.clone()) for row in _padding_rows(checkpoint.config, state)]
     try:
         with quiet():
             model, info = cls.from_pretrained(
@@ -105,10 +107,20 @@ def build(checkpoint: Checkpoint, state: dict[str, Tensor], dtype: torch.dtype) 
         # an activation or a padding that it does not know, no heads
         raise InputError(f"{unbuilt}: {one_line(error)}") from error
     _check_loaded(model, info, state, where)
+    for row, given in padding:
+        row.copy_(given)
     for part in model.modules():
         if hasattr(part, "config"):
             part.config.return_dict = True  # parts read by name what other parts return
     return in_float32_always(model).eval()
+
+
+def _padding_rows(config: PreTrainedConfig, state: Mapping[str, Tensor]) -> Iterator[Tensor]:
+    """The padding's row in every tensor that has one for each token."""
+    text = part_of(config, "text_config")
+    padding, count = getattr(text, "pad_token_id", None), getattr(text, "vocab_size", None)
+    if isinstance(padding, int) and isinstance(count, int) and 0 <= padding < count:
+        yield from (x[padding] for x in state.values() if x.ndim == 2 and x.shape[0] == count)
 
 
 def _check_loaded(model: PreTrainedModel, info: Mapping[str, Any], state: Mapping[str, Tensor], where: str) -> None:
@@ -150,11 +162,17 @@ def _last(named: Iterable[tuple[str, Tensor]]) -> set[str]:
 
 
 def in_float32_always(model: PreTrainedModel) -> PreTrainedModel:
-    """The model with those parameters in float32 that are multiplied with float32 in a float64 model, too."""
+    """The model with those parameters in float32 that are multiplied with float32 in a float64 model, too.
+
+    A router that would bring its own to float32 stays in float64.
+    """
+    part: Any
     for part in model.modules():
         scale = getattr(part, "per_dim_scale", None)  # of Gemma 4's queries of sounds
         if isinstance(scale, torch.nn.Parameter) and scale.dtype == torch.float64:
             scale.data = scale.data.float()
+        if hasattr(part, "expert_capacity") and model.dtype == torch.float64:
+            part.dtype = torch.float64  # of Switch Transformers
     return model
 
 
@@ -238,10 +256,14 @@ def part_of(config: PreTrainedConfig, name: str) -> PreTrainedConfig:
 
 
 def positions(config: PreTrainedConfig) -> int:
-    """The rows of the position table, the decoder's where only that is made of tokens; 512 where there is no limit."""
+    """The rows of the position table, the decoder's where only that is made of tokens; 512 where there is no limit.
+
+    Of LED, whose tables differ, those that both have.
+    """
     text = part_of(config, "text_config")
     limits = (getattr(text, name, None) for name in ("max_position_embeddings", "max_target_positions"))
-    return next(filter(None, limits), 512)
+    both = [getattr(text, f"max_{side}_position_embeddings", None) for side in ("encoder", "decoder")]
+    return next(filter(None, limits), None) or min(filter(None, both), default=512)
 
 
 def first_written(config: PreTrainedConfig) -> int | None:

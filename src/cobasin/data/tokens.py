@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint
-from cobasin.checkpoints.running import part_of, written_vocabulary
+from cobasin.checkpoints.running import SHIFTING, part_of, positions, written_vocabulary
 from cobasin.data.examples import Example
 from cobasin.errors import InputError, one_line
 
@@ -95,6 +95,9 @@ def length_limit(checkpoint: Checkpoint) -> int | None:
     """The tokens that a model reads at most, None where its positions are relative."""
     text = part_of(checkpoint.config, "text_config")
     rows = getattr(text, "max_position_embeddings", None)
+    if hasattr(text, "max_encoder_position_embeddings"):  # LED, whose decoder may read what the encoder reads
+        shifts = checkpoint.architecture.endswith(SHIFTING)
+        rows = positions(text) if shifts else text.max_encoder_position_embeddings
     rotary = getattr(text, "position_embedding_type", None) == "rotary"  # of ESM-2, which looks no position up
     if rows and not rotary and any(family in text.model_type for family in _BEHIND_PADDING):
         padding = 1 if text.model_type == "mpnet" else text.pad_token_id or 0  # MPNet's is 1, whatever its config says

@@ -163,12 +163,16 @@ class Form:
 
     def through_output(self, gauge: ValueBias, weight: Tensor, bias: Tensor) -> Tensor:
         """``W_O b_V``: what the value bias contributes to the output bias."""
-        (weight_block,) = self.spec.entries[gauge.weight].layout.blocks
-        (out_block,) = self.spec.entries[gauge.out_bias].layout.blocks
+        weights, outputs = (self.spec.entries[name].layout for name in (gauge.weight, gauge.out_bias))
         bias_block = self.spec.entries[gauge.bias].layout.blocks[gauge.block]
-        letters = {axis.space: chr(ord("a") + i) for i, axis in enumerate(weight_block.axes)}
-        left, right, out = ("".join(letters[a.space] for a in b.axes) for b in (weight_block, bias_block, out_block))
-        return torch.einsum(f"{left},{right}->{out}", weight_block.view(weight), bias_block.view(bias))
+        found = weight.new_empty(outputs.shape)
+        for weight_block, out_block in zip(weights.blocks, outputs.blocks, strict=True):  # a stream may be in pieces
+            letters = {axis.space: chr(ord("a") + i) for i, axis in enumerate(weight_block.axes)}
+            blocks = weight_block, bias_block, out_block
+            left, right, out = ("".join(letters[axis.space] for axis in block.axes) for block in blocks)
+            made = torch.einsum(f"{left},{right}->{out}", weight_block.view(weight), bias_block.view(bias))
+            out_block.view(found).copy_(made)
+        return found
 
     def common_row(self, gauge: SoftmaxShift, weight: Tensor) -> Tensor:
         """What all values of the space share: their mean."""
