@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -95,13 +96,13 @@ class Matched:
     reference: int
     report: dict
 
-    @property
-    def states(self) -> list[State]:
-        """The matched tensors, by spec name; the reference's are its own, unless it moved."""
-        return [
+    @cached_property
+    def states(self) -> tuple[State, ...]:
+        """The matched tensors, by spec name, as they are asked for; the reference's are its own, unless it moved."""
+        return tuple(
             model if element is None else element.apply(model)
             for model, element in zip(self.typed, self.elements, strict=True)
-        ]
+        )
 
     @property
     def ends(self) -> list[Checkpoint]:
