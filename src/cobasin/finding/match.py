@@ -25,7 +25,7 @@ from cobasin.finding.learning import check_movable, learned
 from cobasin.finding.own_tokens import with_own_tokens
 from cobasin.finding.search import STEPS, Search
 from cobasin.paths import expanded
-from cobasin.progress import Progress, check_progress
+from cobasin.progress import Progress, progress_of
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.state import State
 
@@ -152,7 +152,7 @@ def match_all(
             shall move and the reference has no scales or general maps.
     """
     started = time.perf_counter()
-    check_progress(progress)
+    progress = progress_of(progress)
     check_kept(keep)
     place = None if state is None else expanded(state, "state")
     search = Search(method, data, samples, seed, steps, loss, move, device, place, orders)

@@ -34,7 +34,7 @@ from cobasin.merging.results import merged_state, result
 from cobasin.merging.stacked import as_fused
 from cobasin.merging.statistics import Statistics, batches_of, in_turn, statistics_of
 from cobasin.merging.vocabulary import filled, tokenizer_of_result
-from cobasin.progress import Progress, check_progress
+from cobasin.progress import Progress, progress_of
 from cobasin.recipe import Recipe
 from cobasin.recipe.given import of_models, shares
 from cobasin.statistics.grams import InputGram
@@ -201,7 +201,7 @@ def merge_recipe(
     Raises:
         InputError: for a recipe that cannot be read, models that do not fit it or each other, data that do not fit.
     """
-    check_progress(progress)
+    report = progress_of(progress)
     check_kept(keep)
     if not isinstance(models, Mapping | None):
         raise InputError(f"models: {shown(models)}: expected names of the recipe, and the model of each")
@@ -221,7 +221,6 @@ def merge_recipe(
         notes += [*omissions(typed), *other_pixels(typed)]
     if recipe.method.couple is not None:
         flow_of(typed[0])  # an architecture that it cannot follow is refused before models are matched
-    report = progress or (lambda *_: None)
     parents = [model.checkpoint for model in typed]
     matched = _matched(recipe, typed, report, keep)
     matched = replace(matched, typed=equally_tied(matched.typed))
