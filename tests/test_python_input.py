@@ -42,6 +42,7 @@ def headed(change):
         (lambda a, b: cobasin.match(a, b, layers=0), "layers 0: expected a text"),
         (lambda a, b: cobasin.match(a, b, progress=3), "progress 3: expected a function"),
         (lambda a, b: cobasin.compare(a, b, progress="x"), "progress 'x': expected a function"),
+        (lambda a, b: cobasin.match_adapters(a, b, progress=3), "progress 3: expected a function"),
         (lambda *models: cobasin.merge(models, progress=[], symmetry="none"), r"progress \[\]: expected a function"),
         (lambda *models: cobasin.match_all(models, keep=5), "keep 5: expected a Kept, of cobasin.finding.kept"),
         (lambda a, b: cobasin.match(a, b, method="activations", samples="5"), "samples '5': expected a whole number"),

@@ -16,14 +16,23 @@ Looks = Callable[[int, float], None]
 """Called with the number of a round or step, and what it has come to: a squared distance, or a loss."""
 
 
-def check_progress(progress: Progress | None) -> None:
-    """Raise InputError for what cannot be called."""
-    if progress is not None and not callable(progress):
-        raise InputError(f"progress {shown(progress)}: expected a function, which is called as cobasin.progress says")
+def silent(*_: object) -> None:
+    """What is called where nobody listens."""
 
 
-def rounds(progress: Progress | None, doing: str = "matching") -> Looks | None:
+def progress_of(given: Progress | None) -> Progress:
+    """What a call is to say its progress to: `silent` where none is given.
+
+    Raises:
+        InputError: it cannot be called.
+    """
+    if given is None:
+        return silent
+    if not callable(given):
+        raise InputError(f"progress {shown(given)}: expected a function, which is called as cobasin.progress says")
+    return given
+
+
+def rounds(progress: Progress, doing: str = "matching") -> Looks:
     """What an ascent is to call after every round, with the round's number and the squared distance."""
-    if progress is None:
-        return None
     return lambda number, squared: progress(f"{doing}: round {number}, distance {squared**0.5:.6g}", number, None)

@@ -16,7 +16,7 @@ from cobasin.errors import InputError
 from cobasin.matching.choice import Choice
 from cobasin.matching.state import Match
 from cobasin.matching.weights import ascend
-from cobasin.progress import Progress, rounds
+from cobasin.progress import Progress, progress_of, rounds
 from cobasin.symmetry.balance import keep_bases
 from cobasin.symmetry.canonical import frames_as_gauge, frames_of, gauge_of
 from cobasin.symmetry.element import Element
@@ -43,6 +43,7 @@ def match_adapters(
         InputError: where the two do not adapt the same weights with the same ranks.
     """
     started = time.perf_counter()
+    progress = progress_of(progress)
     source, anchor = load_adapter(source), load_adapter(anchor)
     _check_pair(source, anchor)
     form = form_of(rank_spec(source), balanced=True)

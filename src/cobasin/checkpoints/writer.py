@@ -24,6 +24,7 @@ from cobasin.checkpoints.weight_files import (
 )
 from cobasin.errors import InputError, shown
 from cobasin.execution.parts import Part
+from cobasin.progress import silent
 from cobasin.whole_files import unfinished
 
 _DTYPE_NAMES = {dtype: name for name, dtype in SAFETENSORS_DTYPES.items()}
@@ -71,7 +72,7 @@ def save(
         raise InputError(f"files {shown(files)}: expected the name of each, and its text")
     checkpoint = load(checkpoint)
     with publishing(out, overwrite, checkpoint.folder) as partial:
-        write(checkpoint, partial, files=files, progress=progress)
+        write(checkpoint, partial, files=files, progress=progress or silent)
 
 
 def write(
@@ -79,10 +80,10 @@ def write(
     folder: Path,
     *,
     files: Mapping[str, Content] | None = None,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> None:
     """`save` into a folder that is there, and is not yet what anybody looks at; shards that it has are finished."""
-    write_shards(checkpoint, folder, progress or (lambda _: None))
+    write_shards(checkpoint, folder, progress)
     plan = _plan(checkpoint)
     if list(plan) != [SINGLE_FILE]:
         weight_map = {name: shard for shard, names in plan.items() for name in names}

@@ -137,26 +137,25 @@ def merge(
     Example: cobasin merge recipe.yaml --out ./merged
     """
     from cobasin.presenting import tables
-    from cobasin.recipe.options import recipe_of
+    from cobasin.recipe.options import Options, recipe_of
     from cobasin.workflows import merge as merging
 
-    options = {
-        "merge_method": method,
-        "weights": weights,
-        "set": set_,
-        "base_model": base,
-        "tokenizer_source": tokenizer_source,
-        "match": match,
-        "anchor": anchor,
-        "device": device,
-        "head_from": head_from,
-        "keep_heads": keep_heads,
-        "repair": repair,
-        "heal": heal,
-        "data": data,
-    }
-    given = {name: value for name, value in options.items() if value not in (None, []) and value is not False}
-    recipe, read = recipe_of(models, given), [*models, *([] if data is None else [data])]
+    options = Options(
+        method=method,
+        weights=weights,
+        set=set_ or [],
+        base=base,
+        tokenizer_source=tokenizer_source,
+        match=match,
+        anchor=anchor,
+        device=device,
+        head_from=head_from,
+        keep_heads=keep_heads,
+        repair=repair,
+        heal=heal,
+        data=data,
+    )
+    recipe, read = recipe_of(models, options), [*models, *([] if data is None else [data])]
     if dry_run:
         declare(spec)
         one, on_ray = one_part(part, engine, address, resume), engine == "ray"

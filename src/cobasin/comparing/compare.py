@@ -53,7 +53,7 @@ from cobasin.errors import NotProbed
 from cobasin.finding.common_form import CommonForm
 from cobasin.matching.state import Match
 from cobasin.matching.weights import ascend
-from cobasin.progress import Progress, check_progress, rounds
+from cobasin.progress import Progress, progress_of, rounds
 from cobasin.symmetry.keys import Key
 from cobasin.verification import VERIFIED_PARAMETERS, Verdict, verify
 
@@ -129,7 +129,7 @@ def compare(a: Any, b: Any, symmetry: str = "gl", progress: Progress | None = No
         InputError: as `cobasin.match`.
     """
     started = time.perf_counter()
-    check_progress(progress)
+    progress = progress_of(progress)
     given = comparable([Typed.of(load(model)) for model in (a, b)])
     typed = given.models
     common = CommonForm(typed, symmetry, anchors=[], apart=given.apart)  # nothing is written

@@ -24,7 +24,7 @@ from cobasin.checkpoints.running import first_written, part_of, positions
 from cobasin.data.tasks import task_of
 from cobasin.data.tokens import has_masks, padded, text_length, tokenizer_of
 from cobasin.errors import InputError
-from cobasin.progress import Count
+from cobasin.progress import Count, silent
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -73,7 +73,7 @@ def texts(
     count: int,
     seed: int,
     blank: Blank | None = None,
-    report: Count | None = None,
+    report: Count = silent,
 ) -> list[Row]:
     """``count`` texts for models of one architecture, as rows of data; the same seed gives the same.
 
@@ -101,8 +101,7 @@ def texts(
                 rows += exchanged(model, n, length, generator)
             else:
                 rows += _rows(written(model, n, length, generator))
-            if report:
-                report(len(rows), count)
+            report(len(rows), count)
     return [rows[i] for i in torch.randperm(count, generator=generator).tolist()]
 
 

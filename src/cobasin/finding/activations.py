@@ -39,7 +39,7 @@ def by_activations(
     match: Match,
     pair: Sequence[Runnable],
     batches: Iterable[Mapping[str, Tensor]],
-    report: Looks | None,
+    report: Looks,
 ) -> Values:
     """The element that brings weights and activations of the source closest to those of the anchor.
 

@@ -106,7 +106,7 @@ class CommonForm:
         # of a pair: what was found, and the distances of its tensors before and after
         self._found: dict[tuple[int, int], tuple[Values, dict[str, float], dict[str, float]]] = {}
 
-    def find(self, source: int, anchor: int, progress: Progress | None = None, keep: Kept | None = None) -> Found:
+    def find(self, source: int, anchor: int, progress: Progress, keep: Kept | None = None) -> Found:
         """Match one model to another.
 
         What ``keep`` has of matching by weights, or gets from other parts, is not searched for again.
@@ -137,7 +137,7 @@ class CommonForm:
         }
 
     def _with_activations(
-        self, search: Prepared, match: Match, pair: tuple[int, int], progress: Progress | None
+        self, search: Prepared, match: Match, pair: tuple[int, int], progress: Progress
     ) -> dict[str, Any]:
         """Go on from an ascent by weights; the match holds the result, what is returned belongs in the report."""
         if agree(match):

@@ -15,7 +15,7 @@ from cobasin.progress import Progress, rounds
 
 
 def from_pairs(
-    common: CommonForm, order: list[int], anchor: str | int, progress: Progress | None, keep: Kept | None
+    common: CommonForm, order: list[int], anchor: str | int, progress: Progress, keep: Kept | None
 ) -> tuple[int, dict[int, Found], dict]:
     """Match all pairs, and from there all models to the medoid or to their mean.
 
@@ -47,7 +47,7 @@ def from_pairs(
 
 
 def _at_mean(
-    common: CommonForm, order: list[int], pairs: Pairs, reference: int, progress: Progress | None, keep: Kept | None
+    common: CommonForm, order: list[int], pairs: Pairs, reference: int, progress: Progress, keep: Kept | None
 ) -> dict[int, Outcome]:
     """What brings every model but the reference to the mean of all, starting from the elements of all pairs."""
     ascent = cache(lambda: consensus(common.models, order, pairs, reference, rounds(progress)))

@@ -61,7 +61,7 @@ def learned(
     order: Sequence[int],
     reference: int,
     found: Mapping[int, Found],
-    progress: Progress | None,
+    progress: Progress,
 ) -> dict[int, Found]:
     """Go on from what was found by weights: one joint learning of all elements.
 
@@ -110,7 +110,7 @@ def _learn(
     order: Sequence[int],
     reference: int,
     values: Mapping[int, Values],
-    progress: Progress | None,
+    progress: Progress,
 ) -> tuple[dict[int, Values], Descent, int]:
     """The learned elements, how that went, and how many inputs were held out."""
     run = {i: common.runnable(i) for i in order}
@@ -122,8 +122,7 @@ def _learn(
     at = order.index(reference)
 
     def looked(step: int, loss: float) -> None:
-        if progress is not None:
-            progress(f"learning: held-out loss {loss:.4g}", step, asked.steps)
+        progress(f"learning: held-out loss {loss:.4g}", step, asked.steps)
 
     def orders_at(position: int, values: Values) -> dict[Key, Value]:
         moving = streams(mixture.forms[position], mixture.groups[position])
@@ -155,7 +154,7 @@ def _with_activations(
     reference: int,
     values: Mapping[int, Values],
     seen: Data,
-    progress: Progress | None,
+    progress: Progress,
 ) -> dict[int, Values]:
     """The elements that match weights and activations to the reference, on inputs that are not held out."""
     report, found = rounds(progress, "matching activations"), dict(values)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from cobasin.finding.learning import check_movable, learned
 from cobasin.finding.own_tokens import with_own_tokens
 from cobasin.finding.search import STEPS, Search
 from cobasin.paths import expanded
-from cobasin.progress import Progress, check_progress
+from cobasin.progress import Progress, progress_of
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.state import State
 
@@ -95,13 +96,13 @@ class Matched:
     reference: int
     report: dict
 
-    @property
-    def states(self) -> list[State]:
-        """The matched tensors, by spec name; the reference's are its own, unless it moved."""
-        return [
+    @cached_property
+    def states(self) -> tuple[State, ...]:
+        """The matched tensors, by spec name, as they are asked for; the reference's are its own, unless it moved."""
+        return tuple(
             model if element is None else element.apply(model)
             for model, element in zip(self.typed, self.elements, strict=True)
-        ]
+        )
 
     @property
     def ends(self) -> list[Checkpoint]:
@@ -151,7 +152,7 @@ def match_all(
             shall move and the reference has no scales or general maps.
     """
     started = time.perf_counter()
-    check_progress(progress)
+    progress = progress_of(progress)
     check_kept(keep)
     place = None if state is None else expanded(state, "state")
     search = Search(method, data, samples, seed, steps, loss, move, device, place, orders)

@@ -27,7 +27,7 @@ from cobasin.coupling.uses import Use
 from cobasin.errors import InputError
 from cobasin.fusion.average import linear
 from cobasin.fusion.registry import method
-from cobasin.progress import Count
+from cobasin.progress import Count, silent
 from cobasin.symmetry.state import Lazy, State, wide
 
 Activations = Mapping[str, Tensor]
@@ -48,7 +48,7 @@ def couple(
     activations: Sequence[Activations] | None,
     solver: Solver,
     residual: Policy,
-    progress: Count | None,
+    progress: Count,
 ) -> list[State]:
     """Couple every model to the one at ``position``.
 
@@ -72,8 +72,7 @@ def couple(
     number, total = count(1), len(flow.order) * (len(states) - 1)
 
     def solved() -> None:
-        if progress is not None:
-            progress(next(number), total)
+        progress(next(number), total)
 
     for i, state in enumerate(states):
         if i != position:
@@ -174,7 +173,7 @@ def by_weights(
     states: Sequence[State],
     position: int,
     activations: None = None,
-    progress: Count | None = None,
+    progress: Count = silent,
     *,
     regularization: Regularization = 0.06,
     residual: Policy = "averaging",
@@ -188,7 +187,7 @@ def by_activations(
     states: Sequence[State],
     position: int,
     activations: Sequence[Activations],
-    progress: Count | None = None,
+    progress: Count = silent,
     *,
     regularization: Regularization = 0.08,
     residual: Policy = "averaging",
@@ -203,7 +202,7 @@ def hard_by_activations(
     states: Sequence[State],
     position: int,
     activations: Sequence[Activations],
-    progress: Count | None = None,
+    progress: Count = silent,
     *,
     residual: Policy = "averaging",
 ) -> list[State]:

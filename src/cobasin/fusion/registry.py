@@ -32,7 +32,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from torch import Tensor
 
 from cobasin.errors import InputError, expected, nearest, shown
-from cobasin.progress import Count
+from cobasin.progress import Count, silent
 from cobasin.symmetry.state import State
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ class Method:
         position: int,
         activations: Sequence[Mapping[str, Tensor]] | None,
         parameters: dict[str, Any],
-        progress: Count | None = None,
+        progress: Count = silent,
     ) -> list[State]:
         """The models as the method brings them together: unchanged, unless it has `couple`.
 

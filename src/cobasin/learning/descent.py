@@ -22,7 +22,7 @@ from torch import Tensor
 from cobasin.checkpoints.output import refuse_other
 from cobasin.data import Batch, Batches
 from cobasin.errors import InputError, one_line
-from cobasin.progress import Looks
+from cobasin.progress import Looks, silent
 from cobasin.statistics.rows import generator_of
 from cobasin.whole_files import read_tensors, write_tensors
 
@@ -81,7 +81,7 @@ def descend(
     least: int = 0,
     state: Path | None = None,
     of: Mapping[str, Any] | None = None,
-    report: Looks | None = None,
+    report: Looks = silent,
 ) -> Descent:
     """Move parameters down a loss by Adam (Kingma and Ba, ICLR 2015), with warm-up and a cosine to zero.
 
@@ -141,8 +141,7 @@ def descend(
         run.look(step, looked)
         if state is not None:
             run.save(state)
-        if report:
-            report(step, looked)
+        report(step, looked)
     with torch.no_grad():
         for parameter, value in zip(parameters, run.best, strict=True):
             parameter.copy_(value)

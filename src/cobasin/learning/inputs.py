@@ -17,7 +17,7 @@ from cobasin.data.synthetic import check_synthetic, images, reads_text
 from cobasin.data.writing import Blank, blank_of, texts
 from cobasin.errors import InputError
 from cobasin.learning.descent import HELD_OUT, Data
-from cobasin.progress import Progress
+from cobasin.progress import Progress, silent
 from cobasin.statistics.rows import generator_of
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class Inputs:
         digest = None if self.data is None else self.data.digest
         return {"kind": self.kind, "count": self.count, "digest": digest, "seed": self.seed}
 
-    def batches(self, models: Sequence[PreTrainedModel], progress: Progress | None = None) -> Data:
+    def batches(self, models: Sequence[PreTrainedModel], progress: Progress = silent) -> Data:
         """They themselves; texts that are made up are written by these models, in their order."""
         if self.data is not None:
             return self.data
@@ -127,8 +127,7 @@ class Inputs:
             sizes = [min(self.size, self.count - start) for start in range(0, self.count, self.size)]
             seeds = [generator_of(self.seed, number).initial_seed() for number, _ in enumerate(sizes)]
             return _Images(self.checkpoint, sizes, seeds)
-        report = None if progress is None else partial(progress, "writing texts")
-        rows = texts(models, self.count, self.seed, self.blank, report)
+        rows = texts(models, self.count, self.seed, self.blank, partial(progress, "writing texts"))
         if self.blank is not None or self.task == "seq2seq_lm":  # masked, or moved by one, as data are
             return batches(self.checkpoint, rows, samples=None, batch_size=self.size, seed=self.seed)
         ids = torch.tensor([row["input_ids"] for row in rows])

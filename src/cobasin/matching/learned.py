@@ -23,7 +23,7 @@ from cobasin.learning.answers import Memory, against_labels, against_mean, answe
 from cobasin.learning.descent import LOOK, Data, Descent, descend
 from cobasin.learning.in_memory import InMemory
 from cobasin.matching.moves import Moves
-from cobasin.progress import Looks
+from cobasin.progress import Looks, silent
 from cobasin.symmetry.action import Values, act
 from cobasin.symmetry.canonical import stored
 from cobasin.symmetry.form import Form
@@ -144,7 +144,7 @@ def learn(
     state: Path | None = None,
     of: Mapping[str, Any] | None = None,
     orders: Callable[[int, Values], Mapping[Key, Value]] | None = None,
-    report: Looks | None = None,
+    report: Looks = silent,
 ) -> Learned:
     """Elements that lower the loss between the models, from the best of some starts.
 

@@ -125,7 +125,7 @@ def consensus(
     order: Sequence[int],
     pairs: Pairs,
     reference: int,
-    report: Looks | None = None,
+    report: Looks,
 ) -> dict[int, Consensus]:
     """Bring the models to their mean, starting from each of them as the anchor of all others.
 
@@ -165,7 +165,7 @@ def _settle(
     order: Sequence[int],
     values: dict[int, Values],
     reference: int,
-    report: Looks | None,
+    report: Looks,
 ) -> Consensus:
     """Match every model to the mean of the others, in turn, until that makes no difference."""
     rounds, names = dict.fromkeys(order, 0), models.tensors

@@ -25,7 +25,7 @@ from cobasin.matching.order import LARGE, inner_order, pairs_size, propose_order
 from cobasin.matching.state import Match, identity, on_cpu
 from cobasin.matching.streams import Streams
 from cobasin.matching.units import Units
-from cobasin.progress import Looks
+from cobasin.progress import Looks, silent
 from cobasin.symmetry.action import in_new_order, in_old_order
 from cobasin.symmetry.groups import Permutation, Value
 from cobasin.symmetry.keys import Key
@@ -69,7 +69,7 @@ class Sweep:
 
 def ascend(
     match: Match,
-    report: Looks | None = None,
+    report: Looks = silent,
     warm: bool = False,
     keep: Keep | None = None,
 ) -> Ascent:
@@ -103,8 +103,7 @@ def ascend(
     while True:
         said = {"history": progress.history, "reorder": reorder, "hold_scales": match.hold_scales}
         units.end_round(said | {"sweep": asdict(sweep)})
-        if report:
-            report(progress.rounds, match.total)
+        report(progress.rounds, match.total)
         before, after = progress.history[-2:]
         settled = after >= before * (1 - least_fall) or after <= EXACT * progress.history[0]
         if settled and reorder and not match.hold_scales:

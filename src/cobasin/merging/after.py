@@ -22,8 +22,9 @@ from cobasin.learning.descent import Data, hold_out
 from cobasin.learning.inputs import SAMPLES, TEXTS, Inputs
 from cobasin.merging.fused import Fusion
 from cobasin.merging.heal import RATE, Judge, heal
+from cobasin.merging.parameters import Parameters
 from cobasin.merging.repair import norms_of, repair
-from cobasin.merging.statistics import Statistics
+from cobasin.merging.stacked import as_fused
 from cobasin.progress import Progress
 from cobasin.recipe import Recipe
 from cobasin.recipe.after import After
@@ -74,11 +75,11 @@ class Afterwards:
         parents = [recipe.referenced.index(name) for name in recipe.between]
         teachers = [i for i in parents if typed[i].labels == typed[owner].labels]
         if asked.repair is not None:
-            fusion = Fusion(recipe, typed, typed, Statistics())
+            parameters = Parameters(recipe, as_fused(recipe, typed, typed)[0][0])
             kept = typed[owner].task_heads if recipe.head is not None else []
-            for name, entry in fusion.spec.entries.items():
+            for name, entry in parameters.spec.entries.items():
                 if len(entry.layout.shape) == 1 and name.endswith("weight") and name not in kept:  # of a norm
-                    shares_of(fusion, name, len(parents))
+                    shares_of(parameters, name, len(parents))
         device = device_of(recipe.match.device)
         usual = (SAMPLES, TEXTS) if asked.heal is None else None
         inputs = Inputs.of(typed[owner].checkpoint, asked.data, asked.samples, asked.seed, usual)
@@ -172,7 +173,7 @@ class Afterwards:
             [one.model for one in models],
             [{name: modules for name, modules in one.norms.items() if name not in heads} for one in models],
             seen,
-            lambda name: shares_of(fusion, name, len(self.parents)),
+            lambda name: shares_of(fusion.parameters, name, len(self.parents)),
             Form(fusion.spec).plus_one,
             lambda done, total: progress("repairing norms", done, total),
         )
@@ -206,17 +207,17 @@ class _Running:
         self.norms = norms_of(holders)
 
 
-def shares_of(fusion: Fusion, part: str, count: int) -> list[float]:
+def shares_of(parameters: Parameters, part: str, count: int) -> list[float]:
     """How much each of ``count`` parents counts in a tensor, one in all.
 
     Raises:
         InputError: where one counts less than nothing, or none counts.
     """
-    parameters = fusion.parameters[part]
-    if "t" in parameters:
-        return [1 - parameters["t"], parameters["t"]]
-    weights = parameters.get("weight", [1.0] * count)
+    own = parameters[part]
+    if "t" in own:
+        return [1 - own["t"], own["t"]]
+    weights = own.get("weight", [1.0] * count)
     if min(weights) < 0 or not any(weights):
         shown = ", ".join(f"{one:g}" for one in weights)
-        raise InputError(f"repair: {fusion.on_disk(part)} has weights {shown}: expected none below 0, one above")
+        raise InputError(f"repair: {parameters.on_disk(part)} has weights {shown}: expected none below 0, one above")
     return [one / sum(weights) for one in weights]

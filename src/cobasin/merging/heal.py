@@ -15,7 +15,7 @@ from torch import Tensor
 from cobasin.data import Batch
 from cobasin.learning.answers import against_labels, against_mean, answers, mean_answer, mean_loss
 from cobasin.learning.descent import Data, Descent, descend
-from cobasin.progress import Looks
+from cobasin.progress import Looks, silent
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -68,7 +68,7 @@ def heal(
     rate: float = RATE,
     seed: int = 0,
     patience: int = PATIENCE,
-    progress: Looks | None = None,
+    progress: Looks = silent,
 ) -> Descent:
     """Train a model in place; what it is in the end did best on the held-out batches, and may be what it was.
 

@@ -28,11 +28,13 @@ from cobasin.merging.chat import chat_template
 from cobasin.merging.fused import Fusion
 from cobasin.merging.naming import as_path, named, same_given, unlike
 from cobasin.merging.owners import owners
+from cobasin.merging.parameters import Parameters
 from cobasin.merging.parents import matches, prepare, remarks
 from cobasin.merging.results import merged_state, result
+from cobasin.merging.stacked import as_fused
 from cobasin.merging.statistics import Statistics, batches_of, in_turn, statistics_of
 from cobasin.merging.vocabulary import filled, tokenizer_of_result
-from cobasin.progress import Progress, check_progress
+from cobasin.progress import Progress, progress_of
 from cobasin.recipe import Recipe
 from cobasin.recipe.given import of_models, shares
 from cobasin.statistics.grams import InputGram
@@ -199,7 +201,7 @@ def merge_recipe(
     Raises:
         InputError: for a recipe that cannot be read, models that do not fit it or each other, data that do not fit.
     """
-    check_progress(progress)
+    report = progress_of(progress)
     check_kept(keep)
     if not isinstance(models, Mapping | None):
         raise InputError(f"models: {shown(models)}: expected names of the recipe, and the model of each")
@@ -219,19 +221,20 @@ def merge_recipe(
         notes += [*omissions(typed), *other_pixels(typed)]
     if recipe.method.couple is not None:
         flow_of(typed[0])  # an architecture that it cannot follow is refused before models are matched
-    report = progress or (lambda *_: None)
     parents = [model.checkpoint for model in typed]
     matched = _matched(recipe, typed, report, keep)
     matched = replace(matched, typed=equally_tied(matched.typed))
     statistics = statistics_of(recipe, read, matched, report, keep)
     base = None if recipe.base is None else recipe.referenced.index(recipe.base)
     states = _coupled(recipe, matched, filled(matched.typed, matched.states, base), statistics, report)
-    element = next((element for element in matched.elements if element is not None), None)
-    fusion = Fusion(recipe, matched.typed, states, statistics, element)
+    fused, states = as_fused(recipe, matched.typed, states)
+    parameters = Parameters(recipe, fused[0])
     if recipe.method.statistics == "grams_in_turn":
-        fusion.statistics = _in_turn(fusion, read, matched, report)
+        statistics = _in_turn(Fusion(parameters, fused, states), read, matched, report)
+    element = next((element for element in matched.elements if element is not None), None)
+    fusion = Fusion(parameters, fused, states, statistics, element)
     notes += fusion.notes
-    if recipe.method.stacks and fusion.spec.tied != matched.typed[owner].spec.tied:
+    if recipe.method.stacks and parameters.spec.tied != matched.typed[owner].spec.tied:
         notes.append(UNTIED)
     # what follows a merge needs more digits than its file
     merged = [merged_state(fusion, one, own_head=recipe.head is not None, narrow=afterwards is None) for one in owning]
@@ -239,12 +242,12 @@ def merge_recipe(
     if afterwards is not None:
         merged[0], after = afterwards.run(fusion, matched, merged[0], report)
         notes += cautions(after)
-    checkpoints = [result(recipe, fusion.typed[one], state) for one, state in zip(owning, merged, strict=True)]
+    checkpoints = [result(recipe, fused[one], state) for one, state in zip(owning, merged, strict=True)]
     for one, checkpoint in zip(owning, checkpoints, strict=True):
         if (element := matched.elements[one]) is not None:
             checkpoint.beside = moved_beside(element, parents[one])
         checkpoint.beside = checkpoint.beside | tokenizer_of_result(recipe, matched, checkpoint) | chat
-    return Merge(recipe, names, parents, checkpoints, matched, fusion.weights, fusion.statistics.report, notes, after)
+    return Merge(recipe, names, parents, checkpoints, matched, parameters.weights, statistics.report, notes, after)
 
 
 def _matched(recipe: Recipe, typed: list[Typed], report: Progress, keep: Kept | None) -> Matched:

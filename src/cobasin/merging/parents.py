@@ -18,9 +18,9 @@ from cobasin.checkpoints.weight_files import module_weights
 from cobasin.data.tokens import tokenizer_files
 from cobasin.errors import InputError, shown
 from cobasin.matching.choice import Choice
-from cobasin.merging.fused import Fusion
 from cobasin.merging.owners import owners
-from cobasin.merging.statistics import Statistics
+from cobasin.merging.parameters import Parameters
+from cobasin.merging.stacked import as_fused
 from cobasin.merging.vocabulary import in_one_vocabulary
 from cobasin.recipe import Recipe
 from cobasin.symmetry.keys import is_layer
@@ -67,7 +67,8 @@ def prepare(recipe: Recipe, models: Mapping[str, Any]) -> list[Typed]:
         if folder is None or not tokenizer_files(folder):
             raise InputError(f"tokenizer_source: {source} has no tokenizer to take; name a folder with one")
     merged = ends(recipe, typed)
-    Fusion(recipe, merged, merged, Statistics()).check(merged[0].task_heads if head else ())
+    (fused, *_), _ = as_fused(recipe, merged, merged)
+    Parameters(recipe, fused).check(merged[0].task_heads if head else ())
     return typed
 
 

@@ -19,11 +19,12 @@ from cobasin.matching.order import LARGE, pairs_size
 from cobasin.matching.state import HELD
 from cobasin.merging.after import Afterwards
 from cobasin.merging.chat import chat_template
-from cobasin.merging.fused import Fusion
 from cobasin.merging.owners import owners
+from cobasin.merging.parameters import Parameters
 from cobasin.merging.parents import ends, matches, prepare, remarks
 from cobasin.merging.results import result
-from cobasin.merging.statistics import Statistics, batches_of
+from cobasin.merging.stacked import as_fused
+from cobasin.merging.statistics import batches_of
 from cobasin.recipe import Recipe
 from cobasin.statistics.activations import SAMPLED
 from cobasin.symmetry.groups.assignment import EXACT
@@ -46,14 +47,14 @@ def plan(recipe: Recipe, models: Mapping[str, Any]) -> dict[str, Any]:
     afterwards = Afterwards.of(recipe, typed, owners(recipe)[0])
     _check_matching(recipe, typed)
     merged = ends(recipe, typed)
-    fusion = Fusion(recipe, merged, merged, Statistics())
+    fused, _ = as_fused(recipe, merged, merged)
+    parameters = Parameters(recipe, fused[0])
     notes = remarks(recipe, typed, chat_template(recipe, typed))
     groups: dict[str, dict[str, Any]] = {}
-    for name in fusion.parts:
-        parameters = fusion.parameters[name]
-        group = {"parameters": parameters, "tensors": 0, "first": fusion.on_disk(name)}
-        groups.setdefault(repr(parameters), group)["tensors"] += 1
-    results = [result(recipe, fusion.typed[owner], fusion.typed[owner]) for owner in owners(recipe)]
+    for part, own in parameters.items():
+        group = {"parameters": own, "tensors": 0, "first": parameters.on_disk(part)}
+        groups.setdefault(repr(own), group)["tensors"] += 1
+    results = [result(recipe, fused[owner], fused[owner]) for owner in owners(recipe)]
     found: dict[str, Any] = {
         "models": recipe.referenced,
         "architecture": typed[0].spec.architecture,
@@ -71,7 +72,7 @@ def plan(recipe: Recipe, models: Mapping[str, Any]) -> dict[str, Any]:
         "groups": list(groups.values()),
         "statistics": None,
         "after": None,
-        "notes": [*notes, *omissions(typed), *other_pixels(typed), *fusion.idle],
+        "notes": [*notes, *omissions(typed), *other_pixels(typed), *parameters.idle],
     }
     if afterwards is not None:
         asked = afterwards.asked
@@ -80,7 +81,7 @@ def plan(recipe: Recipe, models: Mapping[str, Any]) -> dict[str, Any]:
             "heal": asked.heal and asked.heal.steps,
             "inputs": afterwards.inputs.report,
         }
-    if fusion.spec.tied != typed[0].spec.tied:
+    if parameters.spec.tied != typed[0].spec.tied:
         found["notes"].append(UNTIED)
     if read and recipe.statistics is not None:
         found["statistics"] = {

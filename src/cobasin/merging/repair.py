@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from cobasin.errors import InputError
 from cobasin.learning.descent import Data
-from cobasin.progress import Count
+from cobasin.progress import Count, silent
 from cobasin.statistics.modules import writing
 from cobasin.statistics.moments import Moments, moments
 from cobasin.statistics.rows import TokenCalls, token_calls
@@ -42,7 +42,7 @@ def repair(
     batches: Data,
     shares: Callable[[str], Sequence[float]],
     plus_one: frozenset[str] = frozenset(),
-    progress: Count | None = None,
+    progress: Count = silent,
 ) -> list[str]:
     """Reset the statistics of a model's norms, in place, to what is interpolated from its parents'.
 
@@ -77,8 +77,7 @@ def repair(
     for done, name in enumerate(order, 1):
         target = Moments.between([one[name] for one in wanted], shares(name))
         _correct(own[name][0], moments(merged, {name: own[name]}, calls, batches)[name], target, int(name in plus_one))
-        if progress is not None:
-            progress(done, len(order))
+        progress(done, len(order))
     return order
 
 

@@ -15,6 +15,20 @@ from cobasin.symmetry.keys import after_layers
 from cobasin.symmetry.state import State
 
 
+def as_fused(
+    recipe: Recipe, typed: Sequence[Typed], states: Sequence[State]
+) -> tuple[Sequence[Typed], Sequence[State]]:
+    """The models and their tensors as they are fused: of layers that are stacked, the stack is in the place of each.
+
+    Raises:
+        InputError: as `stacked`.
+    """
+    if not recipe.method.stacks:
+        return typed, states
+    stacks = [stacked(recipe, typed, states)] * len(typed)
+    return stacks, stacks
+
+
 def stacked(recipe: Recipe, typed: Sequence[Typed], states: Sequence[State]) -> Typed:
     """The stack, its tensors read from those of the models as they are asked for, in whatever dtype they have there.
 

@@ -80,11 +80,10 @@ def statistics_of(
             keep=slices,
         )
 
-    states = matched.states
     if needs == "activations":
         return Statistics(
             activations=[
-                collected(needs, _matched(matched.typed[i], states[i], matched.elements[i]), which)
+                collected(needs, _matched(matched.typed[i], matched.states[i], matched.elements[i]), which)
                 for which, i in enumerate(recipe.positions)
             ],
             report=report,
@@ -99,7 +98,7 @@ def statistics_of(
             moves = element is None or movable(element)
             kind, move = "fisher" if settings.fisher == "exact" else "fisher_empirical", move_fishers
         if not moves:
-            found.append(collected(kind, _matched(model, states[i], element), which))
+            found.append(collected(kind, _matched(model, matched.states[i], element), which))
         else:
             own = collected(kind, model, which)
             found.append(own if element is None else move(element, model, own))
@@ -117,10 +116,9 @@ def in_turn(
     """The Grams of RegMean++, whose layers are collected on the merged layers before them."""
     settings = recipe.statistics
     assert settings is not None
-    states = matched.states
     grams = collect_in_turn(
         [matched.typed[i] for i in recipe.positions],
-        [states[i] for i in recipe.positions],
+        [matched.states[i] for i in recipe.positions],
         read,
         fuse,
         device=settings.device,

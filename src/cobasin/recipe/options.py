@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +17,41 @@ from cobasin.recipe.given import of_models, shares
 from cobasin.recipe.parts import same_model
 from cobasin.recipe.recipe import Recipe
 
-# where a recipe says what these options do; and what the command line calls those of other names
-_IN_RECIPE = {
-    "weights": "parameters",
-    "set": "parameters",
-    **{key: key for key in ("merge_method", "base_model", "tokenizer_source", "repair", "heal")},
-    "data": "repair or heal",
-}
-_OPTION = {"merge_method": "method", "base_model": "base", "tokenizer_source": "tokenizer-source"}
+
+@dataclass(frozen=True)
+class Options:
+    """The options of `cobasin merge` that say how to merge, which the command line describes."""
+
+    method: str | None
+    weights: str | None
+    set: Sequence[str]
+    base: str | None
+    tokenizer_source: str | None
+    match: str | None
+    anchor: str | None
+    device: str | None
+    head_from: str | None
+    keep_heads: bool
+    repair: bool
+    heal: int | None
+    data: str | None
+
+    @property
+    def for_models(self) -> dict[str, tuple[Any, str]]:
+        """Those that go with models, None where they are not given; and where a recipe says what they do."""
+        return {
+            "--weights": (self.weights, "parameters"),
+            "--set": (self.set or None, "parameters"),
+            "--method": (self.method, "merge_method"),
+            "--base": (self.base, "base_model"),
+            "--tokenizer-source": (self.tokenizer_source, "tokenizer_source"),
+            "--repair": (self.repair or None, "repair"),
+            "--heal": (self.heal, "heal"),
+            "--data": (self.data, "repair or heal"),
+        }
 
 
-def recipe_of(models: list[str], options: Mapping[str, Any]) -> Recipe:
+def recipe_of(models: list[str], options: Options) -> Recipe:
     """The recipe that is named, with what options change in it; or that of models and options.
 
     Raises:
@@ -37,60 +62,60 @@ def recipe_of(models: list[str], options: Mapping[str, Any]) -> Recipe:
         return _of_options(models, options)
     if len(models) > 1:
         raise InputError(f"{files[0]} is a recipe: it names all models itself, so give nothing beside it")
-    if clash := [name for name in _IN_RECIPE if name in options]:
-        option = _OPTION.get(clash[0], clash[0])
-        raise InputError(f"--{option} goes with models; in {files[0]} write it under {_IN_RECIPE[clash[0]]}")
+    for option, (value, place) in options.for_models.items():
+        if value is not None:
+            raise InputError(f"{option} goes with models; in {files[0]} write it under {place}")
     recipe = Recipe.read(files[0])
     return recipe.changed(_match(options), _head(options, recipe.referenced))
 
 
-def _of_options(models: list[str], options: Mapping[str, Any]) -> Recipe:
-    if len(models) + ("base_model" in options) < 2:
+def _of_options(models: list[str], options: Options) -> Recipe:
+    base = options.base
+    if len(models) + (base is not None) < 2:
         raise InputError(f"a merge needs two models or more, got {len(models)}; a recipe is a file named *.yaml")
-    if "weights" in options and any(one.partition("=")[0].strip() == "weight" for one in options.get("set", [])):
+    if options.weights is not None and any(one.partition("=")[0].strip() == "weight" for one in options.set):
         raise InputError("--weights and --set weight=...: one of the two")
-    method = find(options.get("merge_method", "linear"))
-    parameters = _settings(options.get("set", []))
+    method = find("linear" if options.method is None else options.method)
+    parameters = _settings(options.set)
     if method.statistics is not None:
         raise InputError(f"{method.name} needs data: write a recipe, with statistics: {{data: {{path: FILE}}}}")
-    if method.needs_base and "base_model" not in options:
+    if method.needs_base and base is None:
         raise InputError(f"{method.name} merges what the models have learned since their base: name it with --base")
-    own = {"weight": shares(_numbers(options["weights"]), len(models))} if "weights" in options else {}
-    base = options.get("base_model")
+    own = {} if options.weights is None else {"weight": shares(_numbers(options.weights), len(models))}
     blocks = {
         "match": {"symmetry": "full"} | _match(options),
         "base_model": base,
-        "tokenizer_source": options.get("tokenizer_source"),
+        "tokenizer_source": options.tokenizer_source,
         "head": _head(options, [*models, *([] if base is None else [base])]),
     }
     return of_models(models, method.name, parameters, own, blocks | _after(options))
 
 
-def _after(options: Mapping[str, Any]) -> dict[str, Any]:
+def _after(options: Options) -> dict[str, Any]:
     """What follows the merge, and its data."""
-    content: dict[str, Any] = {"repair": {}} if "repair" in options else {}
-    content |= {"heal": {"steps": options["heal"]}} if "heal" in options else {}
-    if "data" in options:
+    content: dict[str, Any] = {"repair": {}} if options.repair else {}
+    content |= {} if options.heal is None else {"heal": {"steps": options.heal}}
+    if options.data is not None:
         if not content:
             raise InputError("--data is what --repair and --heal read: give one of them, or leave it out")
-        content[next(iter(content))]["data"] = data_config(options["data"])
+        content[next(iter(content))]["data"] = data_config(options.data)
     return content
 
 
-def _match(options: Mapping[str, Any]) -> dict[str, str]:
-    names = {"match": "symmetry", "anchor": "anchor", "device": "device"}
-    return {key: options[option] for option, key in names.items() if option in options}
+def _match(options: Options) -> dict[str, str]:
+    said = {"symmetry": options.match, "anchor": options.anchor, "device": options.device}
+    return {key: value for key, value in said.items() if value is not None}
 
 
-def _head(options: Mapping[str, Any], models: list[str]) -> str | None:
-    if "head_from" not in options:
-        return "keep" if "keep_heads" in options else None
-    if "keep_heads" in options:
+def _head(options: Options, models: list[str]) -> str | None:
+    if options.head_from is None:
+        return "keep" if options.keep_heads else None
+    if options.keep_heads:
         raise InputError("--keep-heads and --head-from: one of the two")
-    model = next((model for model in models if same_model(model, options["head_from"])), None)
+    model = next((model for model in models if same_model(model, options.head_from)), None)
     if model is None:
         wanted = ", ".join(models)
-        raise InputError(f"--head-from {options['head_from']}: expected one of the models to merge: {wanted}")
+        raise InputError(f"--head-from {options.head_from}: expected one of the models to merge: {wanted}")
     return model
 
 

@@ -14,7 +14,7 @@ from cobasin.checkpoints.typed import Typed
 from cobasin.data import Batches, task_of
 from cobasin.errors import InputError, one_line, shown
 from cobasin.execution.outcomes import Keep
-from cobasin.progress import Count
+from cobasin.progress import Count, silent
 from cobasin.statistics.activations import SAMPLED, Activations
 from cobasin.statistics.fishers import Fishers
 from cobasin.statistics.grams import Grams, InputGram
@@ -37,7 +37,7 @@ def collect(
     sampled: int = SAMPLED,
     device: str = "auto",
     cache: Path | None = None,
-    progress: Count | None = None,
+    progress: Count = silent,
     keep: Keep | None = None,
 ) -> dict[str, Any]:
     """Collect one kind of statistics of a model.
@@ -149,12 +149,12 @@ def _run(
     settings: Mapping[str, int],
     device: str,
     partial: Partial | None,
-    progress: Count | None,
+    progress: Count,
     keep: Keep | None,
 ) -> dict[str, Any]:
     """One pass over the data, or what is left of it."""
-    sums, report = collector(kind, typed, device_of(device), **settings), progress or (lambda done, total: None)
-    rows = alone(sums, batches, partial, report) if keep is None else together(sums, batches, keep, report)
+    sums = collector(kind, typed, device_of(device), **settings)
+    rows = alone(sums, batches, partial, progress) if keep is None else together(sums, batches, keep, progress)
     result = sums.result(rows)
     for name, value in result.items():
         if not (value.matrix if isinstance(value, InputGram) else value).isfinite().all():

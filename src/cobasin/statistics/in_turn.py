@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from cobasin.checkpoints.typed import Typed
-from cobasin.progress import Count
+from cobasin.progress import Count, silent
 from cobasin.statistics.collect import device_of
 from cobasin.statistics.grams import Grams, InputGram
 from cobasin.statistics.modules import built, linear_maps
@@ -35,7 +35,7 @@ def collect_in_turn(
     fuse: Callable[[str, list[InputGram] | None], Tensor],
     *,
     device: str = "auto",
-    progress: Count | None = None,
+    progress: Count = silent,
 ) -> dict[str, list[InputGram]]:
     """Collect Grams and merge, layer by layer.
 
@@ -68,8 +68,7 @@ def collect_in_turn(
     def advance() -> None:
         nonlocal done
         done += 1
-        if progress is not None:
-            progress(done, total)
+        progress(done, total)
 
     for turn in turns:
         if turn.maps:
