@@ -27,6 +27,7 @@ def berts(tmp_path):
     [
         (("--method", "ties"), "--method goes with models; in {} write it under merge_method"),
         (("--weights", "1,2"), "--weights goes with models; in {} write it under parameters"),
+        (("--seed", "3"), "--seed goes with models; in {} write it under seed"),
         (("--set", "normalize=no"), "--set goes with models; in {} write it under parameters"),
         (("--base", "x"), "--base goes with models; in {} write it under base_model"),
         (("--head-from", "x"), "--head-from x: expected one of the models to merge: "),

@@ -315,7 +315,7 @@ def test_three_models_in_all_orders(anchor, independent):
     assert max(differences) < 1e-12 if independent else max(differences) > 1e-3
 
 
-def test_the_random_numbers_of_dare_are_those_of_the_seed(classifiers):
+def test_the_random_numbers_of_dare_are_those_of_the_seed(classifiers, tmp_path):
     a, b, *_ = classifiers
     content = {
         "merge_method": "dare_linear",
@@ -327,6 +327,10 @@ def test_the_random_numbers_of_dare_are_those_of_the_seed(classifiers):
         dict(merge_recipe(content | seed).checkpoint) for seed in ({"seed": 1}, {"seed": 1}, {"seed": 2}, {})
     )
     assert_bitwise(once, again)
+    assert_bitwise(other, dict(merge([b], "dare_linear", base=a, symmetry="none", seed=2, density=0.5).checkpoint))
+    options = ("--method", "dare_linear", "--set", "density=0.5", "--seed", 2, "--match", "none")
+    assert run("merge", b, "--base", a, *options, "--out", tmp_path / "out").code == 0
+    assert_bitwise(other, tensors_of(tmp_path / "out"))
     assert largest_difference(once, other) > 0.1
     assert largest_difference(once, default) > 0.1
     base, tuned = tensors_of(a), tensors_of(b)

@@ -53,6 +53,9 @@ def merge(
             "--set", help="A parameter of the method, like t=0.5; a list, like t=[0,0.5,1], runs over the layers."
         ),
     ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Of methods that draw random numbers, as DARE and DELLA do; by default 0.")
+    ] = None,
     base: Annotated[
         str | None, typer.Option(help="The model that the others were trained from; it is matched, too.")
     ] = None,
@@ -144,6 +147,7 @@ def merge(
         method=method,
         weights=weights,
         set=set_ or [],
+        seed=seed,
         base=base,
         tokenizer_source=tokenizer_source,
         match=match,

@@ -93,6 +93,7 @@ def merge(
     symmetry: str = "full",
     anchor: str | int = "medoid",
     weights: Iterable[float] | None = None,
+    seed: int | None = None,
     head: str | int | None = None,
     statistics: Mapping[str, Any] | None = None,
     repair: bool | Mapping[str, Any] = False,
@@ -114,6 +115,7 @@ def merge(
         symmetry: as in `match`, or ``none`` to merge the models as they are.
         anchor: ``medoid``, ``consensus``, or the index of the model that all are matched to; see `match_all`.
         weights: one a model; equal by default.
+        seed: of methods that draw random numbers, as DARE and DELLA do; 0 by default.
         head: ``keep`` for one result a model, each with its own task head; or the index of the model that gives it.
         statistics: as in a recipe: ``{"data": ..., "samples": ...}``, for methods that need data.
         repair: as in a recipe: True, or ``{"data": ..., "samples": ...}``. Afterwards, statistics of the norms are
@@ -140,6 +142,7 @@ def merge(
     loaded = dict(zip(names, models, strict=True))
     common, own = _by_model(method, parameters, weights, names)
     blocks: dict[str, Any] = {
+        "seed": seed,
         "match": {"symmetry": symmetry, "anchor": named(names, anchor, "anchor")},
         "head": None if head is None else named(names, head, "head"),
         "tokenizer_source": None if tokenizer_source is None else named(names, tokenizer_source, "tokenizer_source"),

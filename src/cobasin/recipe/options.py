@@ -25,6 +25,7 @@ class Options:
     method: str | None
     weights: str | None
     set: Sequence[str]
+    seed: int | None
     base: str | None
     tokenizer_source: str | None
     match: str | None
@@ -42,6 +43,7 @@ class Options:
         return {
             "--weights": (self.weights, "parameters"),
             "--set": (self.set or None, "parameters"),
+            "--seed": (self.seed, "seed"),
             "--method": (self.method, "merge_method"),
             "--base": (self.base, "base_model"),
             "--tokenizer-source": (self.tokenizer_source, "tokenizer_source"),
@@ -84,6 +86,7 @@ def _of_options(models: list[str], options: Options) -> Recipe:
     own = {} if options.weights is None else {"weight": shares(_numbers(options.weights), len(models))}
     blocks = {
         "match": {"symmetry": "full"} | _match(options),
+        "seed": options.seed,
         "base_model": base,
         "tokenizer_source": options.tokenizer_source,
         "head": _head(options, [*models, *([] if base is None else [base])]),
