@@ -512,6 +512,7 @@ def test_the_tokenizer_is_that_of_one_model():
     assert Recipe.of(LINEAR | {"tokenizer_source": "union"}).vocabulary == "union"
     assert Recipe.of(LINEAR | {"tokenizer_source": "./b"}).vocabulary == "./b"
     assert Recipe.of(LINEAR | {"tokenizer": {"source": "./b"}}).vocabulary == "./b"
+    assert Recipe.of(LINEAR | {"tokenizer": {}}).vocabulary == "union"
     assert Recipe.of(TIES | {"tokenizer_source": "base"}).vocabulary == "./base"
 
 
@@ -521,7 +522,7 @@ def test_the_tokenizer_is_that_of_one_model():
         ({"tokenizer_source": "base"}, "tokenizer_source: base, but no base_model is named"),
         ({"tokenizer_source": "unoin"}, "tokenizer_source 'unoin': expected base, union, ./a, ./b"),
         ({"tokenizer": {"source": "./c"}}, "tokenizer.source './c': expected base, union, ./a, ./b"),
-        ({"tokenizer": {}}, "tokenizer.source is missing"),
+        ({"tokenizer": {"source": 1}}, "tokenizer.source"),
         (
             {"tokenizer": {"source": "union", "tokens": {}}},
             "tokenizer: 'tokens' is not supported: a token that a model lacks has",

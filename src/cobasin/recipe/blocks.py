@@ -110,13 +110,13 @@ class Module(Block):
 
 
 class Tokenizer(Block):
-    """Where the tokenizer is from: ``base``, ``union``, or a model."""
+    """Where the tokenizer is from: ``base``, ``union`` (as in mergekit also where nothing is said), or a model."""
 
     unsupported = {
         "tokens": "a token that a model lacks has the row of those that have it; leave it out",
         "pad_to_multiple_of": "leave it out; resize_token_embeddings of Transformers can add rows to the result",
     }
-    source: ModelName
+    source: ModelName = "union"
 
 
 class Matching(Block):
