@@ -169,7 +169,14 @@ def test_byte_level_words_and_positions_behind_the_padding(byte_level):
 
 
 @pytest.mark.parametrize(
-    "case", ["data2vec-text/Data2VecTextForMaskedLM", "mpnet/MPNetForMaskedLM", "esm-1b/EsmForMaskedLM"]
+    "case",
+    [
+        "data2vec-text/Data2VecTextForMaskedLM",
+        "mpnet/MPNetForMaskedLM",
+        "esm-1b/EsmForMaskedLM",
+        "layoutlmv3/LayoutLMv3ForTokenClassification",
+        "altclip-text/AltCLIPTextModel",
+    ],
 )
 def test_every_family_whose_positions_begin_behind_the_padding(case):
     model = tiny_models.checkpoint(case)

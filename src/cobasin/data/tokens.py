@@ -40,7 +40,7 @@ _FILES = (
     CHAT_TEMPLATE,
 )
 # families whose texts begin at the position behind the number of the padding token
-_BEHIND_PADDING = ("roberta", "camembert", "data2vec-text", "mpnet", "esm")
+_BEHIND_PADDING = ("roberta", "camembert", "data2vec-text", "mpnet", "esm", "layoutlmv3", "altclip")
 UNLIMITED = 512  # tokens of a text, for models and tokenizers that take any number
 
 
