@@ -13,8 +13,10 @@ import torch
 
 from cobasin.architectures import declare
 from cobasin.checkpoints.checkpoint import load
+from cobasin.checkpoints.pairs import check_pair
 from cobasin.checkpoints.probes import probe
 from cobasin.checkpoints.running import model_class
+from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
 from cobasin.finding.applying import transform
 from cobasin.finding.match import match, match_all
@@ -148,6 +150,12 @@ def test_a_key_that_nothing_reads(tmp_path, case, key):
     source, anchor = models(tmp_path, case, key, "relu")
     assert run("match", source, anchor, "--out", tmp_path / "out").code == 0
     assert same(anchor, source)
+
+
+def test_one_window_for_all_layers(tmp_path):
+    """The file has one for each, as a model of Transformers writes it that was given one for all."""
+    ends = models(tmp_path, "led/LEDForConditionalGeneration", "attention_window", 4)
+    check_pair(*(Typed.of(load(end)) for end in ends))
 
 
 def ends_of_head(folder, case):

@@ -16,6 +16,7 @@ from cobasin.checkpoints.running import instantiate
 from cobasin.data import Batch, DataConfig, batches
 from cobasin.data.tokens import length_limit
 from cobasin.data.writing import texts
+from cobasin.errors import InputError
 from cobasin.evaluation.tasks import evaluate
 from real_models import minilm
 
@@ -169,7 +170,14 @@ def test_byte_level_words_and_positions_behind_the_padding(byte_level):
 
 
 @pytest.mark.parametrize(
-    "case", ["data2vec-text/Data2VecTextForMaskedLM", "mpnet/MPNetForMaskedLM", "esm-1b/EsmForMaskedLM"]
+    "case",
+    [
+        "data2vec-text/Data2VecTextForMaskedLM",
+        "mpnet/MPNetForMaskedLM",
+        "esm-1b/EsmForMaskedLM",
+        "layoutlmv3/LayoutLMv3ForTokenClassification",
+        "altclip-text/AltCLIPTextModel",
+    ],
 )
 def test_every_family_whose_positions_begin_behind_the_padding(case):
     model = tiny_models.checkpoint(case)
@@ -183,7 +191,12 @@ def test_every_family_whose_positions_begin_behind_the_padding(case):
 @pytest.mark.parametrize(("head", "limit"), [("ForConditionalGeneration", 20), ("ForQuestionAnswering", 18)])
 def test_tables_of_positions_that_differ(head, limit):
     """The decoder reads what the encoder reads, and has fewer; or it reads a text of its own."""
-    assert length_limit(tiny_models.checkpoint(f"led/LED{head}")) == limit
+    model = tiny_models.checkpoint(f"led/LED{head}")
+    assert length_limit(model) == limit
+    if head == "ForConditionalGeneration":  # what it writes has 18 positions, of which one is left
+        forward(model, first(model, [{"input_ids": [5] * 17, "label": [6] * 17}]))
+        with pytest.raises(InputError, match="expected at most 17"):
+            first(model, [{"input_ids": [5] * 20, "label": [6] * 18}])
 
 
 def test_documents_are_cut_into_blocks(tmp_path):

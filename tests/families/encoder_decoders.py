@@ -83,7 +83,10 @@ FAMILIES = {
         "SwitchTransformers",
         ("ForConditionalGeneration",),
         T.SwitchTransformersConfig,
-        {**_SWITCH, "router_bias": True, "num_sparse_encoder_layers": 0, "num_sparse_decoder_layers": 3},
+        {  # gates are only in the config: its code has none
+            **{**_SWITCH, "router_bias": True, "is_gated_act": True},
+            **{"num_sparse_encoder_layers": 0, "num_sparse_decoder_layers": 3},
+        },
     ),
     "bart": ("Bart", _BART_HEADS, T.BartConfig, _STACKS),
     "led": ("LED", _LED_HEADS, T.LEDConfig, _LED),

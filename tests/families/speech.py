@@ -18,7 +18,11 @@ _SPEECH = {
     "classifier_proj_size": 8,
     "num_labels": 3,
 }
-_DATA2VEC = {**_SPEECH, "num_conv_pos_embeddings": 2, "conv_pos_kernel_size": 3}
+_DATA2VEC = {
+    **{**_SPEECH, "num_conv_pos_embeddings": 2, "conv_pos_kernel_size": 3},
+    # of wav2vec 2.0; nothing reads them here
+    **{"feat_extract_norm": "group", "feat_proj_layer_norm": False, "do_stable_layer_norm": True},
+}
 _QUANTIZER = {
     "num_codevector_groups": 2,
     "num_codevectors_per_group": 5,

@@ -38,6 +38,16 @@ FUNCTION_KEYS = (
     "conv_stride",
     "do_stable_layer_norm",
 )
+# keys with what holds where a config lacks them; data2vec's code goes this way, whatever its config says
+CHOICES = {"feat_extract_norm": "layer", "feat_proj_layer_norm": True, "do_stable_layer_norm": False}
+
+
+def _reads_choices(config) -> bool:
+    return config.model_type != "data2vec-audio"
+
+
+def _chosen(config, key: str):
+    return getattr(config, key, CHOICES[key]) if _reads_choices(config) else CHOICES[key]
 
 
 def _waveform(config, bare: bool) -> Parts:
@@ -52,9 +62,9 @@ def _waveform(config, bare: bool) -> Parts:
         spaces[f"kernel{i}"] = Space(kernel)
         templates[f"{name}.conv.weight"] = f"conv{i} {f'conv{i - 1}' if i else '1'} kernel{i}"
         templates |= {f"{name}.conv.bias": f"conv{i}"} if config.conv_bias else {}
-        normed = i == 0 or getattr(config, "feat_extract_norm", "layer") == "layer"
+        normed = i == 0 or _chosen(config, "feat_extract_norm") == "layer"
         templates |= layer_norm(f"{name}.layer_norm", f"conv{i}") if normed else {}
-    if getattr(config, "feat_proj_layer_norm", True):
+    if _chosen(config, "feat_proj_layer_norm"):
         templates |= layer_norm("feature_projection.layer_norm", f"conv{last}")
     return spaces, templates | linear("feature_projection.projection", "resid", f"conv{last}")
 
@@ -116,13 +126,13 @@ def wav2vec2(request: Request) -> Spec:
     will do.
     """
     config = request.config
-    grouped = getattr(config, "feat_extract_norm", "layer") == "group"
+    grouped = _chosen(config, "feat_extract_norm") == "group"
     require(not (config.conv_bias and grouped), "conv_bias with feat_extract_norm = group")
     for key in ("add_adapter", "adapter_attn_dim", "conv_pos_batch_norm"):
         require(not getattr(config, key, False), key)
     spaces, waveform = _waveform(config, request.head == "Model")
     kernel, positions = _positions(request)
-    stable = getattr(config, "do_stable_layer_norm", False)  # the last norm is in front of the layers or behind
+    stable = _chosen(config, "do_stable_layer_norm")  # the last norm is in front of the layers or behind
     last = layer_norm("encoder.layer_norm")
     masked = {"masked_spec_embed": "resid"} if request.has("masked_spec_embed") else {}
     templates = {
@@ -159,7 +169,7 @@ def wav2vec2(request: Request) -> Spec:
         biases=free_biases(templates),
         buffers=PRE_TRAINING if request.head == "Model" else (),
         unread=tuple(masked),
-        function_keys=tuple(key for key in FUNCTION_KEYS if hasattr(config, key)),
+        function_keys=tuple(key for key in FUNCTION_KEYS if key not in CHOICES or _reads_choices(config)),
     )
 
 

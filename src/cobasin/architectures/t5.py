@@ -54,7 +54,7 @@ def _norms(own: str, gated: bool, decodes: bool, output: tuple[str, ...]) -> tup
 
 
 def _gated(config) -> bool:
-    return getattr(config, "is_gated_act", False)  # Switch Transformers have no gates
+    return config.model_type != "switch_transformers" and config.is_gated_act  # Switch has no gates, whatever it says
 
 
 def _stacks(config, own: str, decodes: bool) -> Parts:

@@ -180,6 +180,8 @@ def _setting(typed: Typed, key: str, encoder: bool = False) -> object:
         return sorted(value)
     if key.endswith(("image_size", "patch_size")) and isinstance(value, (int, list, tuple)):
         return sides(value)
+    if key == "attention_window" and isinstance(value, int):
+        return [value] * config.num_hidden_layers  # as LED and Longformer write it once they are built
     return _said_once(value)
 
 

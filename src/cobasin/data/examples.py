@@ -30,6 +30,12 @@ TARGETS: dict[Task, Role] = {
 }
 
 
+def answer_length(checkpoint: Checkpoint, length: int) -> int:
+    """The tokens that an answer has at most, where a text has ``length``: one is left for what begins or pads it."""
+    rows = getattr(checkpoint.config, "max_decoder_position_embeddings", length)  # LED's decoder has a table of its own
+    return min(length, rows) - 1
+
+
 class Examples:
     """Examples of rows, made when they are asked for.
 
@@ -53,6 +59,7 @@ class Examples:
         length: int,
     ):
         self.rows, self.task, self.length = rows, task, length
+        self.longest_answer = answer_length(checkpoint, length)
         self.vocabulary = reads.get("input_ids", {}).get("vocab_size", 0)
         self.channels = reads.get("pixel_values", {}).get("num_channels")
         self.decodes = "decoder_input_ids" in reads
@@ -143,7 +150,7 @@ class Examples:
         if self.decodes:
             if self.target_is_text:
                 return _text(value, where, "label")
-            return token_ids(value, None, where, self.written, self.length - 1, "label")
+            return token_ids(value, None, where, self.written, self.longest_answer, "label")
         if self.task == "causal_lm":  # of a block
             return value
         if self.task == "regression":

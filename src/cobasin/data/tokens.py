@@ -12,7 +12,7 @@ from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.running import SHIFTING, part_of, positions, written_vocabulary
-from cobasin.data.examples import Example
+from cobasin.data.examples import Example, answer_length
 from cobasin.errors import InputError, one_line
 
 CHAT_TEMPLATE = "chat_template.jinja"
@@ -40,7 +40,7 @@ _FILES = (
     CHAT_TEMPLATE,
 )
 # families whose texts begin at the position behind the number of the padding token
-_BEHIND_PADDING = ("roberta", "camembert", "data2vec-text", "mpnet", "esm")
+_BEHIND_PADDING = ("roberta", "camembert", "data2vec-text", "mpnet", "esm", "layoutlmv3", "altclip")
 UNLIMITED = 512  # tokens of a text, for models and tokenizers that take any number
 
 
@@ -144,6 +144,7 @@ class TextInputs:
     def __init__(self, checkpoint: Checkpoint, tokenizer: Any, length: int, taken: Collection[int]):
         self.tokenizer, self.taken, self.most = tokenizer, taken, length
         self.length = next((one for one in range(length, 0, -1) if one not in taken), length)
+        self.longest_answer = answer_length(checkpoint, self.length)
         self.padding = padding_id(checkpoint, tokenizer)
         text = part_of(checkpoint.config, "text_config")
         self.vocabulary, self.written = text.vocab_size, written_vocabulary(text)
@@ -165,11 +166,11 @@ class TextInputs:
         return self._inputs(ids, encoded.get("token_type_ids")), starts
 
     def targets(self, examples: Sequence[Example]) -> list[list[int]]:
-        """The ids of what a decoder predicts, a token fewer than the limit."""
+        """The ids of what a decoder predicts, as many as `answer_length` says."""
         targets = [example["target"] for example in examples]
         if not isinstance(targets[0], str):
             return targets
-        encoded = self.tokenizer(text_target=targets, truncation=True, max_length=self.length - 1, padding=False)
+        encoded = self.tokenizer(text_target=targets, truncation=True, max_length=self.longest_answer, padding=False)
         return self._checked(encoded["input_ids"], [example["where"] for example in examples], self.written)
 
     def _checked(self, ids: list[list[int]], places: Sequence[str], vocabulary: int) -> list[list[int]]:
