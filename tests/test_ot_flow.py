@@ -11,8 +11,8 @@ from cobasin.coupling.flow import flow_of
 from cobasin.coupling.uses import uses_of
 from cobasin.errors import InputError
 
-# what is written there: by fused attention, by weights whose layer is not called, behind gains all share; with all of a
-# head its basis, and sinks have none
+# what is written there: by fused attention, by weights whose layer is not called, behind gains all share; as biases of
+# all layers, before a head is; with all of a head its basis, and sinks have none
 NOT_FOLLOWED = {
     **dict.fromkeys(("siglip", "siglip2"), "vision_pool_head x vision_pool_qk"),
     "dinov2-swiglu": "ffn.0",
@@ -25,6 +25,8 @@ NOT_FOLLOWED = {
     "gemma4-sounds-clipped": "audio_qk.0",
     "phi-qk-norm": "nope.0",
     "stablelm-12b": "nope.0",
+    "persimmon": "nope.0",
+    **dict.fromkeys(("layoutlmv3", "layoutlmv3-words"), "head"),
     **dict.fromkeys(("granite-swa", "granite-moe-swa", "granite-moe-swa-shared"), "kv.1"),
     **dict.fromkeys(("nomic-bert", "nomic-bert-untied", "nomic-bert-wide"), "head.0"),
     **dict.fromkeys(("jina-v3", "jina-v3-untied-relu", "gte", "gte-without-types-untied"), "head.0"),
