@@ -60,10 +60,7 @@ def probe(config: PreTrainedConfig, architecture: str, seed: int = 0) -> dict[st
         if getattr(config, "use_mask_token", False):
             inputs["bool_masked_pos"] = (torch.arange(inputs["noise"].shape[1]) % 3 == 1).expand(2, -1)
     if getattr(config, "visual_embed", False):  # LayoutLMv3 reads the picture of a page beside its words
-        height, width = sides(config.input_size)
-        inputs["pixel_values"] = torch.randn(
-            2, config.num_channels, height, width, generator=generator, dtype=torch.float32
-        )
+        inputs["pixel_values"] = normal(generator, 2, config.num_channels, *sides(config.input_size))
     if "patches" in sizes:
         inputs |= _patches(part_of(config, "vision_config"), generator)
     if mel := sizes.get("input_features"):
