@@ -167,7 +167,7 @@ def ends_of_head(folder, case):
 
 
 @pytest.mark.usefixtures("one_round")
-@pytest.mark.parametrize(("case", "first"), list(zip(TIED, cycle([0, 1]), strict=False)))
+@pytest.mark.parametrize(("case", "first"), list(zip(TIED[1::2], cycle([0, 1]), strict=False)))
 def test_tied_against_untied_heads(tmp_path, case, first):
     """Either is brought to the other, in turn."""
     source, anchor = ends_of_head(tmp_path, case)[:: 1 - 2 * first]
