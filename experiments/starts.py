@@ -10,8 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from cobasin.checkpoints.checkpoint import Checkpoint, download, read_config
+from cobasin.checkpoints.checkpoint import Checkpoint, read_config
 from cobasin.checkpoints.fingerprint import fingerprint
+from cobasin.checkpoints.folders import download
 from cobasin.checkpoints.output import publishing
 from cobasin.checkpoints.pairs import PREPROCESSOR
 from cobasin.checkpoints.weight_files import open_weights

@@ -20,8 +20,9 @@ import torch
 from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint, load
+from cobasin.checkpoints.limits import positions
 from cobasin.checkpoints.probes import all_experts, changed, mixed_vocabulary, probe, segments
-from cobasin.checkpoints.running import build, cast_floats, input_sizes, instantiate, outputs, positions
+from cobasin.checkpoints.running import build, cast_floats, input_sizes, instantiate, outputs
 from cobasin.checkpoints.typed import check_finite
 from cobasin.errors import InputError, NotProbed, one_line, shown
 

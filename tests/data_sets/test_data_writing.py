@@ -8,7 +8,8 @@ import transformers
 from data_models import bert
 
 import tiny_models
-from cobasin.checkpoints.running import first_written, instantiate
+from cobasin.checkpoints.limits import first_written
+from cobasin.checkpoints.running import instantiate
 from cobasin.data.writing import Blank, blank_of, exchanged, filled, texts, written
 from cobasin.errors import InputError
 from cobasin.learning.descent import hold_out

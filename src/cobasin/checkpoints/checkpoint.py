@@ -15,9 +15,9 @@ from torch import Tensor
 
 from cobasin.architectures import known
 from cobasin.checkpoints.embedding import takes_states
+from cobasin.checkpoints.folders import find_folder
 from cobasin.checkpoints.weight_files import (
     ADAPTER_FILE,
-    INDEX_FILE,
     SINGLE_FILE,
     Header,
     describe,
@@ -27,15 +27,12 @@ from cobasin.checkpoints.weight_files import (
 from cobasin.checkpoints.wrapped import within
 from cobasin.errors import InputError, one_line
 from cobasin.modes import usual_modes
-from cobasin.paths import check_name, expanded
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
 Content = Callable[[Path], object] | str | None
 """Of a file beside the weights: what writes it to a path, its text; None where there shall be none."""
-
-_HUB_ID = re.compile(r"\w[\w.-]*/[\w.-]+")
 
 
 class Tensors(Mapping[str, Tensor]):
@@ -133,7 +130,7 @@ def load(
         return model
     if isinstance(model, (str, Path)):
         try:
-            return _from_folder(_find_folder(model), str(model))
+            return _from_folder(find_folder(model), str(model))
         except OSError as error:
             raise InputError(f"{model}: cannot be read: {one_line(error)}") from error
     from transformers import PreTrainedModel
@@ -231,42 +228,6 @@ def _from_memory(label: str, config: PreTrainedConfig, architecture: str, tensor
         return tensor.clone() if tensor.is_inference() else tensor  # learning needs gradients of what is made of it
 
     return Checkpoint(label, config, architecture, headers, read)
-
-
-def _find_folder(model: str | Path) -> Path:
-    folder = expanded(model, "model")
-    if folder.is_dir():
-        check_name(folder)
-        return folder
-    if folder.exists():
-        raise InputError(f"{model}: is a file; expected a Hugging Face folder with config.json and weights")
-    if isinstance(model, str) and _HUB_ID.fullmatch(model):
-        return download(model)
-    bare = isinstance(model, str) and not {"/", "\\"} & set(model)
-    hint = "; a model of the hub has an owner, as in openai-community/gpt2" if bare else ""
-    if "+" in str(model):
-        hint = "; a base with an adapter, as BASE+ADAPTER, is taken by merges alone"
-    raise InputError(f"{model}: no such folder{hint}")
-
-
-def download(hub_id: str) -> Path:
-    """The folder of a model from the hub, or from its cache: weights, config, tokenizer; no code.
-
-    Raises InputError where there is none.
-    """
-    from huggingface_hub import snapshot_download
-
-    patterns = ["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja"]
-    again = ["consolidated*"]  # of Mistral: the same weights under other names
-    try:
-        folder = Path(snapshot_download(hub_id, allow_patterns=patterns, ignore_patterns=again))
-        if not any((folder / name).exists() for name in (SINGLE_FILE, INDEX_FILE)):
-            # Only now: many repositories hold the same weights in both formats.
-            folder = Path(snapshot_download(hub_id, allow_patterns=[*patterns, "*.bin"], ignore_patterns=again))
-    except Exception as error:  # the hub client, its HTTP client and the file system raise their own kinds
-        reason = one_line(error)
-        raise InputError(f"{hub_id}: no such folder, and not available from the hub: {reason}") from error
-    return folder
 
 
 def _parse_config(content: dict[str, Any], label: str, folder: Path | None = None) -> PreTrainedConfig:

@@ -12,17 +12,9 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from cobasin.architectures.parts import sides
+from cobasin.checkpoints.limits import first_written, part_of, positions, takes_no_padding, written_vocabulary
 from cobasin.checkpoints.pictures_in_text import READ, normal, with_pictures
-from cobasin.checkpoints.running import (
-    SHIFTING,
-    first_written,
-    input_sizes,
-    model_class,
-    part_of,
-    positions,
-    takes_no_padding,
-    written_vocabulary,
-)
+from cobasin.checkpoints.running import SHIFTING, input_sizes, model_class
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from cobasin.architectures.parts import sides
 from cobasin.checkpoints.checkpoint import Checkpoint
+from cobasin.checkpoints.limits import part_of
 from cobasin.checkpoints.pictures_in_text import READ
 from cobasin.errors import InputError, NotProbed, one_line
 
@@ -248,39 +249,6 @@ def _without_padding(value: Tensor, mask: Tensor | None) -> Tensor:
 def cast_floats(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     """A copy in `dtype`; integers keep theirs."""
     return tensor.to(dtype if tensor.is_floating_point() else tensor.dtype, copy=True)
-
-
-def part_of(config: PreTrainedConfig, name: str) -> PreTrainedConfig:
-    """The config of one tower of a model, the model's own where it has one tower."""
-    return getattr(config, name, None) or config
-
-
-def positions(config: PreTrainedConfig) -> int:
-    """The rows of the position table, the decoder's where only that is made of tokens; 512 where there is no limit.
-
-    Of LED, whose tables differ, those that both have.
-    """
-    text = part_of(config, "text_config")
-    limits = (getattr(text, name, None) for name in ("max_position_embeddings", "max_target_positions"))
-    both = [getattr(text, f"max_{side}_position_embeddings", None) for side in ("encoder", "decoder")]
-    return next(filter(None, limits), None) or min(filter(None, both), default=512)
-
-
-def first_written(config: PreTrainedConfig) -> int | None:
-    """The token that a decoder begins with, where a config says it; T5Gemma says it as that of its decoder's texts."""
-    start = getattr(config, "decoder_start_token_id", None)
-    return getattr(getattr(config, "decoder", None), "bos_token_id", None) if start is None else start
-
-
-def takes_no_padding(config: PreTrainedConfig, architecture: str) -> bool:
-    """Whether a class finds the last token of a row by the padding token, and the config has none."""
-    return architecture.endswith("ForSequenceClassification") and getattr(config, "pad_token_id", None) is None
-
-
-def written_vocabulary(config: PreTrainedConfig) -> int:
-    """How many tokens a model writes, or compares its answers with: Marian may read others than it writes."""
-    text = part_of(config, "text_config")
-    return getattr(text, "decoder_vocab_size", None) or text.vocab_size
 
 
 def model_class(architecture: str) -> Any:

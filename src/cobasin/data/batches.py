@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from cobasin.checkpoints.checkpoint import Checkpoint
-from cobasin.checkpoints.running import takes_no_padding
+from cobasin.checkpoints.limits import takes_no_padding
 from cobasin.data.blocks import blocks_of, choose
 from cobasin.data.config import DataConfig, DataSet
 from cobasin.data.encoder import Batch, Encoder, inputs_of

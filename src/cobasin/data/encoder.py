@@ -13,8 +13,9 @@ from torch import Tensor
 
 from cobasin.architectures.parts import sides
 from cobasin.checkpoints.checkpoint import Checkpoint
+from cobasin.checkpoints.limits import first_written, part_of
 from cobasin.checkpoints.probes import patch_noise
-from cobasin.checkpoints.running import SHIFTING, first_written, input_sizes, model_class, part_of
+from cobasin.checkpoints.running import SHIFTING, input_sizes, model_class
 from cobasin.data.config import DataConfig
 from cobasin.data.examples import Example
 from cobasin.data.images import ImageInputs

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from cobasin.checkpoints.checkpoint import Checkpoint
-from cobasin.checkpoints.running import written_vocabulary
+from cobasin.checkpoints.limits import written_vocabulary
 from cobasin.data.config import DataConfig, Role
 from cobasin.data.pictures import IMAGE_MODES, pixels_of
 from cobasin.data.rows import Rows, check_text

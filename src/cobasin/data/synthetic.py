@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint
+from cobasin.checkpoints.limits import first_written, takes_no_padding
 from cobasin.checkpoints.probes import patch_noise
-from cobasin.checkpoints.running import first_written, input_sizes, model_class, takes_no_padding
+from cobasin.checkpoints.running import input_sizes, model_class
 from cobasin.data.tasks import task_of
 from cobasin.errors import InputError
 

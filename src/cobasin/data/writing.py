@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint
-from cobasin.checkpoints.running import first_written, part_of, positions
+from cobasin.checkpoints.limits import first_written, part_of, positions
 from cobasin.data.tasks import task_of
 from cobasin.data.tokens import has_masks, padded, text_length, tokenizer_of
 from cobasin.errors import InputError

@@ -22,7 +22,6 @@ from cobasin.finding.beside import moved_beside
 from cobasin.finding.forms import UNTIED
 from cobasin.finding.kept import Kept, check_kept
 from cobasin.finding.match import Matched, match_all
-from cobasin.fusion.registry import find
 from cobasin.merging.after import Afterwards, cautions
 from cobasin.merging.chat import chat_template
 from cobasin.merging.fused import Fusion
@@ -36,7 +35,7 @@ from cobasin.merging.statistics import Statistics, batches_of, in_turn, statisti
 from cobasin.merging.vocabulary import filled, tokenizer_of_result
 from cobasin.progress import Progress, progress_of
 from cobasin.recipe import Recipe
-from cobasin.recipe.given import of_models, shares
+from cobasin.recipe.given import by_model, of_models
 from cobasin.statistics.grams import InputGram
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.state import State
@@ -140,7 +139,7 @@ def merge(
         for i, model in enumerate(models)
     ]
     loaded = dict(zip(names, models, strict=True))
-    common, own = _by_model(method, parameters, weights, names)
+    common, own = by_model(method, parameters, weights, len(models))
     blocks: dict[str, Any] = {
         "seed": seed,
         "match": {"symmetry": symmetry, "anchor": named(names, anchor, "anchor")},
@@ -158,33 +157,6 @@ def merge(
     after = (("repair", repair), ("heal", heal))
     blocks |= {key: block for key, block in after if not isinstance(block, (Number, np.bool_)) or block}
     return merge_recipe(of_models(names, method, common, own, blocks), loaded, progress)
-
-
-def _by_model(
-    method: str, parameters: Mapping[str, Any], weights: Iterable[float] | None, names: Sequence[str]
-) -> tuple[dict[str, Any], dict[str, Sequence[Any]]]:
-    """The parameters of a method with one value for all models, and those with one for each.
-
-    Raises:
-        InputError: there are more values than models, or fewer.
-    """
-    parameters = {name.removesuffix("_"): value for name, value in parameters.items()}
-    if weights is not None:
-        if "weight" in parameters:
-            raise InputError("weights and weight say the same; give one of them")
-        parameters["weight"] = shares(weights, len(names))
-    known = find(method).parameters
-    common, own = dict[str, Any](), dict[str, Sequence[Any]]()
-    for name, value in parameters.items():
-        if not isinstance(value, (list, tuple)):
-            common[name] = value
-        elif name not in known or not known[name].each:
-            common[name] = list(value)
-        elif len(value) != len(names):
-            raise InputError(f"{name}: {len(value)} values for {len(names)} models; give one a model")
-        else:
-            own[name] = value
-    return common, own
 
 
 def merge_recipe(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from cobasin.errors import InputError, shown
+from cobasin.fusion.registry import find
 from cobasin.recipe.recipe import Recipe
 
 
@@ -45,6 +46,33 @@ def of_models(
     except RecursionError:
         raise InputError("merge: a list or mapping holds itself, or is nested too deeply") from None
     return Recipe.of(given, "merge")
+
+
+def by_model(
+    method: str, parameters: Mapping[str, Any], weights: Iterable[float] | None, count: int
+) -> tuple[dict[str, Any], dict[str, Sequence[Any]]]:
+    """The parameters of a method with one value for all models, and those with one for each.
+
+    Raises:
+        InputError: there are more values than models, or fewer.
+    """
+    parameters = {name.removesuffix("_"): value for name, value in parameters.items()}
+    if weights is not None:
+        if "weight" in parameters:
+            raise InputError("weights and weight say the same; give one of them")
+        parameters["weight"] = shares(weights, count)
+    known = find(method).parameters
+    common, own = dict[str, Any](), dict[str, Sequence[Any]]()
+    for name, value in parameters.items():
+        if not isinstance(value, (list, tuple)):
+            common[name] = value
+        elif name not in known or not known[name].each:
+            common[name] = list(value)
+        elif len(value) != count:
+            raise InputError(f"{name}: {len(value)} values for {count} models; give one a model")
+        else:
+            own[name] = value
+    return common, own
 
 
 def shares(weights: Iterable[float], count: int) -> list[float]:
