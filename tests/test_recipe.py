@@ -523,11 +523,7 @@ def test_the_tokenizer_is_that_of_one_model():
         ({"tokenizer_source": "unoin"}, "tokenizer_source 'unoin': expected base, union, ./a, ./b"),
         ({"tokenizer": {"source": "./c"}}, "tokenizer.source './c': expected base, union, ./a, ./b"),
         ({"tokenizer": {"source": 1}}, "tokenizer.source"),
-        (
-            {"tokenizer": {"source": "union", "tokens": {}}},
-            "tokenizer: 'tokens' is not supported: a token that a model lacks has",
-        ),
-        ({"tokenizer": {"pad_to_multiple_of": 8}}, "tokenizer: 'pad_to_multiple_of' is not supported"),
+        ({"tokenizer": {"pad_to_multiple_of": 0}}, "tokenizer.pad_to_multiple_of: 0: expected a number above 0"),
         (
             {"tokenizer": {"source": "union"}, "tokenizer_source": "union"},
             "tokenizer and tokenizer_source say the same: give one of them",

@@ -30,6 +30,9 @@ _IDS = ("_token_id", "_token_index", "suppress_tokens")  # how the keys of a con
 Tokens = Sequence[str | None]
 """By row of an embedding; None of rows that no token has."""
 
+ABSENT, ZERO = -1, -2
+"""In place of a row of a model: none, for now it is zero; none, and it stays zero."""
+
 
 def brought_together(models: Sequence[Typed], place: int, union: bool) -> list[Typed]:
     """Models whose vocabularies differ, all with that of one of them; or with its `union` with the others.
@@ -44,12 +47,18 @@ def brought_together(models: Sequence[Typed], place: int, union: bool) -> list[T
     if union:
         tokens = by_row(united([model.checkpoint for model in models], giver.checkpoint), len(tokens))
     rows = [rows_of(tokens, theirs) for theirs in own]
-    if of_nobody := (torch.stack(rows) < 0).all(0).nonzero().flatten().tolist():
+    check_given(tokens, rows, giver)
+    return [brought_to(model, theirs, giver) for model, theirs in zip(models, rows, strict=True)]
+
+
+def check_given(tokens: Tokens, rows: Sequence[Tensor], giver: Typed, others: Collection[int] = ()) -> None:
+    """Raise InputError for a token that no model has a row for, except for the `others`."""
+    nobodys = (torch.stack([*rows]) == ABSENT).all(0).nonzero().flatten().tolist()
+    if lacking := [row for row in nobodys if row not in others]:
         raise InputError(
-            f"no model has a row for {listed([repr(tokens[row]) for row in of_nobody])}, which the tokenizer of "
+            f"no model has a row for {listed([repr(tokens[row]) for row in lacking])}, which the tokenizer of "
             f"{giver.checkpoint.label} has; resize that model's embeddings, or take another model's vocabulary"
         )
-    return [brought_to(model, theirs, giver) for model, theirs in zip(models, rows, strict=True)]
 
 
 def in_common(models: Sequence[Typed]) -> tuple[list[Typed], list[Tensor], list[str]]:
@@ -90,18 +99,42 @@ def united(models: Sequence[Checkpoint], giver: Checkpoint) -> Any:
                 "so no tokenizer is that of both; a merge can take the vocabulary of one of them (--tokenizer-source)"
             )
         tokenizer.add_tokens(added)
+    _check_numbers(tokenizer, giver)
+    return tokenizer
+
+
+def with_tokens(tokenizer: Any, tokens: Collection[str], models: Sequence[Checkpoint], giver: Checkpoint) -> Any:
+    """The tokenizer of the giver or its union, and behind it those of the tokens that it lacks.
+
+    They are as the first of the models has added them; special tokens where none has.
+
+    Raises:
+        InputError: as `united` for numbers without a token.
+    """
+    from tokenizers import AddedToken
+
+    if lacking := [token for token in tokens if token not in tokenizer.get_vocab()]:
+        theirs = [token for model in models for token in tokenizer_of(model).added_tokens_decoder.values()]
+        known = {token.content: token for token in reversed(theirs)}
+        special = [AddedToken(token, special=True, normalized=False) for token in lacking]
+        tokenizer.add_tokens([known.get(token.content, token) for token in special])
+        _check_numbers(tokenizer, giver)
+    return tokenizer
+
+
+def _check_numbers(tokenizer: Any, giver: Checkpoint) -> None:
+    """Raise InputError where two tokens have one number."""
     if len({*(ids := tokenizer.get_vocab()).values()}) < len(ids):
         raise InputError(
             f"{giver.label}: its tokenizer has numbers without a token, and gives one that is added the number of "
             "another; a merge can take the vocabulary of one of the models (--tokenizer-source)"
         )
-    return tokenizer
 
 
 def tokenizer_contents(
-    models: Sequence[Checkpoint], place: int, union: bool, instead_of: Path | None
+    models: Sequence[Checkpoint], place: int, union: bool, instead_of: Path | None, tokens: Collection[str] = ()
 ) -> dict[str, Content]:
-    """The files of one model's tokenizer, by name; or of its `union` with the others.
+    """The files of one model's tokenizer, by name; or of its `union` with the others; with further tokens.
 
     ``instead_of``: the folder whose other files go with them; those of its tokenizer are left out (None).
     """
@@ -109,11 +142,12 @@ def tokenizer_contents(
     assert giver.folder is not None
     if instead_of is not None:
         found |= {path.relative_to(instead_of).as_posix(): None for path in tokenizer_files(instead_of)}
-    if not union:
+    if not union and (not tokens or tokenizer_of(giver).get_vocab().keys() >= {*tokens}):
         files = tokenizer_files(giver.folder)
         return found | {path.relative_to(giver.folder).as_posix(): partial(shutil.copyfile, path) for path in files}
     with TemporaryDirectory() as folder:
-        united(models, giver).save_pretrained(folder)
+        tokenizer = united(models, giver) if union else tokenizer_of(giver)
+        with_tokens(tokenizer, tokens, models, giver).save_pretrained(folder)
         for path in tokenizer_files(Path(folder)):
             found[path.relative_to(folder).as_posix()] = partial(Path.write_bytes, data=path.read_bytes())
     return found
@@ -167,19 +201,21 @@ def by_row(tokenizer: Any, rows: int) -> Tokens:
 
 
 def rows_of(tokens: Tokens, own: Tokens) -> Tensor:
-    """For every row of a vocabulary, the one of a model that has the same token, or none at the same place; else -1."""
+    """For every row of a vocabulary, the one of a model with the same token, or none at the same place; or `ABSENT`."""
     place = {token: row for row, token in enumerate(own) if token is not None}
 
     def found(row: int, token: str | None) -> int:
         if token is not None:
-            return place.get(token, -1)
-        return row if row < len(own) and own[row] is None else -1
+            return place.get(token, ABSENT)
+        return row if row < len(own) and own[row] is None else ABSENT
 
     return torch.tensor([found(row, token) for row, token in enumerate(tokens)], dtype=torch.long)
 
 
 def brought_to(model: Typed, rows: Tensor, giver: Typed) -> Typed:
-    """A model with these rows of its own in its vocabulary, zero where there is none, and the special ids of another.
+    """A model with these rows of its own in its vocabulary, and the special ids of another.
+
+    ``rows``: `ABSENT` and `ZERO` where it has none.
 
     Raises:
         InputError: where its function depends on the number of a special token, which would be another one.
@@ -220,7 +256,7 @@ def brought_to(model: Typed, rows: Tensor, giver: Typed) -> Typed:
 
     made = replace(given, config=config, headers=headers, read=read, stored=False)
     spec = declare(config, given.architecture, headers)
-    unknown = (*missing.tolist(),)
+    unknown = (*(rows == ABSENT).nonzero().flatten().tolist(),)
     return replace(model, checkpoint=made, spec=spec, copied=(), unknown=unknown).copying(model.copied)
 
 

@@ -200,8 +200,7 @@ def merge_recipe(
     matched = _matched(recipe, typed, report, keep)
     matched = replace(matched, typed=equally_tied(matched.typed))
     statistics = statistics_of(recipe, read, matched, report, keep)
-    base = None if recipe.base is None else recipe.referenced.index(recipe.base)
-    states = _coupled(recipe, matched, filled(matched.typed, matched.states, base), statistics, report)
+    states = _coupled(recipe, matched, filled(recipe, matched.typed, matched.states), statistics, report)
     fused, states = as_fused(recipe, matched.typed, states)
     parameters = Parameters(recipe, fused[0])
     if recipe.method.statistics == "grams_in_turn":

@@ -15,12 +15,13 @@ from cobasin.errors import InputError
 from cobasin.finding.beside import generation
 from cobasin.finding.match import Matched
 from cobasin.merging.owners import giver
+from cobasin.merging.tokens import rows_said, tokens_said, with_rows
 from cobasin.recipe import Recipe
 from cobasin.symmetry.state import Lazy, State, common_dtype
 
 
 def in_one_vocabulary(recipe: Recipe, typed: list[Typed]) -> list[Typed]:
-    """The models, all with the tokens that the recipe's ``tokenizer_source`` says, where theirs differ.
+    """The models, all with the tokens that the recipe's ``tokenizer_source`` or ``tokenizer`` says.
 
     What a model has no row for is zero, which brings nothing together, until `filled`.
 
@@ -31,15 +32,18 @@ def in_one_vocabulary(recipe: Recipe, typed: list[Typed]) -> list[Typed]:
     Raises:
         InputError: for models without a tokenizer, tokens that nothing can be made of, and merges that run models.
     """
-    place = giver(recipe)
-    if place is None or not any(differ(typed[place], model) for model in typed):
+    place, block = giver(recipe), recipe.tokenizer
+    given = block is not None and bool(block.tokens or block.pad_to_multiple_of)
+    differing = place is not None and any(differ(typed[place], model) for model in typed)
+    if place is None or not (given or differing):
         return typed
     if runs := _runs_models(recipe):
+        what = "the vocabularies differ" if differing else "it gives models further rows, or others"
         raise InputError(
-            f"tokenizer_source {recipe.vocabulary}: the vocabularies differ, and {runs} would run models on tokens "
+            f"tokenizer_source {recipe.vocabulary}: {what}, and {runs} would run models on tokens "
             "that they do not know; merge by weights alone, by a method without data"
         )
-    return brought_together(typed, place, recipe.vocabulary == "union")
+    return with_rows(recipe, typed, place) if given else brought_together(typed, place, recipe.vocabulary == "union")
 
 
 def tokenizer_of_result(recipe: Recipe, matched: Matched, result: Checkpoint) -> dict[str, Content]:
@@ -54,27 +58,37 @@ def tokenizer_of_result(recipe: Recipe, matched: Matched, result: Checkpoint) ->
     brought = any(model.unknown is not None for model in matched.typed)
     if place is None or (union and not brought):
         return {}
-    found = tokenizer_contents(models, place, union, result.folder)
+    found = tokenizer_contents(models, place, union, result.folder, tokens_said(recipe))
     if brought and models[place].folder not in (None, result.folder):  # special tokens have other ids there
         found[GENERATION_FILE] = generation(matched.elements[place], models[place])
     return found
 
 
-def filled(typed: Sequence[Typed], states: Sequence[State], base: int | None) -> list[State]:
+def filled(recipe: Recipe, typed: Sequence[Typed], states: Sequence[State]) -> list[State]:
     """Matched tensors by spec name, with rows in place of those that are zero for want of a token.
 
-    They are the base's where it has the token; else the mean of those that have it.
+    They are the base's where it has the token, else the mean of those that have it; or what the recipe's
+    ``tokenizer.tokens`` says, which may also be in place of rows that a model has.
     """
-    if not any(model.unknown for model in typed):
+    said = tokens_said(recipe)
+    if not said and not any(model.unknown for model in typed):
         return list(states)
     present = torch.stack([_present(model) for model in typed])
-    shares = present.double() / present.sum(0)
+    shares, replaced = present.double() / present.sum(0).clamp(min=1), ~present
+    base = recipe.base_model or recipe.base
     if base is not None:
-        shares[:, present[base]] = torch.eye(len(typed), dtype=shares.dtype)[base][:, None]
+        own = present[place := recipe.referenced.index(base)]
+        shares[:, own] = torch.eye(len(typed), dtype=shares.dtype)[place][:, None]
+    for row, token in rows_said(recipe, typed).items():
+        if token.source is not None:
+            shares[:, row] = 0
+        if token.model is not None:
+            shares[recipe.referenced.index(token.model), row] = 1
+        replaced[:, row] |= token.force
 
     def of(place: int) -> State:
         model, state = typed[place], states[place]
-        missing = (~present[place]).nonzero().flatten()
+        missing = replaced[place].nonzero().flatten()
 
         def tensor(name: str) -> Tensor:
             axis = model.spec.entries[name].layout.axis_of(VOCABULARY)

@@ -109,16 +109,6 @@ class Module(Block):
         return self
 
 
-class Tokenizer(Block):
-    """Where the tokenizer is from: ``base``, ``union`` (as in mergekit also where nothing is said), or a model."""
-
-    unsupported = {
-        "tokens": "a token that a model lacks has the row of those that have it; leave it out",
-        "pad_to_multiple_of": "leave it out; resize_token_embeddings of Transformers can add rows to the result",
-    }
-    source: ModelName = "union"
-
-
 class Matching(Block):
     """How the models are brought together before they are merged.
 

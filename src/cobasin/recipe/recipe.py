@@ -25,11 +25,12 @@ from pydantic import BeforeValidator, Field, ModelWrapValidatorHandler, PrivateA
 from cobasin.errors import InputError, explain, shown
 from cobasin.fusion.registry import Method, find
 from cobasin.recipe.after import After, Heal, Repair
-from cobasin.recipe.blocks import Block, Entry, Matching, ModelName, Module, Slice, Statistics, Tokenizer
+from cobasin.recipe.blocks import Block, Entry, Matching, ModelName, Module, Slice, Statistics
 from cobasin.recipe.document import read_yaml, yaml_of
 from cobasin.recipe.layout import Layout, one_base
 from cobasin.recipe.needs import check_statistics
 from cobasin.recipe.parts import same_model
+from cobasin.recipe.tokenizer import Tokenizer
 
 DType = Annotated[
     Literal["float32", "float16", "bfloat16", "float64"],
@@ -217,7 +218,7 @@ class Recipe(Block):
         if base is not None:
             self.base_model = self._listed("base_model", base)
         if self.tokenizer is not None:
-            self.tokenizer.source = self._listed("tokenizer.source", self.tokenizer.source, "base", "union")
+            self.tokenizer.named(self._listed)
         if self.tokenizer_source is not None:
             self.tokenizer_source = self._listed("tokenizer_source", self.tokenizer_source, "base", "union")
         if self.chat_template not in (None, "auto") and "{" not in self.chat_template:
