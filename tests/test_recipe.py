@@ -196,10 +196,10 @@ def test_an_example_resolves_to_what_it_says():
         (LINEAR | {"out_dtype": "half"}, "out_dtype: 'half': expected 'float32'"),
         (LINEAR | {"seed": "x"}, "seed: 'x': expected a whole number"),
         (
-            LINEAR | {"chat_template": "chatml"},
-            "chat_template: 'chatml': expected auto, or a template in Jinja; of",
+            LINEAR | {"chat_template": "chatlm"},
+            "chat_template: 'chatlm': expected auto, alpaca, chatml, exaone, llama3, mistral, or a template in Jinja",
         ),
-        (LINEAR | {"chat_template": ""}, "chat_template: '': expected auto, or a template in Jinja"),
+        (LINEAR | {"chat_template": ""}, "chat_template: '': expected auto, alpaca"),
         (LINEAR | {"models": [{"model": "a@v1+lora"}]}, "models[0].model: a@v1+lora: revisions are not read"),
         (
             LINEAR | {"models": [{"model": "a/b@v1"}]},

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 
 from cobasin.checkpoints.checkpoint import Checkpoint, Content
 from cobasin.checkpoints.typed import Typed
+from cobasin.data.chat_templates import CHAT_TEMPLATES, SPECIAL
 from cobasin.data.tokens import CHAT_TEMPLATE, tokenizer_files, tokenizer_of
+from cobasin.merging.owners import giver, owners
+from cobasin.merging.tokens import tokenizer_of_all
 from cobasin.recipe import Recipe
 
 
@@ -19,10 +22,33 @@ def chat_template(recipe: Recipe, models: Sequence[Typed]) -> dict[str, Content]
     Raises:
         InputError: a tokenizer cannot be read.
     """
-    if recipe.chat_template != "auto":
-        return {} if recipe.chat_template is None else {CHAT_TEMPLATE: recipe.chat_template}
+    given = recipe.chat_template
+    if given != "auto":
+        return {} if given is None else {CHAT_TEMPLATE: CHAT_TEMPLATES.get(given, given)}
     found = Counter(template for model in models if (template := _of(model.checkpoint)) is not None)
     return {CHAT_TEMPLATE: max(found, key=found.__getitem__)} if found else {}  # of as many the first model's
+
+
+def unknown_tokens(recipe: Recipe, models: Sequence[Typed]) -> list[str]:
+    """A note on tokens of a template with a name, if the result's tokenizer lacks some.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    special = SPECIAL.get(recipe.chat_template or "", ())
+    if not special:
+        return []
+    place = giver(recipe)
+    own = models[owners(recipe)[0] if place is None else place].checkpoint
+    if own.folder is None or not tokenizer_files(own.folder):
+        return [f"chat_template: {recipe.chat_template}: the result has no tokenizer that could read it"]
+    tokenizer = tokenizer_of(own) if place is None else tokenizer_of_all(recipe, models, place)
+    if not (lacking := [token for token in special if token not in tokenizer.get_vocab()]):
+        return []
+    return [
+        f"chat_template: {recipe.chat_template} writes {', '.join(lacking)}, which the result's tokenizer does not "
+        "have as tokens, and cuts into several; tokenizer: {tokens: ...} can add them"
+    ]
 
 
 def _of(model: Checkpoint) -> str | None:

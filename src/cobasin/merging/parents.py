@@ -18,6 +18,7 @@ from cobasin.checkpoints.weight_files import module_weights
 from cobasin.data.tokens import tokenizer_files
 from cobasin.errors import InputError, shown
 from cobasin.matching.choice import Choice
+from cobasin.merging.chat import unknown_tokens
 from cobasin.merging.owners import owners
 from cobasin.merging.parameters import Parameters
 from cobasin.merging.stacked import as_fused
@@ -110,6 +111,7 @@ def remarks(recipe: Recipe, typed: Sequence[Typed], chat: Mapping[str, Content])
     found = [*recipe.notes, *_unmerged(names, typed, owner)]
     if recipe.chat_template and not chat:
         found.append("chat_template: auto: no model has a template, so the result has none")
+    found += unknown_tokens(recipe, typed)
     found += [] if recipe.method.stacks else _repeated(names, typed, recipe.base)
     return found if recipe.out_dtype or recipe.dtype else found + _coarsened(names, typed, owner)
 

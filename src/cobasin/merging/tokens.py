@@ -38,8 +38,19 @@ def rows_said(recipe: Recipe, typed: Sequence[Typed]) -> dict[int, Token]:
     said, place = tokens_said(recipe), giver(recipe)
     if not said or place is None:
         return {}
-    ids = _tokenizer(recipe, typed, place).get_vocab()
+    ids = tokenizer_of_all(recipe, typed, place).get_vocab()
     return {ids[token]: one for token, one in said.items()}
+
+
+def tokenizer_of_all(recipe: Recipe, typed: Sequence[Typed], place: int) -> Any:
+    """The tokenizer of the result: of the model at this place or the union, with the tokens that the recipe adds.
+
+    Raises:
+        InputError: one cannot be read, or there is no union.
+    """
+    models, union = [model.checkpoint for model in typed], recipe.vocabulary == "union"
+    tokenizer = united(models, models[place]) if union else tokenizer_of(models[place])
+    return with_tokens(tokenizer, tokens_said(recipe), models, models[place])
 
 
 def with_rows(recipe: Recipe, typed: Sequence[Typed], place: int) -> list[Typed]:
@@ -61,7 +72,7 @@ def with_rows(recipe: Recipe, typed: Sequence[Typed], place: int) -> list[Typed]
     tokens: Tokens = own[place]
     listed = tokens_said(recipe).keys() - {*tokens}
     if listed or recipe.vocabulary == "union":
-        tokens = by_row(_tokenizer(recipe, typed, place), len(tokens))
+        tokens = by_row(tokenizer_of_all(recipe, typed, place), len(tokens))
     rows = [rows_of(tokens, theirs) for theirs in own]
     for token, said in tokens_said(recipe).items():
         row, where = tokens.index(token), f"tokenizer.tokens.{token}"
@@ -84,13 +95,6 @@ def with_rows(recipe: Recipe, typed: Sequence[Typed], place: int) -> list[Typed]
     more = -len(tokens) % (recipe.tokenizer.pad_to_multiple_of or 1)
     rows = [torch.cat([theirs, torch.full((more,), ZERO)]) for theirs in rows]
     return [brought_to(model, theirs, typed[place]) for model, theirs in zip(typed, rows, strict=True)]
-
-
-def _tokenizer(recipe: Recipe, typed: Sequence[Typed], place: int) -> Any:
-    """The tokenizer of the result."""
-    models, union = [model.checkpoint for model in typed], recipe.vocabulary == "union"
-    tokenizer = united(models, models[place]) if union else tokenizer_of(models[place])
-    return with_tokens(tokenizer, tokens_said(recipe), models, models[place])
 
 
 def _row(source: ModelToken, own: Tokens, where: str) -> int:

@@ -22,6 +22,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, ModelWrapValidatorHandler, PrivateAttr, ValidationError, model_validator
 
+from cobasin.data.chat_templates import CHAT_TEMPLATES
 from cobasin.errors import InputError, explain, shown
 from cobasin.fusion.registry import Method, find
 from cobasin.recipe.after import After, Heal, Repair
@@ -50,8 +51,8 @@ class Recipe(Block):
             ``filter`` (a part of tensor names) and ``value``. Those of a module, of slices and of models have
             precedence, in this order.
         tokenizer_source, tokenizer: whose tokenizer, and where they differ vocabulary, the result has.
-        chat_template: how the result's tokenizer writes a chat: ``auto`` as most of the models do, or a Jinja template;
-            as its own files say where there is none.
+        chat_template: how the result's tokenizer writes a chat: ``auto`` as most of the models do, a template by its
+            name, or in Jinja; as its own files say where there is none.
         head: ``keep`` for one result a model with its own task head, or the model whose head is taken.
         seed: of methods that draw random numbers.
     """
@@ -221,11 +222,9 @@ class Recipe(Block):
             self.tokenizer.named(self._listed)
         if self.tokenizer_source is not None:
             self.tokenizer_source = self._listed("tokenizer_source", self.tokenizer_source, "base", "union")
-        if self.chat_template not in (None, "auto") and "{" not in self.chat_template:
-            raise InputError(
-                f"chat_template: {shown(self.chat_template)}: expected auto, or a template in Jinja; of the templates "
-                "that mergekit has by name, give the text"
-            )
+        if self.chat_template not in (None, "auto", *CHAT_TEMPLATES) and "{" not in self.chat_template:
+            what = f"expected auto, {', '.join(CHAT_TEMPLATES)}, or a template in Jinja"
+            raise InputError(f"chat_template: {shown(self.chat_template)}: {what}")
         if self.head is not None:
             self.head = self._listed("head", self.head, "keep")
         if self.match.anchor != "medoid":
