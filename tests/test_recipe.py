@@ -167,12 +167,12 @@ def test_an_example_resolves_to_what_it_says():
             "unknown key 'base_modle'; did you mean 'base_model'? (known: base_model, chat_template, dtype,",
         ),
         (LINEAR | {1: 2}, "unknown key '1' (known:"),
-        (
-            LINEAR | {"name": "mine"},
-            "'name' is not supported: a recipe is called by its file, and what it makes by --o",
-        ),
         (LINEAR | {"random_seed": 0}, "'random_seed' is not supported: write it as seed"),
         ({"gate_mode": "hidden"}, "'gate_mode' is not supported: mixtures of experts are not made of dense models"),
+        (
+            LINEAR | {"models": [{"model": "a", "layer_range": [0, 2]}]},
+            "models[0]: 'layer_range' is not supported: it goes with slices: and their sources:",
+        ),
         (LINEAR | {"models": [{"modle": "a"}]}, "models[0]: unknown key 'modle'; did you mean 'model'?"),
         (LINEAR | {"models": [{"model": "a"}, {}]}, "models[1].model is missing"),
         (LINEAR | {"models": ["./a"]}, "models[0]: './a': expected keys and values (model, parameters)"),
@@ -514,12 +514,27 @@ def test_the_tokenizer_is_that_of_one_model():
     assert Recipe.of(LINEAR | {"tokenizer": {"source": "./b"}}).vocabulary == "./b"
     assert Recipe.of(LINEAR | {"tokenizer": {}}).vocabulary == "union"
     assert Recipe.of(TIES | {"tokenizer_source": "base"}).vocabulary == "./base"
+    assert Recipe.of(LINEAR | {"tokenizer_source": "model:./b"}).vocabulary == "./b"  # mergekit's former spelling
+    first = Recipe.of(LINEAR | {"tokenizer_source": "base"})
+    assert first.vocabulary == "./a"
+    assert first.notes == ["tokenizer_source: base: no base_model is named, so it is that of ./a"]
+
+
+def test_keys_of_mergekits_command_line_and_names_have_no_effect():
+    keys = ("name", "trust_remote_code", "allow_crimes")
+    for key in keys:
+        (note,) = Recipe.of(LINEAR | {key: True}).notes
+        assert note.startswith(f"{key} has no effect: ")
+    made = Recipe.of(LINEAR | dict.fromkeys(keys, True))
+    assert len(made.notes) == 3
+    assert made.text() == Recipe.of(LINEAR).text()
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"tokenizer_source": "base"}, "tokenizer_source: base, but no base_model is named"),
+        ({"tokenizer_source": "model:./c"}, "tokenizer_source 'model:./c': expected base, union, ./a, ./b"),
+        ({"head": "model:./b"}, "head 'model:./b': expected keep, ./a, ./b"),
         ({"tokenizer_source": "unoin"}, "tokenizer_source 'unoin': expected base, union, ./a, ./b"),
         ({"tokenizer": {"source": "./c"}}, "tokenizer.source './c': expected base, union, ./a, ./b"),
         ({"tokenizer": {"source": 1}}, "tokenizer.source"),

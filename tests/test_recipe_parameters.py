@@ -286,6 +286,14 @@ def test_switches_of_mergekit_that_save_memory_have_no_effect():
     assert recipe(TIES % ("", "")).notes == []
 
 
+def test_embeddings_of_slerp_are_interpolated_as_all_else():
+    text = "{merge_method: %s, models: [{model: a}, {model: b}], base_model: a, parameters: {t: 0.5, embed_slerp: %s}}"
+    assert recipe(text % ("slerp", "true")).notes == ["embed_slerp has no effect"]
+    for other in (("slerp", "false"), ("nearswap", "true")):
+        with pytest.raises(InputError, match=r"embed_slerp: .* has no such parameter"):
+            recipe(text % other)
+
+
 def test_what_mergekits_task_vectors_share_has_no_effect_where_nothing_is_dropped():
     made = recipe(TIES.replace("ties", "task_arithmetic") % ("density: 0.5", "rescale: true"))
     assert sorted(made.notes) == ["density has no effect", "rescale has no effect"]

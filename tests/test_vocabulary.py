@@ -222,9 +222,9 @@ def test_a_number_that_a_function_depends_on(tmp_path):
         original.save_pretrained(tmp_path / name)
         write_tokenizer(tmp_path / name, order)
     pair = tmp_path / "a", tmp_path / "b"
-    assert "base, but no base_model is named" in refused(tmp_path, "merge", *pair, "--tokenizer-source", "base", *out)
-    line = refused(tmp_path, "merge", *pair, "--tokenizer-source", tmp_path / "a", *out)
-    assert f"{tmp_path / 'b'}: pad_token_id is {pad}, and what the model computes depends on it" in line
+    for source in ("base", tmp_path / "a"):
+        line = refused(tmp_path, "merge", *pair, "--tokenizer-source", source, *out)
+        assert f"{tmp_path / 'b'}: pad_token_id is {pad}, and what the model computes depends on it" in line
 
 
 def test_the_mean_of_rows_in_float64(tmp_path):

@@ -76,6 +76,7 @@ class Block(BaseModel):
 class Entry(Block):
     """A model, with parameters of its own."""
 
+    unsupported = {"layer_range": "it goes with slices: and their sources:; leave it out where it is all layers"}
     model: ModelName
     parameters: dict[str, Any] | None = None
 
@@ -83,6 +84,7 @@ class Entry(Block):
 class Source(Entry):
     """A model in a slice."""
 
+    unsupported = {}
     layer_range: tuple[Layer, Layer]
 
 

@@ -15,7 +15,7 @@ from cobasin.recipe.settings import Scope, read_settings, resolve
 
 def without_effect(method: str, name: str, value: Any) -> bool:
     """What mergekit's recipes may say and its method does nothing with, or what saves it memory."""
-    if name == "int8_mask":
+    if name == "int8_mask" or (method == "slerp" and name == "embed_slerp" and value is True):
         return True
     if method == "multislerp":  # nothing is divided by what may be 0; the sum of weights has normalize_weights
         return name in ("eps", "normalize")

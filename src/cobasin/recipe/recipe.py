@@ -28,6 +28,7 @@ from cobasin.fusion.registry import Method, find
 from cobasin.recipe.after import After, Heal, Repair
 from cobasin.recipe.blocks import Block, Entry, Matching, ModelName, Module, Slice, Statistics
 from cobasin.recipe.document import read_yaml, yaml_of
+from cobasin.recipe.ignored import without_ignored
 from cobasin.recipe.layout import Layout, one_base
 from cobasin.recipe.needs import check_statistics
 from cobasin.recipe.parts import same_model
@@ -58,10 +59,8 @@ class Recipe(Block):
     """
 
     unsupported: ClassVar[dict[str, str]] = {
-        "name": "a recipe is called by its file, and what it makes by --out; leave it out",
         "random_seed": "write it as seed",
-        "experts": "mixtures of experts are not made of dense models",
-        "gate_mode": "mixtures of experts are not made of dense models",
+        **dict.fromkeys(("experts", "gate_mode"), "mixtures of experts are not made of dense models"),
     }
 
     merge_method: str
@@ -176,7 +175,7 @@ class Recipe(Block):
     def vocabulary(self) -> str | None:
         """The model whose vocabulary and tokenizer the result has, or ``union``; None where the recipe does not say."""
         source = self.tokenizer.source if self.tokenizer else self.tokenizer_source
-        return self.base_model if source == "base" else source
+        return self.base_model or self.referenced[0] if source == "base" else source
 
     def stacked(self, count: int) -> list[tuple[int, int]]:
         """Of every layer that is stacked the model among those `referenced`, of so many layers, and which it is."""
@@ -239,10 +238,13 @@ class Recipe(Block):
     @classmethod
     def _in_one_line(cls, content: Any, read: ModelWrapValidatorHandler[Recipe]) -> Recipe:
         """However it is made, what is wrong is said as in all of the package."""
+        content, notes = without_ignored(content) if isinstance(content, Mapping) else (content, [])
         try:
-            return read(content)
+            recipe = read(content)
         except ValidationError as error:
             raise InputError(explain(error)) from None
+        recipe._notes += notes
+        return recipe
 
     def _body(self) -> Module:
         """The models or slices, wherever they are written."""
@@ -262,10 +264,11 @@ class Recipe(Block):
         """A model as the recipe lists it, or one of the words."""
         if name in words:
             if name == "base" and self.base_model is None:
-                raise InputError(f"{key}: base, but no base_model is named")
+                self._notes.append(f"{key}: base: no base_model is named, so it is that of {self.referenced[0]}")
             return name
+        old = name.removeprefix("model:") if "union" in words else name  # as mergekit once wrote them there
         for model in self.referenced:
-            if same_model(model, name):
+            if same_model(model, name) or same_model(model, old):
                 return model
         raise InputError(f"{key} {name!r}: expected {', '.join([*words, *self.referenced])}")
 
