@@ -118,6 +118,18 @@ def test_a_token_of_another_model_is_added_as_it_is_there(tmp_path, models):
     assert torch.allclose(embedding(out, "<x>"), embedding(b, "<x>"))
 
 
+def test_a_new_token_has_the_next_row_that_no_token_has(tmp_path):
+    a, b = (folder(tmp_path / name, seed, LETTERS, rows=32) for seed, name in enumerate("ab"))
+    said = {"<new>": of(b, "d")}
+    path = recipe(tmp_path / "r.yaml", "linear", [a, b], tokenizer={"source": "union", "tokens": said})
+    run("merge", path, "--out", tmp_path / "out")
+    out, found = tmp_path / "out", tensors_of(tmp_path / "out")[EMBEDDING]
+    assert AutoTokenizer.from_pretrained(out).convert_tokens_to_ids("<new>") == 26
+    assert torch.equal(found[26], embedding(b, "d"))
+    assert torch.allclose(found[27:], (tensors_of(a)[EMBEDDING][27:] + tensors_of(b)[EMBEDDING][27:]) / 2)
+    assert len(found) == 32
+
+
 def moved_copy(path, source, added):
     """The same function elsewhere in weights, with further tokens that have rows of their own."""
     near(stock(source), vocab_size=26 + len(added)).save_pretrained(path)
