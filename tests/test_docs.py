@@ -13,6 +13,7 @@ from cobasin.data import DataConfig
 from cobasin.recipe import Recipe
 from cobasin.recipe.after import Heal
 from cobasin.recipe.blocks import Matching, Statistics
+from cobasin.recipe.tokenizer import Tokenizer
 from command_line import COMMAND, near, run
 from tiny_models import model
 
@@ -77,7 +78,7 @@ def test_the_keys_of_recipes():
     """Every key of every block has a row in its section, and no other key has."""
     sections = re.split(r"^## ", (DOCS / "recipes.md").read_text("utf-8"), flags=re.M)
     found = [set(re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (`[^|]*)\|", one, re.M)))) for one in sections[1:]]
-    blocks = [Recipe, Matching, Statistics, DataConfig, Heal]
+    blocks = [Recipe, Tokenizer, Matching, Statistics, DataConfig, Heal]
     assert found == [set(block.model_fields) for block in blocks]
 
 
