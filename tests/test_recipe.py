@@ -526,7 +526,7 @@ def test_keys_of_mergekits_command_line_and_names_have_no_effect():
         (note,) = Recipe.of(LINEAR | {key: True}).notes
         assert note.startswith(f"{key} has no effect: ")
     made = Recipe.of(LINEAR | dict.fromkeys(keys, True))
-    assert len(made.notes) == 3
+    assert len(made.notes) == len(made.changed({"symmetry": "full"}).notes) == 3
     assert made.text() == Recipe.of(LINEAR).text()
 
 

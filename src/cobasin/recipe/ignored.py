@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 IGNORED = {
@@ -12,7 +12,12 @@ IGNORED = {
 }
 
 
-def without_ignored(content: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """A recipe without them, and a note on each that it has."""
-    notes = [f"{key} has no effect: {why}" for key, why in IGNORED.items() if key in content]
-    return {key: value for key, value in content.items() if key not in IGNORED}, notes
+def apart(content: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A recipe without them, and those that it has."""
+    ignored = {key: content[key] for key in IGNORED if key in content}
+    return {key: value for key, value in content.items() if key not in ignored}, ignored
+
+
+def noted(ignored: Iterable[str]) -> list[str]:
+    """A note on each of them."""
+    return [f"{key} has no effect: {IGNORED[key]}" for key in ignored]

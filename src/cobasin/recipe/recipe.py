@@ -28,7 +28,7 @@ from cobasin.fusion.registry import Method, find
 from cobasin.recipe.after import After, Heal, Repair
 from cobasin.recipe.blocks import Block, Entry, Matching, ModelName, Module, Slice, Statistics
 from cobasin.recipe.document import read_yaml, yaml_of
-from cobasin.recipe.ignored import without_ignored
+from cobasin.recipe.ignored import apart, noted
 from cobasin.recipe.layout import Layout, one_base
 from cobasin.recipe.needs import check_statistics
 from cobasin.recipe.parts import same_model
@@ -84,6 +84,7 @@ class Recipe(Block):
     _where: str = PrivateAttr("recipe")
     _layout: Layout = PrivateAttr()
     _notes: list[str] = PrivateAttr(default_factory=list)
+    _ignored: dict[str, Any] = PrivateAttr(default_factory=dict)
 
     @classmethod
     def read(cls, path: str | Path, given: Collection[str] = ()) -> Recipe:
@@ -119,12 +120,11 @@ class Recipe(Block):
         Raises:
             InputError: as `read`.
         """
-        content = self.model_dump(exclude_unset=True)
+        content = self.model_dump(exclude_unset=True) | self._ignored
         if match:
             own = {} if match.get("symmetry") == "none" else self.match.model_dump(exclude_unset=True)
             content["match"] = own | dict(match)
-        if head is not None:
-            content["head"] = head
+        content |= {} if head is None else {"head": head}
         return Recipe.of(content, self._where)
 
     def text(self) -> str:
@@ -169,7 +169,7 @@ class Recipe(Block):
     @property
     def notes(self) -> list[str]:
         """What in the recipe has no effect, or one that may surprise."""
-        return self._layout.notes + self._notes
+        return self._layout.notes + self._notes + noted(self._ignored)
 
     @property
     def vocabulary(self) -> str | None:
@@ -238,12 +238,12 @@ class Recipe(Block):
     @classmethod
     def _in_one_line(cls, content: Any, read: ModelWrapValidatorHandler[Recipe]) -> Recipe:
         """However it is made, what is wrong is said as in all of the package."""
-        content, notes = without_ignored(content) if isinstance(content, Mapping) else (content, [])
+        content, ignored = apart(content) if isinstance(content, Mapping) else (content, {})
         try:
             recipe = read(content)
         except ValidationError as error:
             raise InputError(explain(error)) from None
-        recipe._notes += notes
+        recipe._ignored = ignored
         return recipe
 
     def _body(self) -> Module:
