@@ -32,8 +32,9 @@ def probe(config: PreTrainedConfig, architecture: str, seed: int = 0) -> dict[st
 
     Token ids [2, length], special tokens among them, the second row a third shorter, with an attention mask and
     segments, length at most 32; one row [1, length] where the class cannot take a padded batch; pixel values
-    [2, channels, height, width], mel features [2, bins, frames], spectrograms [2, frames, bins] or waveforms
-    [2, samples] from a normal distribution. The same seed gives the same inputs.
+    [2, channels, height, width], clips [2, frames, channels, height, width], mel features [2, bins, frames],
+    spectrograms [2, frames, bins] or waveforms [2, samples] from a normal distribution. The same seed gives the same
+    inputs.
 
     Raises:
         InputError: the class is unknown.
@@ -53,6 +54,8 @@ def probe(config: PreTrainedConfig, architecture: str, seed: int = 0) -> dict[st
             inputs["bool_masked_pos"] = (torch.arange(inputs["noise"].shape[1]) % 3 == 1).expand(2, -1)
     if getattr(config, "visual_embed", False):  # LayoutLMv3 reads the picture of a page beside its words
         inputs["pixel_values"] = normal(generator, 2, config.num_channels, *sides(config.input_size))
+    if clips := sizes.get("clips"):
+        inputs |= _clips(config, clips, generator)
     if "patches" in sizes:
         inputs |= _patches(part_of(config, "vision_config"), generator)
     if mel := sizes.get("input_features"):
@@ -81,6 +84,16 @@ def _patches(config: PreTrainedConfig, generator: torch.Generator) -> dict[str, 
         "pixel_values": normal(generator, 2, 9, size),
         "pixel_attention_mask": (torch.arange(9) < torch.tensor([[6], [9]])).long(),
         "spatial_shapes": torch.tensor([[2, 3], [3, 3]]),
+    }
+
+
+def _clips(config: PreTrainedConfig, sizes: dict[str, Any], generator: torch.Generator) -> dict[str, Tensor]:
+    """Clips [2, frames, channels, height, width], and which of their patches VideoMAE hides, as many of each."""
+    frames, (height, width), (down, right) = sizes["num_frames"], sizes["image_size"], sides(config.patch_size)
+    patches = frames // getattr(config, "tubelet_size", 1) * (height // down) * (width // right)
+    return {
+        "pixel_values": normal(generator, 2, frames, sizes["num_channels"], height, width),
+        "bool_masked_pos": (torch.arange(patches) % 3 == 1).expand(2, -1),
     }
 
 

@@ -45,6 +45,11 @@ INPUT_SIZES = {
     "decoder_input_ids": ("vocab_size",),
     "pixel_values": ("image_size", "num_channels"),
     "patches": ("num_patches", "patch_size"),  # the pixel_values of a model that takes pictures of any size, cut up
+    "clips": (
+        "num_frames",
+        "image_size",
+        "num_channels",
+    ),  # the pixel_values of a model that sees several frames at once
     "input_features": ("num_mel_bins", "max_source_positions"),
     "input_values": ("num_mel_bins", "max_length"),
     "waveform": ("conv_kernel", "conv_stride"),  # the input_values of a model that begins with convolutions
@@ -204,13 +209,15 @@ def input_sizes(config: PreTrainedConfig, architecture: str) -> dict[str, dict[s
         kind = "waveform" if name == "input_values" and hasattr(part, "conv_stride") else name
         if name == "pixel_values" and hasattr(part, "num_patches") and not hasattr(part, "image_size"):
             name = kind = "patches"
+        if name == "pixel_values" and hasattr(part, "num_frames"):
+            name = kind = "clips"
         found[name] = {key: getattr(part, key, None) for key in INPUT_SIZES.get(kind, ())}
         alone = name == "input_ids" and "pixel_values" not in names
         foreign = alone and hasattr(config, "vision_config") and config.model_type not in READ
         if foreign or name not in INPUT_SIZES or None in found[name].values():
             raise NotProbed(
                 f"{architecture}: reads {'pictures beside text' if foreign else name}; probes are text, images of a "
-                "fixed size or cut into patches, both in a contrastive model or a decoder that is declared, "
+                "fixed size or cut into patches, clips, both in a contrastive model or a decoder that is declared, "
                 "spectrograms of a fixed size, or waveforms"
             )
         if "image_size" in found[name]:
