@@ -54,6 +54,9 @@ def probe(config: PreTrainedConfig, architecture: str, seed: int = 0) -> dict[st
             inputs["bool_masked_pos"] = (torch.arange(inputs["noise"].shape[1]) % 3 == 1).expand(2, -1)
     if getattr(config, "visual_embed", False):  # LayoutLMv3 reads the picture of a page beside its words
         inputs["pixel_values"] = normal(generator, 2, config.num_channels, *sides(config.input_size))
+    if picture := sizes.get("picture"):
+        tower = part_of(config, "vision_config")
+        inputs["pixel_values"] = normal(generator, 2, getattr(tower, "num_channels", 3), *picture["image_size"])
     if clips := sizes.get("clips"):
         inputs |= _clips(config, clips, generator)
     if "patches" in sizes:
