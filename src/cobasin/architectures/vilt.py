@@ -23,7 +23,7 @@ TABLES = {
 
 
 def _head(request: Request) -> tuple[dict[str, str], dict[str, str]]:
-    """A head and its ties. That of a masked LM repeats the words, whatever a config says; it leaves the pooler unread."""
+    """A head and its ties. That of a masked LM repeats the words, whatever a config says, and reads no pooler."""
     if request.head == "ForMaskedLM":
         names = (
             f"{SCORE}.transform.dense",

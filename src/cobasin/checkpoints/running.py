@@ -56,7 +56,7 @@ INPUT_SIZES = {
     "waveform": ("conv_kernel", "conv_stride"),  # the input_values of a model that begins with convolutions
 }
 
-BESIDE = ("vilt",)  # the types of models that see a picture beside every text
+BESIDE = ("vilt", "blip")  # the types of models that see a picture beside every text
 # Classes whose decoder, where they have one, reads what the encoder reads.
 SHIFTING = ("ForSequenceClassification", "ForQuestionAnswering")
 _JOINING = "eh_proj.weight"  # of a layer that predicts a further token
