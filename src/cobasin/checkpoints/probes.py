@@ -215,6 +215,8 @@ def all_experts(model: PreTrainedModel) -> list[Change]:
             changes.append((router, "top_k", router.num_experts))
             if hasattr(router, "topk_group"):  # a token may choose among the experts of so many groups
                 changes.append((router, "topk_group", router.num_group))
+        if hasattr(router, "kv_projection_size"):  # JetMoe's attention, a part of which makes queries by such a router
+            changes.append((router, "top_k", router.experts.num_experts))
     config = model.config.get_text_config()
     if getattr(config, "top_k_experts", None):  # Gemma 4's routers read it there
         changes.append((config, "top_k_experts", config.num_experts))
