@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 PLACED = ("pad", "eos")
 IN_TEXTS = ("bos", "cls", "sep", "mask", "unk")
 OF_OTHERS = ("image", "video", "audio")
+# Attributes of what counts the experts of a token beside a router: JetMoe's attention, DBRX's FFN.
+BESIDE_ROUTERS = ("kv_projection_size", "moe_normalize_expert_weights")
 # Tables of positions that are no embeddings, with the axis of their rows.
 POSITIONS = {"position_embedding_table": 1, "pos_embedding": 0}
 
@@ -210,12 +212,13 @@ def all_experts(model: PreTrainedModel) -> list[Change]:
     Of many experts the few tokens of a probe meet some only.
     """
     changes: list[Change] = []
+    router: Any
     for router in model.modules():
         if hasattr(router, "top_k") and hasattr(router, "num_experts"):
             changes.append((router, "top_k", router.num_experts))
             if hasattr(router, "topk_group"):  # a token may choose among the experts of so many groups
                 changes.append((router, "topk_group", router.num_group))
-        if hasattr(router, "kv_projection_size"):  # JetMoe's attention, a part of which makes queries by such a router
+        if any(hasattr(router, name) for name in BESIDE_ROUTERS):
             changes.append((router, "top_k", router.experts.num_experts))
     config = model.config.get_text_config()
     if getattr(config, "top_k_experts", None):  # Gemma 4's routers read it there
