@@ -3,9 +3,10 @@
 import transformers as T
 
 from families import CHANGES, FAILS, SHAPES
-from families.vision import DECODER, LAYER_KEYS, VIT
+from families.vision import DECODER, LAYER_KEYS, PICTURE_KEYS, VIT
 
 _CLIPS = {**VIT, "num_frames": 4}
+_TIMESFORMER = {**_CLIPS, "num_frames": 3}
 _VIDEOMAE = {**_CLIPS, **DECODER}
 
 FAMILIES = {
@@ -15,6 +16,19 @@ FAMILIES = {
         ("ForPreTraining",),
         T.VideoMAEConfig,
         {**_VIDEOMAE, "use_mean_pooling": False, "qv_bias": False},
+    ),
+    "timesformer": ("Timesformer", ("ForVideoClassification", "Model"), T.TimesformerConfig, _TIMESFORMER),
+    "timesformer-unbiased": (
+        "Timesformer",
+        ("ForVideoClassification",),
+        T.TimesformerConfig,
+        {**_TIMESFORMER, "qkv_bias": False},
+    ),
+    "timesformer-still": (
+        "Timesformer",
+        ("ForVideoClassification",),
+        T.TimesformerConfig,
+        {**_TIMESFORMER, "attention_type": "space_only"},
     ),
 }
 FLOAT32_PARTS: tuple[str, ...] = ()
@@ -34,5 +48,11 @@ KEYS = {
         "decoder_num_attention_heads": (2, CHANGES),
     },
     "videomae/VideoMAEModel": _KEYS,
+    "timesformer/TimesformerForVideoClassification": {
+        **LAYER_KEYS,
+        **PICTURE_KEYS,
+        "num_frames": (8, SHAPES),
+        "attention_type": ("space_only", SHAPES),
+    },
 }
 TIED: tuple[str, ...] = ()

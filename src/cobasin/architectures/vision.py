@@ -96,6 +96,7 @@ def pre_norm(
     """
     query, key, value, output, before, after, first, second = (f"{names.layer}.{part}" for part in names[1:])
     scales = tuple(f"{names.layer}.{scale}" for scale in scales)
+    fused, rows = query == key, ("head qk", "head qk'", "head vo")
     heads = config.num_attention_heads
     width = width or config.hidden_size // heads
     spaces = attention(heads, width) | {"layer": Space(config.num_hidden_layers)} | spaces
@@ -106,12 +107,11 @@ def pre_norm(
             f"{before}.weight",
             tuple(dict.fromkeys(f"{name}.weight" for name in (query, key, value))),
             f"{before}.bias",
-            keys=() if biased[1] else (f"{key}.weight",),
+            keys=() if biased[1] or fused else (f"{key}.weight",),
         ),
         Norm(f"{after}.weight", (f"{first}.weight",), f"{after}.bias"),
         *((norm_before(head, final),) if head else ()),
     )
-    fused, rows = query == key, ("head qk", "head qk'", "head vo")
     own = linear(query, f"({' + '.join(rows)})", "resid", biased[0]) if fused else {}
     if not fused:
         for name, row, bias in zip((query, key, value), rows, biased, strict=True):
