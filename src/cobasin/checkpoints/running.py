@@ -221,9 +221,8 @@ def input_sizes(config: PreTrainedConfig, architecture: str) -> dict[str, dict[s
         if foreign or name not in INPUT_SIZES or None in found[name].values():
             raise NotProbed(
                 f"{architecture}: reads {'pictures beside text' if foreign else name}; probes are text, images of a "
-                "fixed size or cut into patches, clips, pictures beside text in a contrastive model or one "
-                "that is declared,  "
-                "spectrograms of a fixed size, or waveforms"
+                "fixed size or cut into patches, clips, pictures beside text in a contrastive model or one that is "
+                "declared, spectrograms of a fixed size, or waveforms"
             )
         if "image_size" in found[name]:
             found[name]["image_size"] = sides(found[name]["image_size"])
