@@ -271,7 +271,14 @@ def test_inspect_list():
     assert listed["LlamaForCausalLM"]["groups"]["resid"] == "O(4096)"
     assert listed["LlamaForCausalLM"]["groups"]["vocab"] == "fixed"
     noted = {row["model_type"] for row in rows if row["note"] or not row["groups"]}
-    assert noted == {"dots1", "lfm2_moe", "llama4", "t5gemma", "voxtral"}  # whose defaults no declaration covers
+    assert noted == {
+        "dbrx",
+        "dots1",
+        "lfm2_moe",
+        "llama4",
+        "t5gemma",
+        "voxtral",
+    }  # whose defaults no declaration covers
     assert all(row["lines"] > 1 for row in rows)
     assert "qk, vo: O(64) with scale" in finished.out
 

@@ -317,6 +317,8 @@ def test_many_models():
         (CHOICE, {"method": "activations"}, "which chooses among several texts; match and merge it by weights"),
         (CHOICE, {"method": "learned", "data": rows()}, "no data is read or made up for a BertForMultipleChoice"),
         ("wav2vec2/Wav2Vec2ForCTC", {"method": "activations"}, "for Wav2Vec2ForCTC, nor read; match by weights"),
+        ("videomae/VideoMAEForVideoClassification", {"method": "activations"}, "nor read; match by weights"),
+        ("vilt/ViltForMaskedLM", {"method": "activations"}, "nor read; match by weights"),
         (GPT2, {"method": "activations", "device": "cuda:99"}, "device 'cuda:99' cannot be used here"),
     ],
 )

@@ -45,6 +45,7 @@ PRE_TRAINING = {
     "unispeech": "UniSpeech",
     "unispeech-sat": "UniSpeechSat",
     "vit-mae": "ViTMAE",
+    "videomae": "VideoMAE",
 }
 
 

@@ -12,31 +12,31 @@ _PICTURE = {
     "patch_size": 4,
     "num_labels": 3,
 }
-_VIT = {**_PICTURE, "intermediate_size": 20}
-_DECODER = {
+VIT = {**_PICTURE, "intermediate_size": 20}
+DECODER = {
     "decoder_hidden_size": 12,
     "decoder_num_attention_heads": 3,
     "decoder_num_hidden_layers": 3,
     "decoder_intermediate_size": 16,
 }
 _DINO = {**_PICTURE, "mlp_ratio": 1}
-_DINO3 = {**_VIT, "num_attention_heads": 3}  # heads of a size that four divides
+_DINO3 = {**VIT, "num_attention_heads": 3}  # heads of a size that four divides
 _DINO3_BIASES = {"query_bias": False, "key_bias": True, "proj_bias": False, "mlp_bias": False}
-_AST = {**_VIT, "num_mel_bins": 12, "max_length": 16, "frequency_stride": 3, "time_stride": 5}
+_AST = {**VIT, "num_mel_bins": 12, "max_length": 16, "frequency_stride": 3, "time_stride": 5}
 _TEACHER = "ForImageClassificationWithTeacher"
-_BEIT = {**_VIT, "use_relative_position_bias": True}
-_BEIT_SHARED = {**_VIT, "use_shared_relative_position_bias": True, "use_absolute_position_embeddings": True}
-_YOLOS = {**_VIT, "image_size": [8, 8], "num_detection_tokens": 3}
+_BEIT = {**VIT, "use_relative_position_bias": True}
+_BEIT_SHARED = {**VIT, "use_shared_relative_position_bias": True, "use_absolute_position_embeddings": True}
+_YOLOS = {**VIT, "image_size": [8, 8], "num_detection_tokens": 3}
 _SWIN = {"image_size": 8, "patch_size": 2, "embed_dim": 12, "depths": [2, 1], "num_heads": [3, 4], "window_size": 2}
 _SWIN |= {"mlp_ratio": 1.0, "num_labels": 3}
 
 FAMILIES = {
-    "vit": ("ViT", ("ForImageClassification", "Model"), T.ViTConfig, _VIT),
-    "vit-wide-heads": ("ViT", ("ForImageClassification",), T.ViTConfig, {**_VIT, "head_dim": 8}),
-    "vit-msn": ("ViTMSN", ("ForImageClassification", "Model"), T.ViTMSNConfig, {**_VIT, "hidden_act": "relu"}),
-    "vit-mae": ("ViTMAE", ("ForPreTraining", "Model"), T.ViTMAEConfig, {**_VIT, **_DECODER, "mask_ratio": 0.5}),
-    "vit-mae-unbiased": ("ViTMAE", ("ForPreTraining",), T.ViTMAEConfig, {**_VIT, **_DECODER, "qkv_bias": False}),
-    "deit": ("DeiT", ("ForImageClassification", _TEACHER, "Model"), T.DeiTConfig, _VIT),
+    "vit": ("ViT", ("ForImageClassification", "Model"), T.ViTConfig, VIT),
+    "vit-wide-heads": ("ViT", ("ForImageClassification",), T.ViTConfig, {**VIT, "head_dim": 8}),
+    "vit-msn": ("ViTMSN", ("ForImageClassification", "Model"), T.ViTMSNConfig, {**VIT, "hidden_act": "relu"}),
+    "vit-mae": ("ViTMAE", ("ForPreTraining", "Model"), T.ViTMAEConfig, {**VIT, **DECODER, "mask_ratio": 0.5}),
+    "vit-mae-unbiased": ("ViTMAE", ("ForPreTraining",), T.ViTMAEConfig, {**VIT, **DECODER, "qkv_bias": False}),
+    "deit": ("DeiT", ("ForImageClassification", _TEACHER, "Model"), T.DeiTConfig, VIT),
     "dinov2": ("Dinov2", ("ForImageClassification",), T.Dinov2Config, _DINO),
     "dinov2-masked": ("Dinov2", ("Model",), T.Dinov2Config, _DINO),
     "dinov2-swiglu": (
@@ -70,12 +70,12 @@ FAMILIES = {
     "beit-masked": ("Beit", ("Model",), T.BeitConfig, {**_BEIT, "use_mask_token": True}),
     "beit-shared": ("Beit", ("ForImageClassification",), T.BeitConfig, {**_BEIT_SHARED, "use_mean_pooling": False}),
     "data2vec-vision": ("Data2VecVision", ("ForImageClassification", "Model"), T.Data2VecVisionConfig, _BEIT),
-    "ijepa": ("IJepa", ("ForImageClassification", "Model"), T.IJepaConfig, _VIT),
+    "ijepa": ("IJepa", ("ForImageClassification", "Model"), T.IJepaConfig, VIT),
     "yolos": (
         "Yolos",
         ("ForObjectDetection",),
         T.YolosConfig,
-        {**_VIT, "image_size": [8, 8], "num_detection_tokens": 3},
+        {**VIT, "image_size": [8, 8], "num_detection_tokens": 3},
     ),
     "swin": ("Swin", ("ForImageClassification",), T.SwinConfig, _SWIN),
     "swin-absolute": (

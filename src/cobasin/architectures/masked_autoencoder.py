@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from cobasin.architectures import Request, declares
 from cobasin.architectures.joining import joined
@@ -11,18 +12,27 @@ from cobasin.architectures.parts import linear
 from cobasin.architectures.vision import FUNCTION_KEYS, PICTURE_KEYS, VIT, free_stream, pictures, pre_norm
 from cobasin.symmetry.spec import Space, Spec
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
 LAYERS = "decoder.decoder_layers.{layer}"
 ALIASES = {"decoder.decoder_encoder.layer.": "decoder.decoder_layers."}  # what Transformers 5 writes
 READER = "decoder.decoder_embed"
+
+
+def of_decoder(config: PreTrainedConfig) -> PreTrainedConfig:
+    """The config of the second stack."""
+    small = copy.copy(config)
+    for key in ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers"):
+        setattr(small, key, getattr(config, f"decoder_{key}"))
+    return small
 
 
 @declares("ViTMAE", "vit_mae", "ForPreTraining")
 def vit_mae(request: Request) -> Spec:
     """ViT-MAE: the encoder sees a part of the patches, the decoder makes the pixels of all."""
     config = request.config
-    small = copy.copy(config)
-    for key in ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers"):
-        setattr(small, key, getattr(config, f"decoder_{key}"))
+    small = of_decoder(config)
     shown, biased, width = pictures(config, tokens=1), (config.qkv_bias,) * 3, getattr(config, "head_dim", None)
     encoder = pre_norm(
         request.architecture,

@@ -62,7 +62,7 @@ def pictures(config, tokens: int) -> dict[str, Space]:
     """Spaces of pictures that are cut into patches, with ``tokens`` before the patches."""
     (rows, columns), (down, right) = grid(config), sides(config.patch_size)
     return {
-        "channel": Space(config.num_channels),
+        "channel": Space(getattr(config, "num_channels", 3)),
         "down": Space(down),
         "right": Space(right),
         "pos": Space(rows * columns + tokens),
@@ -88,13 +88,15 @@ def pre_norm(
 ) -> Spec:
     """A model around a stack of pre-LayerNorm layers.
 
-    ``final`` is the norm behind the stack, which the weights of ``head`` read, where they are here. ``biased`` says
+    ``final`` is the norm behind the stack, which the weights of ``head`` read, where they are here. Queries, keys and
+    values of one name are one tensor. ``biased`` says
     which of query, key and value have a bias, ``scales`` names the layer scales of attention and FFN. The norms fold
     where ``resid`` has a larger group for it; ``norms`` and ``biases`` are those of other parts. ``width`` is the size
     of a head where it is not that of the stream divided by their number.
     """
     query, key, value, output, before, after, first, second = (f"{names.layer}.{part}" for part in names[1:])
     scales = tuple(f"{names.layer}.{scale}" for scale in scales)
+    fused, rows = query == key, ("head qk", "head qk'", "head vo")
     heads = config.num_attention_heads
     width = width or config.hidden_size // heads
     spaces = attention(heads, width) | {"layer": Space(config.num_hidden_layers)} | spaces
@@ -103,14 +105,19 @@ def pre_norm(
     folding = (
         Norm(
             f"{before}.weight",
-            tuple(f"{name}.weight" for name in (query, key, value)),
+            tuple(dict.fromkeys(f"{name}.weight" for name in (query, key, value))),
             f"{before}.bias",
-            keys=() if biased[1] else (f"{key}.weight",),
+            keys=() if biased[1] or fused else (f"{key}.weight",),
         ),
         Norm(f"{after}.weight", (f"{first}.weight",), f"{after}.bias"),
         *((norm_before(head, final),) if head else ()),
     )
-    writers = ((f"{output}.weight", f"{output}.bias"), (f"{second}.weight", f"{second}.bias"))
+    own = linear(query, f"({' + '.join(rows)})", "resid", biased[0]) if fused else {}
+    if not fused:
+        for name, row, bias in zip((query, key, value), rows, biased, strict=True):
+            own |= linear(name, f"({row})", "resid", bias)
+    written = (f"{output}.weight", f"{output}.bias")
+    writers = (written, (f"{second}.weight", f"{second}.bias"))
     folds = spaces["resid"].folded is not None
     return Spec(
         architecture,
@@ -118,9 +125,7 @@ def pre_norm(
         {
             **embeddings,
             **layer_norm(before),
-            **linear(query, "(head qk)", "resid", biased[0]),
-            **linear(key, "(head qk')", "resid", biased[1]),
-            **linear(value, "(head vo)", "resid", biased[2]),
+            **own,
             **linear(output, "resid", "(head vo')"),
             **layer_norm(after),
             **linear(first, up, "resid"),
@@ -132,8 +137,8 @@ def pre_norm(
         norms=(*(folding if folds else ()), *norms),
         scales=tuple(map(LayerScale, scales, writers)) if folds else (),
         biases=(
-            *((KeyBias(f"{key}.bias"),) if biased[1] else ()),
-            *((ValueBias(f"{value}.bias", f"{output}.weight", f"{output}.bias"),) if biased[2] else ()),
+            *((KeyBias(f"{key}.bias", 1 if fused else 0),) if biased[1] else ()),
+            *((ValueBias(f"{value}.bias", *written, 2 if fused else 0),) if biased[2] else ()),
             *biases,
         ),
         **options,

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 PLACED = ("pad", "eos")
 IN_TEXTS = ("bos", "cls", "sep", "mask", "unk")
 OF_OTHERS = ("image", "video", "audio")
+# Attributes of what counts the experts of a token beside a router: JetMoe's attention, DBRX's FFN.
+BESIDE_ROUTERS = ("kv_projection_size", "moe_normalize_expert_weights")
 # Tables of positions that are no embeddings, with the axis of their rows.
 POSITIONS = {"position_embedding_table": 1, "pos_embedding": 0}
 
@@ -32,8 +34,9 @@ def probe(config: PreTrainedConfig, architecture: str, seed: int = 0) -> dict[st
 
     Token ids [2, length], special tokens among them, the second row a third shorter, with an attention mask and
     segments, length at most 32; one row [1, length] where the class cannot take a padded batch; pixel values
-    [2, channels, height, width], mel features [2, bins, frames], spectrograms [2, frames, bins] or waveforms
-    [2, samples] from a normal distribution. The same seed gives the same inputs.
+    [2, channels, height, width], clips [2, frames, channels, height, width], mel features [2, bins, frames],
+    spectrograms [2, frames, bins] or waveforms [2, samples] from a normal distribution. The same seed gives the same
+    inputs.
 
     Raises:
         InputError: the class is unknown.
@@ -53,6 +56,11 @@ def probe(config: PreTrainedConfig, architecture: str, seed: int = 0) -> dict[st
             inputs["bool_masked_pos"] = (torch.arange(inputs["noise"].shape[1]) % 3 == 1).expand(2, -1)
     if getattr(config, "visual_embed", False):  # LayoutLMv3 reads the picture of a page beside its words
         inputs["pixel_values"] = normal(generator, 2, config.num_channels, *sides(config.input_size))
+    if picture := sizes.get("picture"):
+        tower = part_of(config, "vision_config")
+        inputs["pixel_values"] = normal(generator, 2, getattr(tower, "num_channels", 3), *picture["image_size"])
+    if clips := sizes.get("clips"):
+        inputs |= _clips(config, clips, generator)
     if "patches" in sizes:
         inputs |= _patches(part_of(config, "vision_config"), generator)
     if mel := sizes.get("input_features"):
@@ -81,6 +89,16 @@ def _patches(config: PreTrainedConfig, generator: torch.Generator) -> dict[str, 
         "pixel_values": normal(generator, 2, 9, size),
         "pixel_attention_mask": (torch.arange(9) < torch.tensor([[6], [9]])).long(),
         "spatial_shapes": torch.tensor([[2, 3], [3, 3]]),
+    }
+
+
+def _clips(config: PreTrainedConfig, sizes: dict[str, Any], generator: torch.Generator) -> dict[str, Tensor]:
+    """Clips [2, frames, channels, height, width], and which of their patches VideoMAE hides, as many of each."""
+    frames, (height, width), (down, right) = sizes["num_frames"], sizes["image_size"], sides(config.patch_size)
+    patches = frames // getattr(config, "tubelet_size", 1) * (height // down) * (width // right)
+    return {
+        "pixel_values": normal(generator, 2, frames, sizes["num_channels"], height, width),
+        "bool_masked_pos": (torch.arange(patches) % 3 == 1).expand(2, -1),
     }
 
 
@@ -194,11 +212,14 @@ def all_experts(model: PreTrainedModel) -> list[Change]:
     Of many experts the few tokens of a probe meet some only.
     """
     changes: list[Change] = []
+    router: Any
     for router in model.modules():
         if hasattr(router, "top_k") and hasattr(router, "num_experts"):
             changes.append((router, "top_k", router.num_experts))
             if hasattr(router, "topk_group"):  # a token may choose among the experts of so many groups
                 changes.append((router, "topk_group", router.num_group))
+        if any(hasattr(router, name) for name in BESIDE_ROUTERS):
+            changes.append((router, "top_k", router.experts.num_experts))
     config = model.config.get_text_config()
     if getattr(config, "top_k_experts", None):  # Gemma 4's routers read it there
         changes.append((config, "top_k_experts", config.num_experts))

@@ -45,11 +45,18 @@ INPUT_SIZES = {
     "decoder_input_ids": ("vocab_size",),
     "pixel_values": ("image_size", "num_channels"),
     "patches": ("num_patches", "patch_size"),  # the pixel_values of a model that takes pictures of any size, cut up
+    "picture": ("image_size",),  # the pixel_values of a model that always sees one beside a text
+    "clips": (
+        "num_frames",
+        "image_size",
+        "num_channels",
+    ),  # the pixel_values of a model that sees several frames at once
     "input_features": ("num_mel_bins", "max_source_positions"),
     "input_values": ("num_mel_bins", "max_length"),
     "waveform": ("conv_kernel", "conv_stride"),  # the input_values of a model that begins with convolutions
 }
 
+BESIDE = ("vilt", "blip")  # the types of models that see a picture beside every text
 # Classes whose decoder, where they have one, reads what the encoder reads.
 SHIFTING = ("ForSequenceClassification", "ForQuestionAnswering")
 _JOINING = "eh_proj.weight"  # of a layer that predicts a further token
@@ -196,22 +203,26 @@ def input_sizes(config: PreTrainedConfig, architecture: str) -> dict[str, dict[s
     names = [cls.main_input_name]
     if "decoder_input_ids" in accepted:
         names.append("decoder_input_ids")
+    if config.model_type in BESIDE:
+        names = ["input_ids", "picture"]
     if "return_loss" in accepted:  # contrastive models need both; others with pictures beside text may go without
         names.append("pixel_values")
     found: dict[str, dict[str, Any]] = {}
     for name in names:
-        part = part_of(config, "vision_config" if name == "pixel_values" else "text_config")
+        part = part_of(config, "vision_config" if name in ("pixel_values", "picture") else "text_config")
         kind = "waveform" if name == "input_values" and hasattr(part, "conv_stride") else name
         if name == "pixel_values" and hasattr(part, "num_patches") and not hasattr(part, "image_size"):
             name = kind = "patches"
+        if name == "pixel_values" and hasattr(part, "num_frames"):
+            name = kind = "clips"
         found[name] = {key: getattr(part, key, None) for key in INPUT_SIZES.get(kind, ())}
-        alone = name == "input_ids" and "pixel_values" not in names
+        alone = name == "input_ids" and not {"pixel_values", "picture"} & {*names}
         foreign = alone and hasattr(config, "vision_config") and config.model_type not in READ
         if foreign or name not in INPUT_SIZES or None in found[name].values():
             raise NotProbed(
                 f"{architecture}: reads {'pictures beside text' if foreign else name}; probes are text, images of a "
-                "fixed size or cut into patches, both in a contrastive model or a decoder that is declared, "
-                "spectrograms of a fixed size, or waveforms"
+                "fixed size or cut into patches, clips, pictures beside text in a contrastive model or one that is "
+                "declared, spectrograms of a fixed size, or waveforms"
             )
         if "image_size" in found[name]:
             found[name]["image_size"] = sides(found[name]["image_size"])
