@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError, fie
 
 from cobasin.checkpoints.output import publishing
 from cobasin.checkpoints.refusals import check_output
-from cobasin.checkpoints.weight_files import read_json
+from cobasin.checkpoints.json_files import read_json
 from cobasin.errors import InputError, explain
 from cobasin.recipe.document import read_yaml
 from common.results import made

@@ -18,13 +18,13 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from cobasin.checkpoints.json_files import read_json
 from cobasin.errors import InputError, listed, one_line
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 BIN_FILE = "pytorch_model.bin"
 BIN_INDEX_FILE = "pytorch_model.bin.index.json"
-ADAPTER_FILE = "adapter_config.json"
 
 # The element types of the safetensors format that are one torch element each (packed F4 and F6 are not).
 SAFETENSORS_DTYPES = {
@@ -125,27 +125,6 @@ def bytes_of(tensor: Tensor) -> memoryview:
     """What a tensor is in a file, in row-major order."""
     # as bytes, because numpy has no bfloat16; flat, because a scalar cannot change its element size
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in `path`; raises InputError if it is missing, unreadable or something else."""
-    if not path.exists():
-        wanted, other, its = "a Hugging Face model", "an adapter", ADAPTER_FILE
-        if path.name == ADAPTER_FILE:
-            wanted, other, its = "an adapter", "a model", "config.json"
-        hint = f", this is that of {other}" if (path.parent / its).exists() else ""
-        below = sorted(one.parent.name for one in path.parent.glob(f"*/{path.name}"))  # checkpoints of a training run
-        hint += f"; there is one in {', '.join(below[:9])}" if below else ""
-        raise InputError(f"{path.parent}: has no {path.name}; expected the folder of {wanted}{hint}")
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {one_line(error)}") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: is not valid JSON: {one_line(error)}") from error
-    if not isinstance(content, dict):
-        raise InputError(f"{path}: holds a {type(content).__name__}; expected a JSON object")
-    return content
 
 
 def module_folders(folder: Path) -> list[Path]:

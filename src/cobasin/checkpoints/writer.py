@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from cobasin.checkpoints.checkpoint import Checkpoint, Content, load
-from cobasin.checkpoints.configs import CONFIG_FILE, GENERATION_FILE, keep_generation, write_config
+from cobasin.checkpoints.configs import GENERATION_FILE, keep_generation, write_config
+from cobasin.checkpoints.json_files import CONFIG_FILE, write_json
 from cobasin.checkpoints.output import publishing
 from cobasin.checkpoints.sequential import SequentialFile
 from cobasin.checkpoints.weight_files import (
@@ -88,7 +89,7 @@ def write(
     if list(plan) != [SINGLE_FILE]:
         weight_map = {name: shard for shard, names in plan.items() for name in names}
         index = {"metadata": {"total_size": checkpoint.size}, "weight_map": weight_map}
-        _write_file(folder / INDEX_FILE, json.dumps(index, indent=2, sort_keys=True) + "\n")
+        write_json(folder / INDEX_FILE, index)
     write_beside(folder, checkpoint.folder, {**checkpoint.beside, **(files or {})})
     if checkpoint.folder is not None and not (folder / GENERATION_FILE).exists():
         keep_generation(checkpoint, checkpoint.folder, folder)
