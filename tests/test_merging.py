@@ -255,7 +255,7 @@ def test_preprocessors_that_differ_are_noted(tmp_path):
     assert matched.notes == []  # it is among those of the match
     assert [element.report["notes"] for element in matched.matched.elements if element is not None] == [[note]]
     assert note in compare(*folders).notes
-    for content in (json.dumps({**other, "image_mean": [0.5] * 3}), "no JSON", "[]"):
+    for content in (json.dumps({**other, "image_mean": [0.5] * 3}), "no JSON", "[]", "[" * 100_000):
         (folders[1] / "preprocessor_config.json").write_text(content)
         assert merge(folders, symmetry="none").notes == []
     sides = {**settings, "size": {"shortest_edge": 8, "longest_edge": None}}

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from cobasin.architectures import known
-from cobasin.checkpoints.embedding import takes_states
 from cobasin.checkpoints.folders import find_folder
 from cobasin.checkpoints.json_files import ADAPTER_FILE, CONFIG_FILE, read_json
+from cobasin.checkpoints.sentence_transformers import takes_states
 from cobasin.checkpoints.weight_files import (
     SINGLE_FILE,
     Header,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cobasin.architectures.parts import sides
 from cobasin.checkpoints.checkpoint import Checkpoint
-from cobasin.checkpoints.embedding import takes_states
+from cobasin.checkpoints.json_files import json_in
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError, listed
 
@@ -130,10 +130,7 @@ def other_pixels(models: Sequence[Typed]) -> list[str]:
 
 def _pixel_settings(checkpoint: Checkpoint) -> dict[str, object]:
     """What a model's preprocessor says; nothing of one that cannot be read, which is refused where it is used."""
-    try:
-        content = json.loads((checkpoint.folder / PREPROCESSOR).read_text("utf-8")) if checkpoint.folder else {}
-    except (OSError, ValueError):
-        return {}
+    content = json_in(checkpoint.folder / PREPROCESSOR) if checkpoint.folder else None
     settings: dict[str, object] = content if isinstance(content, dict) else {}
     for key in ("size", "crop_size"):  # older files have one number for the side of a square
         if isinstance(said := settings.get(key), dict):
@@ -141,13 +138,6 @@ def _pixel_settings(checkpoint: Checkpoint) -> dict[str, object]:
         elif isinstance(said, int):
             settings[key] = [str(said)]
     return settings
-
-
-def embeds(checkpoint: Checkpoint) -> bool:
-    """Whether Sentence Transformers takes the states of this model for embeddings, though its file has a head."""
-    folder = checkpoint.folder
-    headed = "For" in checkpoint.architecture or checkpoint.architecture.endswith("LMHeadModel")
-    return folder is not None and headed and takes_states(folder)
 
 
 def _only_in_one(source: Typed, anchor: Typed) -> list[str]:
@@ -247,7 +237,7 @@ def _vocabulary(path: Path) -> object:
         else:
             tokens = {place: token for token, place in vocabulary.items()}
         return tokens | {one["id"]: one["content"] for one in content.get("added_tokens") or ()}
-    except (ValueError, KeyError, AttributeError, TypeError):
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
         raise InputError(f"{path}: not a tokenizer file") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error

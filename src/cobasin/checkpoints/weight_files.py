@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import pickle
-import re
 import zipfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -125,22 +123,6 @@ def bytes_of(tensor: Tensor) -> memoryview:
     """What a tensor is in a file, in row-major order."""
     # as bytes, because numpy has no bfloat16; flat, because a scalar cannot change its element size
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
-
-
-def module_folders(folder: Path) -> list[Path]:
-    """The folders of what follows the model in a folder of Sentence Transformers, such as dense layers behind it."""
-    try:
-        modules = json.loads((folder / "modules.json").read_text("utf-8"))
-        paths = [one["path"] for one in modules]
-    except (OSError, ValueError, KeyError, TypeError):  # another tool's file, or none
-        return []
-    return [folder / path for path in paths if isinstance(path, str) and re.fullmatch(r"[\w-][\w.-]*", path)]
-
-
-def module_weights(folder: Path) -> list[Path]:
-    """The weights in `module_folders`."""
-    files = (one / name for one in module_folders(folder) for name in (SINGLE_FILE, BIN_FILE))
-    return [file for file in files if file.is_file()]
 
 
 def _find(folder: Path) -> tuple[list[str], dict[str, str] | None]:

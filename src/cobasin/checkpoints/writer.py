@@ -14,14 +14,13 @@ from cobasin.checkpoints.checkpoint import Checkpoint, Content, load
 from cobasin.checkpoints.configs import GENERATION_FILE, keep_generation, write_config
 from cobasin.checkpoints.json_files import CONFIG_FILE, write_json
 from cobasin.checkpoints.output import publishing
+from cobasin.checkpoints.sentence_transformers import module_folders, module_weights
 from cobasin.checkpoints.sequential import SequentialFile
 from cobasin.checkpoints.weight_files import (
     INDEX_FILE,
     SAFETENSORS_DTYPES,
     SINGLE_FILE,
     bytes_of,
-    module_folders,
-    module_weights,
 )
 from cobasin.errors import InputError, shown
 from cobasin.execution.parts import Part
