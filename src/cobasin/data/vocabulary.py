@@ -16,8 +16,8 @@ from torch import Tensor
 
 from cobasin.architectures import declare
 from cobasin.checkpoints.checkpoint import Checkpoint, Content
-from cobasin.checkpoints.pairs import vocabulary_problems
 from cobasin.checkpoints.typed import Typed
+from cobasin.checkpoints.vocabulary_files import vocabulary_problems
 from cobasin.data.tokens import tokenizer_files, tokenizer_of
 from cobasin.errors import InputError, listed
 
