@@ -43,7 +43,7 @@ def brought_together(models: Sequence[Typed], place: int, union: bool) -> list[T
     tokens = own[place]
     if union:
         tokens = by_row(united([model.checkpoint for model in models], giver.checkpoint), len(tokens))
-    rows = [rows_of(tokens, theirs) for theirs in own]
+    rows = [rows_of_tokens(tokens, theirs) for theirs in own]
     if of_nobody := (torch.stack(rows) < 0).all(0).nonzero().flatten().tolist():
         raise InputError(
             f"no model has a row for {listed([repr(tokens[row]) for row in of_nobody])}, which the tokenizer of "
@@ -65,7 +65,7 @@ def in_common(models: Sequence[Typed]) -> tuple[list[Typed], list[Tensor], list[
     if not shared:
         raise InputError(f"the vocabularies of {' and '.join(labels)} have no token in common")
     common = [token for token in own[0] if token in shared]
-    rows = [rows_of(common, tokens) for tokens in own]
+    rows = [rows_of_tokens(common, tokens) for tokens in own]
     made = [brought_to(model, theirs, models[0]) for model, theirs in zip(models, rows, strict=True)]
     left = [f"{len({*tokens} - shared - {None})} of {label}" for tokens, label in zip(own, labels, strict=True)]
     note = f"the vocabularies differ: compared are the {len(shared)} common tokens, and not {', '.join(left)}"
@@ -166,7 +166,7 @@ def by_row(tokenizer: Any, rows: int) -> Tokens:
     return found
 
 
-def rows_of(tokens: Tokens, own: Tokens) -> Tensor:
+def rows_of_tokens(tokens: Tokens, own: Tokens) -> Tensor:
     """For every row of a vocabulary, the one of a model that has the same token, or none at the same place; else -1."""
     place = {token: row for row, token in enumerate(own) if token is not None}
 
