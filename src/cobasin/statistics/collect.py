@@ -12,7 +12,8 @@ import torch
 from cobasin.checkpoints.fingerprint import fingerprint
 from cobasin.checkpoints.typed import Typed
 from cobasin.data import Batches, task_of
-from cobasin.errors import InputError, one_line, shown
+from cobasin.errors import InputError
+from cobasin.execution.devices import device_of
 from cobasin.execution.outcomes import Keep
 from cobasin.progress import Count, silent
 from cobasin.statistics.activations import SAMPLED, Activations
@@ -97,24 +98,6 @@ def collector(kind: str, typed: Typed, device: torch.device, *, seed: int = 0, s
     if kind == "activations":
         return Activations(model, holders, sampled, seed)
     return Fishers(model, typed, task_of(typed.checkpoint), sampled=kind == "fisher", seed=seed)
-
-
-def device_of(name: torch.device | str) -> torch.device:
-    """The device of that name, if it can be used; of ``auto``, the one that accelerate chooses.
-
-    Raises:
-        InputError: there is none.
-    """
-    if isinstance(name, str) and name == "auto":
-        from accelerate import PartialState
-
-        name = str(PartialState().device)
-    try:
-        device = torch.empty(0, device=name).device
-        torch.ones(1, device=device).item()  # there are devices of nothing but shapes
-        return device
-    except (RuntimeError, AssertionError, TypeError, ValueError, ImportError) as error:
-        raise InputError(f"device {shown(name)} cannot be used here ({one_line(error)}); take cpu, or auto") from error
 
 
 @dataclass

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from cobasin.data.tasks import IGNORED
-from cobasin.statistics.rows import home
+from cobasin.execution.devices import home
 
 _PER_TOKEN = ("tokens", "causal_lm", "masked_lm", "seq2seq_lm")
 

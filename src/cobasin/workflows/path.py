@@ -22,6 +22,7 @@ from cobasin.evaluation.path import Evaluate, LossPath, check_points, loss_path
 from cobasin.evaluation.plane import GRID, LossPlane, check_grid, loss_plane
 from cobasin.evaluation.plots import plot_paths, plot_plane
 from cobasin.evaluation.tasks import METRICS, check_metric, evaluate
+from cobasin.execution.devices import device_of
 from cobasin.finding.applying import found_between
 from cobasin.finding.match import Matched, match_all
 from cobasin.matching.choice import Choice
@@ -29,7 +30,6 @@ from cobasin.paths import expanded, short
 from cobasin.presenting import progress as bars
 from cobasin.progress import Progress
 from cobasin.recipe.data_file import data_config
-from cobasin.statistics.collect import device_of
 from cobasin.symmetry.element import Element
 
 if TYPE_CHECKING:
