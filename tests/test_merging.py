@@ -263,6 +263,14 @@ def test_preprocessors_that_differ_are_noted(tmp_path):
     assert "differ in size: " in merge(folders, symmetry="none").notes[0]
 
 
+def test_preprocessors_that_turn_a_picture_round_are_noted(tmp_path):
+    folders = saved(tmp_path, "vit/ViTForImageClassification", 2)
+    for other, noted in (({"width": 6, "height": 8}, 0), ({"height": 6, "width": 8}, 1)):
+        for folder, size in zip(folders, ({"height": 8, "width": 6}, other), strict=True):
+            (folder / "preprocessor_config.json").write_text(json.dumps({"size": size}))
+        assert len(merge(folders, symmetry="none").notes) == noted
+
+
 def test_experts_are_fused_one_by_one_where_nothing_moves_them(monkeypatch):
     """A stack of them would be several gigabytes of a large mixture."""
     a, b = (checkpoint("mixtral/MixtralForCausalLM", seed, torch.float32) for seed in (0, 1))

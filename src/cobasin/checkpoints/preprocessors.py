@@ -44,7 +44,8 @@ def _pixel_settings(checkpoint: Checkpoint) -> dict[str, object]:
     settings: dict[str, object] = content if isinstance(content, dict) else {}
     for key in ("size", "crop_size"):  # older files have one number for the side of a square
         if isinstance(said := settings.get(key), dict):
-            settings[key] = sorted({str(side) for side in said.values()})
+            named = [side for side in ("height", "width", *sorted(said)) if side in said]
+            settings[key] = [*dict.fromkeys(str(said[side]) for side in named)]
         elif isinstance(said, int):
             settings[key] = [str(said)]
     return settings
