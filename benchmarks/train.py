@@ -23,9 +23,9 @@ from typing import Any, Literal
 import torch
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError, field_validator
 
+from cobasin.checkpoints.json_files import read_json
 from cobasin.checkpoints.output import publishing
 from cobasin.checkpoints.refusals import check_output
-from cobasin.checkpoints.weight_files import read_json
 from cobasin.errors import InputError, explain
 from cobasin.recipe.document import read_yaml
 from common.results import made

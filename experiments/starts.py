@@ -14,7 +14,7 @@ from cobasin.checkpoints.checkpoint import Checkpoint, read_config
 from cobasin.checkpoints.fingerprint import fingerprint
 from cobasin.checkpoints.folders import download
 from cobasin.checkpoints.output import publishing
-from cobasin.checkpoints.pairs import PREPROCESSOR
+from cobasin.checkpoints.preprocessors import PREPROCESSOR
 from cobasin.checkpoints.weight_files import open_weights
 from cobasin.data.tokens import tokenizer_files, tokenizer_of
 from cobasin.errors import InputError

@@ -470,6 +470,10 @@ def test_two_vocabularies(folder, name, one, other, token):
     assert "\n" not in refusal
 
 
-@pytest.mark.parametrize(("name", "text"), [("vocab.json", "a b"), ("vocab.json", "[]"), ("tokenizer.json", "[]")])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("vocab.json", "a b"), ("vocab.json", "[]"), ("tokenizer.json", "[]"), ("tokenizer.json", "[" * 100_000)],
+    ids=["no JSON", "a list", "no model", "too deep"],
+)
 def test_what_is_no_vocabulary(folder, name, text):
     assert f"{folder.with_name('end-0') / name}: not a tokenizer file" in compared(folder, name, text, text)

@@ -308,7 +308,7 @@ def _other(root):
 
 
 def test_long_models_are_cut_in_the_table(folders, monkeypatch):
-    monkeypatch.setattr("cobasin.presenting.measures.SHOWN", 1)
+    monkeypatch.setattr("cobasin.presenting.measuring.SHOWN", 1)
     assert "and 2 more layers (--json has them all)" in run("compare", *folders).out
 
 

@@ -255,12 +255,20 @@ def test_preprocessors_that_differ_are_noted(tmp_path):
     assert matched.notes == []  # it is among those of the match
     assert [element.report["notes"] for element in matched.matched.elements if element is not None] == [[note]]
     assert note in compare(*folders).notes
-    for content in (json.dumps({**other, "image_mean": [0.5] * 3}), "no JSON", "[]"):
+    for content in (json.dumps({**other, "image_mean": [0.5] * 3}), "no JSON", "[]", "[" * 100_000):
         (folders[1] / "preprocessor_config.json").write_text(content)
         assert merge(folders, symmetry="none").notes == []
     sides = {**settings, "size": {"shortest_edge": 8, "longest_edge": None}}
     (folders[1] / "preprocessor_config.json").write_text(json.dumps(sides))
     assert "differ in size: " in merge(folders, symmetry="none").notes[0]
+
+
+def test_preprocessors_that_turn_a_picture_round_are_noted(tmp_path):
+    folders = saved(tmp_path, "vit/ViTForImageClassification", 2)
+    for other, noted in (({"width": 6, "height": 8}, 0), ({"height": 6, "width": 8}, 1)):
+        for folder, size in zip(folders, ({"height": 8, "width": 6}, other), strict=True):
+            (folder / "preprocessor_config.json").write_text(json.dumps({"size": size}))
+        assert len(merge(folders, symmetry="none").notes) == noted
 
 
 def test_experts_are_fused_one_by_one_where_nothing_moves_them(monkeypatch):

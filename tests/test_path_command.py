@@ -19,7 +19,7 @@ from cobasin.evaluation.plane import LossPlane, loss_plane
 from cobasin.evaluation.plots import plot_plane
 from cobasin.evaluation.tasks import Score
 from cobasin.merging.merge import merge
-from cobasin.presenting.measures import path_report
+from cobasin.presenting.measuring import path_report
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import form_of
 from cobasin.workflows import path as path_workflow

@@ -178,6 +178,13 @@ def test_weights_of_further_modules_are_carried_along(folder, tmp_path):
     assert (tmp_path / "out/2_Dense/model.safetensors").read_bytes() == b"2_Dense/model.safetensors"
 
 
+def test_modules_that_cannot_be_read_are_carried_along_as_they_are(folder, tmp_path):
+    for text in ("[", "[]", "{}", '[{"type": "a"}]', "[" * 100_000):
+        (folder / "modules.json").write_text(text)
+        save(load(folder), tmp_path / "out", overwrite=True)
+        assert (tmp_path / "out/modules.json").read_text() == text
+
+
 def test_a_module_whose_folder_is_a_link(folder, tmp_path):
     """Without it Sentence Transformers would not load the model; other links may lead anywhere."""
     (folder / "modules.json").write_text(json.dumps([{"path": ""}, {"path": "2_Dense"}]))

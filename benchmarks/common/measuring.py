@@ -20,10 +20,10 @@ from cobasin.checkpoints.writer import save
 from cobasin.comparing.distance import distance
 from cobasin.evaluation.blend import Blend
 from cobasin.evaluation.path import loss_path
+from cobasin.execution.devices import device_of
 from cobasin.finding.applying import transform
 from cobasin.finding.match import Matched, match_all
 from cobasin.learning.inputs import SAMPLES, TEXTS
-from cobasin.statistics.collect import device_of
 from cobasin.verification import verify
 from common.families import Family, parents
 from common.measured import Measured, Models

@@ -28,8 +28,8 @@ from cobasin.execution.jobs import torch_threads
 from cobasin.finding.applying import transform
 from cobasin.finding.match import match
 from cobasin.merging.merge import merge
+from cobasin.presenting.console import output
 from cobasin.presenting.progress import steps
-from cobasin.presenting.tables import output
 from cobasin.symmetry.state import apart
 from cobasin.verification import Verdict, verify
 

@@ -12,6 +12,9 @@ Progress = Callable[[str, int, int | None], None]
 Count = Callable[[int, int], None]
 """Called with how many are done, and how many there are."""
 
+Bytes = Callable[[int], None]
+"""Called with how many bytes more are done."""
+
 Looks = Callable[[int, float], None]
 """Called with the number of a round or step, and what it has come to: a squared distance, or a loss."""
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from cobasin.checkpoints.fit import problems
+from cobasin.checkpoints.weight_files import Header
 from cobasin.symmetry.action import act
 from cobasin.symmetry.form import Form, form_of
 from cobasin.symmetry.groups import Orthogonal, Permutation, SignedPermutation
@@ -100,7 +101,8 @@ def test_fibres_act_before_their_bases():
 
 def headers(spec, **changes):
     found = {name: (entry.layout.shape, torch.float32) for name, entry in spec.entries.items()}
-    return {name: header for name, header in {**found, **changes}.items() if header is not None}
+    told = {name: one for name, one in {**found, **changes}.items() if one is not None}
+    return {name: Header(dtype, shape, "model.safetensors") for name, (shape, dtype) in told.items()}
 
 
 def test_headers_that_fit_have_no_problems():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,10 +12,10 @@ import torch
 from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Content, Tensors
+from cobasin.checkpoints.json_files import ADAPTER_FILE, read_json, write_json
 from cobasin.checkpoints.output import publishing
 from cobasin.checkpoints.typed import check_finite
 from cobasin.checkpoints.weight_files import (
-    ADAPTER_FILE,
     BIN_FILE,
     BIN_INDEX_FILE,
     INDEX_FILE,
@@ -25,7 +24,6 @@ from cobasin.checkpoints.weight_files import (
     Header,
     of_weights,
     open_safetensors,
-    read_json,
 )
 from cobasin.checkpoints.writer import write_beside
 from cobasin.errors import InputError
@@ -190,6 +188,4 @@ def save_adapter(
     with publishing(out, overwrite, adapter.folder) as partial:
         write_tensors(partial / WEIGHTS_FILE, adapter, {"format": "pt"})
         write_beside(partial, adapter.folder, files or {})
-        (partial / ADAPTER_FILE).write_text(
-            json.dumps(adapter.config, indent=2, sort_keys=True) + "\n", encoding="utf-8"
-        )
+        write_json(partial / ADAPTER_FILE, adapter.config)

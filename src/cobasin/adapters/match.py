@@ -52,6 +52,7 @@ def match_adapters(
     first = dict(match.distances)
     history = ascend(match, rounds(progress)).history
     own, target = (gauge_of(form, end) for end in ends)
+    factors = _factors(source)
     frames = (frames_of(form, gauge) for gauge in (own, target))
     # a module that has no balanced basis, such as one whose B is zero, keeps its own: the inverse finds none either
     target |= frames_as_gauge(keep_bases(form, match.values, *frames))
@@ -62,7 +63,7 @@ def match_adapters(
         "distance_after": apart(element.apply(ends[0]), ends[1], ends[1]),
         "objective": [math.sqrt(value) for value in history],
         "spaces": {
-            f"rank.{FACTOR.fullmatch(names[0])[1]}": {  # type: ignore[index]
+            f"rank.{factors[names[0]][0]}": {
                 "before": math.sqrt(sum(first[name] for name in names)),
                 "after": math.sqrt(sum(match.distances[name] for name in names)),
             }
@@ -108,10 +109,16 @@ def apply_to_adapter(element: Element, adapter: Adapter, dtype: torch.dtype | No
 def products(adapter: Adapter) -> dict[str, Tensor]:
     """``B A`` of every module."""
     factors: dict[str, dict[str, Tensor]] = {}
-    for name in adapter:
-        if (found := FACTOR.fullmatch(name)) and found[2][-1] in "AB" and len(adapter.headers[name].shape) > 1:
-            factors.setdefault(found[1], {})[found[2][-1]] = adapter[name].double().flatten(1)
+    for name, (module, letter) in _factors(adapter).items():
+        factors.setdefault(module, {})[letter] = adapter[name].double().flatten(1)
     return {module: pair["B"] @ pair["A"] for module, pair in factors.items() if len(pair) == 2}
+
+
+def _factors(adapter: Adapter) -> dict[str, tuple[str, str]]:
+    """The factors among the tensors: the module of each, and whether it is its A or B."""
+    matrices = (name for name, header in adapter.headers.items() if len(header.shape) > 1)
+    found = {name: one for name in matrices if (one := FACTOR.fullmatch(name))}
+    return {name: (one[1], one[2][-1]) for name, one in found.items() if one[2][-1] in "AB"}
 
 
 def rank_spec(adapter: Adapter) -> Spec:
@@ -123,26 +130,26 @@ def rank_spec(adapter: Adapter) -> Spec:
     spaces: dict[str, Space] = {}
     templates: dict[str, str] = {}
     ranks: dict[str, str] = {}
-    factors: dict[str, set[str]] = {}
+    factors, there = _factors(adapter), dict[str, set[str]]()
     for name, header in adapter.headers.items():
         axes = [f"fixed_{size}" for size in header.shape]
         spaces |= {axis: Space(size) for axis, size in zip(axes, header.shape, strict=True)}
-        if (found := FACTOR.fullmatch(name)) and found[2][-1] in "AB" and len(axes) > 1:
-            rank = ranks.setdefault(found[1], f"rank_{len(ranks)}")
-            place, mark = (0, "") if found[2][-1] == "A" else (1, "'")
+        if name in factors:
+            module, letter = factors[name]
+            rank = ranks.setdefault(module, f"rank_{len(ranks)}")
+            place, mark = (0, "") if letter == "A" else (1, "'")
             axes[place] = rank + mark
-            if found[2][-1] in factors.setdefault(found[1], set()):
-                raise InputError(f"{adapter.label}: the lora_{found[2][-1]} of {found[1]} is there twice")
+            if letter in there.setdefault(module, set()):
+                raise InputError(f"{adapter.label}: the lora_{letter} of {module} is there twice")
             own = spaces.setdefault(rank, Space(header.shape[place], RANK, part="rank"))
             if own.size != header.shape[place]:
                 raise InputError(
                     f"{adapter.label}: {name} has shape {tuple(header.shape)}, but the other factor has rank {own.size}"
                 )
-            factors[found[1]].add(found[2][-1])
+            there[module].add(letter)
         templates[name] = " ".join(axes)
-    if half := sorted(module for module, own in factors.items() if len(own) < 2):
-        (there,) = factors[half[0]]
-        missing = "B" if there == "A" else "A"
+    if half := sorted(module for module, letters in there.items() if len(letters) < 2):
+        (missing,) = {"A", "B"} - there[half[0]]
         raise InputError(f"{adapter.label}: the lora_{missing} of {half[0]} is missing or no matrix")
     return Spec(LORA, spaces, templates)
 

@@ -14,15 +14,14 @@ import torch
 from torch import Tensor
 
 from cobasin.architectures import known
-from cobasin.checkpoints.embedding import takes_states
 from cobasin.checkpoints.folders import find_folder
+from cobasin.checkpoints.json_files import ADAPTER_FILE, CONFIG_FILE, read_json
+from cobasin.checkpoints.sentence_transformers import takes_states
 from cobasin.checkpoints.weight_files import (
-    ADAPTER_FILE,
     SINGLE_FILE,
     Header,
     describe,
     open_weights,
-    read_json,
 )
 from cobasin.checkpoints.wrapped import within
 from cobasin.errors import InputError, one_line
@@ -145,7 +144,7 @@ def load(
 
 def read_config(folder: Path) -> PreTrainedConfig:
     """The config in a folder; raises InputError where there is none that Transformers reads."""
-    path = folder / "config.json"
+    path = folder / CONFIG_FILE
     return _parse_config(read_json(path), str(path), folder)
 
 

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cobasin.checkpoints.checkpoint import Checkpoint
-from cobasin.checkpoints.weight_files import read_json
+from cobasin.checkpoints.json_files import CONFIG_FILE, read_json, write_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
-CONFIG_FILE = "config.json"
 GENERATION_FILE = "generation_config.json"
 _TEXT = "text_config"
 
@@ -32,7 +31,7 @@ def write_config(checkpoint: Checkpoint, folder: Path) -> None:
     if checkpoint.folder is not None:
         written, said = (read_json(one / CONFIG_FILE) for one in (folder, checkpoint.folder))
         if (told := _as_said(config, written, said)) != written:
-            _write(folder / CONFIG_FILE, told)
+            write_json(folder / CONFIG_FILE, told)
 
 
 def _as_said(config: PreTrainedConfig, written: dict[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,8 +103,4 @@ def keep_generation(checkpoint: Checkpoint, source: Path, folder: Path) -> None:
     said, kept = read_json(source / CONFIG_FILE), checkpoint.config.to_dict()
     settings = {key: said[key] for key in vars(GenerationConfig()) if said.get(key) is not None}
     if settings.keys() - kept.keys():
-        _write(folder / GENERATION_FILE, settings)
-
-
-def _write(path: Path, content: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
+        write_json(folder / GENERATION_FILE, settings)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
 from functools import reduce
-from pathlib import Path
 
 from cobasin.architectures.parts import sides
-from cobasin.checkpoints.checkpoint import Checkpoint
-from cobasin.checkpoints.embedding import takes_states
 from cobasin.checkpoints.typed import Typed
+from cobasin.checkpoints.vocabulary_files import vocabulary_problems
 from cobasin.errors import InputError, listed
 
 # What Transformers takes for a key that a config does not have; some are in files of older versions only.
@@ -32,33 +28,6 @@ _ALSO_CALLED = {
     "gelu_python": "gelu",
     **dict.fromkeys(("gelu_accurate", "gelu_python_tanh", "gelu_pytorch_tanh", "gelu_fast"), "gelu_new"),
 }
-# Two models that say the same in the first of these files that both have, have the same vocabulary.
-_VOCABULARY_FILES = (
-    "tokenizer.json",
-    "vocab.txt",
-    "vocab.json",
-    "merges.txt",
-    "tokenizer.model",
-    "spiece.model",
-    "spm.model",
-    "sentencepiece.bpe.model",
-)
-_WRITTEN = "target_vocab.json"  # of a translator whose decoder has a vocabulary of its own
-PREPROCESSOR = "preprocessor_config.json"
-# what it says of how a picture becomes pixel values
-_PIXEL_KEYS = (
-    "do_resize",
-    "size",
-    "resample",
-    "do_center_crop",
-    "crop_size",
-    "do_rescale",
-    "rescale_factor",
-    "do_normalize",
-    "image_mean",
-    "image_std",
-)
-_WITH_IDS = ("tokenizer.json", "vocab.txt", "vocab.json")  # they say which token an id is
 
 
 def check_pair(source: Typed, anchor: Typed) -> None:
@@ -114,42 +83,6 @@ def check_layers(source: Typed, anchor: Typed, same_class: bool = False) -> None
         raise InputError(f"{a.label} and {b.label} do not compute comparable functions: {listed(problems)}{way_out}")
 
 
-def other_pixels(models: Sequence[Typed]) -> list[str]:
-    """A note where preprocessors make other pixel values of a picture than the first model's does."""
-    found: list[str] = []
-    first, *others = [(model.checkpoint, _pixel_settings(model.checkpoint)) for model in models]
-    for model, settings in others:
-        both = [key for key in _PIXEL_KEYS if key in first[1] and key in settings]
-        if differ := [key for key in both if first[1][key] != settings[key]]:
-            found.append(
-                f"the preprocessors of {first[0].label} and {model.label} differ in {', '.join(differ)}: "
-                "to the models, one picture is other pixel values, which nothing here makes up for"
-            )
-    return found
-
-
-def _pixel_settings(checkpoint: Checkpoint) -> dict[str, object]:
-    """What a model's preprocessor says; nothing of one that cannot be read, which is refused where it is used."""
-    try:
-        content = json.loads((checkpoint.folder / PREPROCESSOR).read_text("utf-8")) if checkpoint.folder else {}
-    except (OSError, ValueError):
-        return {}
-    settings: dict[str, object] = content if isinstance(content, dict) else {}
-    for key in ("size", "crop_size"):  # older files have one number for the side of a square
-        if isinstance(said := settings.get(key), dict):
-            settings[key] = sorted({str(side) for side in said.values()})
-        elif isinstance(said, int):
-            settings[key] = [str(said)]
-    return settings
-
-
-def embeds(checkpoint: Checkpoint) -> bool:
-    """Whether Sentence Transformers takes the states of this model for embeddings, though its file has a head."""
-    folder = checkpoint.folder
-    headed = "For" in checkpoint.architecture or checkpoint.architecture.endswith("LMHeadModel")
-    return folder is not None and headed and takes_states(folder)
-
-
 def _only_in_one(source: Typed, anchor: Typed) -> list[str]:
     """What tensors one of two files of the same class and sizes has and the other lacks."""
     return [
@@ -159,7 +92,7 @@ def _only_in_one(source: Typed, anchor: Typed) -> list[str]:
     ]
 
 
-def _setting(typed: Typed, key: str, encoder: bool = False) -> object:
+def _setting(typed: Typed, key: str, encoder: bool) -> object:
     """What the config says; of a rotary embedding without the old name of its type, which some files repeat.
 
     A dotted key (``text_config.hidden_act``) is looked up in a config within the config. Of an encoder-decoder it may
@@ -197,57 +130,3 @@ def _said_once(value: object) -> object:
         for name, entry in value.items()
         if name != "type" or "rope_type" not in value
     }
-
-
-def vocabulary_problems(a: Path, b: Path) -> list[str]:
-    """In what the vocabularies of two folders differ, as far as their files say it."""
-    common = next((name for name in _VOCABULARY_FILES if (a / name).is_file() and (b / name).is_file()), None)
-    names = [common] if common else _WITH_IDS
-    first, second = (next((path for name in names if (path := folder / name).is_file()), None) for folder in (a, b))
-    found = [] if first is None or second is None else _differences(first, second, bool(common))
-    written = [folder / _WRITTEN for folder in (a, b)]
-    return found + (_differences(*written, common=True) if all(path.is_file() for path in written) else [])
-
-
-def _differences(first: Path, second: Path, common: bool) -> list[str]:
-    """What is wrong with two files of vocabularies, which are of one kind where they are ``common`` to two models."""
-    one, other = _vocabulary(first), _vocabulary(second)
-    if not common and isinstance(one, dict) and isinstance(other, dict):
-        # what a tokenizer adds to its vocabulary is not in all kinds of files
-        one, other = ({place: of[place] for place in of if place in one and place in other} for of in (one, other))
-    if one == other:
-        return []
-    problem = f"the vocabularies differ ({first} and {second})"
-    if isinstance(one, dict) and isinstance(other, dict):
-        place = next(place for place in (*one, *other) if _token(one, place) != _token(other, place))
-        tokens = f"{_token(one, place)} and {_token(other, place)}"
-        problem += f": the same id is another token or none, such as {place}: {tokens}"
-    return [problem]
-
-
-def _token(tokens: Mapping, place: object) -> str:
-    return repr(tokens[place]) if place in tokens else "none"
-
-
-def _vocabulary(path: Path) -> object:
-    """Tokens by id; of what has no ids the lines or, where it is no text, the bytes."""
-    try:
-        if path.suffix == ".model":
-            return path.read_bytes()
-        text = path.read_text(encoding="utf-8")
-        if path.suffix == ".txt":
-            lines = text.removesuffix("\n").split("\n")
-            return dict(enumerate(lines)) if path.name == "vocab.txt" else lines[lines[0].startswith("#version") :]
-        content = json.loads(text)
-        if path.name in ("vocab.json", _WRITTEN):
-            return {place: token for token, place in content.items()}
-        vocabulary = content["model"].get("vocab") or {}
-        if isinstance(vocabulary, list):  # with scores, which decide how a text is cut
-            tokens = dict(enumerate(token for token, _ in vocabulary))
-        else:
-            tokens = {place: token for token, place in vocabulary.items()}
-        return tokens | {one["id"]: one["content"] for one in content.get("added_tokens") or ()}
-    except (ValueError, KeyError, AttributeError, TypeError):
-        raise InputError(f"{path}: not a tokenizer file") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from error

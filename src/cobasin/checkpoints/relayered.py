@@ -74,8 +74,7 @@ def relayered(typed: Typed, layers: Sequence[int], read: Callable[[str, int | No
         config = with_layers(given.config, layers) if moved else given.config
         kept = {disk: header for disk, header in headers.items() if disk not in copied}
         made = declare(config, given.architecture, kept)
-        found = problems(made, {disk: (header.shape, header.dtype) for disk, header in kept.items()})
-        found = found or [
+        found = problems(made, kept) or [
             f"{name} would be of another type"
             for name, entry in made.entries.items()
             if spec.entries[_renumbered(name, layer_of(entry.index), layers)].layout != entry.layout

@@ -8,22 +8,17 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from cobasin.architectures import declare, registered
+from cobasin.architectures import declare
 from cobasin.checkpoints.checkpoint import Checkpoint
-from cobasin.checkpoints.fit import MOST_LAYERS, below_one, problems, too_deep
-from cobasin.checkpoints.weight_files import WEIGHT_DTYPES, of_weights
+from cobasin.checkpoints.fit import check_config, problems
 from cobasin.checkpoints.wrapped import named_as_in_memory, saved_with
 from cobasin.errors import InputError, listed
 from cobasin.execution.jobs import torch_threads
 from cobasin.symmetry.spec import Spec
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedConfig
 
 LARGEST = 1e8
 """Of an entry: no trained weight is near, and the products of larger ones are soon beyond float32."""
@@ -60,26 +55,11 @@ class Typed(Mapping[str, Tensor]):
             InputError: for an unknown architecture, a config that cannot be that architecture's, or with the
                 tensors that do not fit, in one message.
         """
+        check_config(checkpoint)
         config, architecture, label = checkpoint.config, checkpoint.architecture, checkpoint.label
-        declared = registered()
-        expected = declared[architecture].model_type if architecture in declared else config.model_type
-        if config.model_type != expected:
-            raise InputError(
-                f"{label}: the config is of model_type {config.model_type!r}, but {architecture} is of {expected!r}"
-            )
-        if architecture in declared:
-            _check_unpacked(checkpoint)
-        covered = declared[architecture].per_layer if architecture in declared else ()
-        if others := _of_layers(config) - {*covered}:
-            what = f"layers with settings of their own ({', '.join(sorted(others))})"
-            raise InputError(f"{label}: per_layer_config: no declaration has {what}")
-        if impossible := below_one(config):
-            raise InputError(f"{label}: the config has {', '.join(impossible)}; expected 1 or more")
-        if impossible := too_deep(config):
-            raise InputError(f"{label}: the config has {', '.join(impossible)}; expected up to {MOST_LAYERS}")
+        headers = checkpoint.headers
         try:
-            spec = declare(config, architecture, checkpoint.headers)
-            headers = {name: (header.shape, header.dtype) for name, header in checkpoint.headers.items()}
+            spec = declare(config, architecture, headers)
             found = problems(spec, headers)
         except InputError as error:
             raise InputError(f"{label}: {error}") from error
@@ -245,35 +225,6 @@ class Typed(Mapping[str, Tensor]):
             return tensor
 
         return replace(source, config=config, headers=headers, read=read, stored=False)
-
-
-def _of_layers(config: PreTrainedConfig) -> set[str]:
-    """The config keys that layers have of their own, in whatever tower."""
-    content = config.to_dict()
-    parts = [content, *(part for part in content.values() if isinstance(part, dict))]
-    return {key for part in parts for own in (part.get("per_layer_config") or {}).values() for key in own}
-
-
-def _check_unpacked(checkpoint: Checkpoint) -> None:
-    """Refuse quantized weights by what they are, not by dozens of misfits; and those that the config alone calls so."""
-    settings = getattr(checkpoint.config, "quantization_config", None)
-    settings = getattr(settings, "to_dict", lambda: settings)()  # of a model in memory an object
-    if not settings or not isinstance(settings, Mapping):
-        return
-    method = settings.get("quant_method", "the quantization_config in config.json")
-    method = getattr(method, "value", method)
-    for name, header in checkpoint.headers.items():
-        dtype = header.dtype
-        if dtype.itemsize < 8 and not of_weights(dtype):
-            raise InputError(
-                f"{checkpoint.label}: is quantized ({method}): {name} has dtype {dtype}, expected {WEIGHT_DTYPES}; "
-                "save it dequantized, which Transformers can for most methods (dequantize=True in "
-                "the quantization config that from_pretrained takes, or model.dequantize())"
-            )
-    raise InputError(
-        f"{checkpoint.label}: its config says that it is quantized ({method}), its tensors are not; delete "
-        "quantization_config from config.json, as Transformers would not load them as they are"
-    )
 
 
 def check_finite(label: str, name: str, tensor: Tensor) -> float:

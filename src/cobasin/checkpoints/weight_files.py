@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import pickle
-import re
 import zipfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -18,13 +16,13 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from cobasin.checkpoints.json_files import read_json
 from cobasin.errors import InputError, listed, one_line
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 BIN_FILE = "pytorch_model.bin"
 BIN_INDEX_FILE = "pytorch_model.bin.index.json"
-ADAPTER_FILE = "adapter_config.json"
 
 # The element types of the safetensors format that are one torch element each (packed F4 and F6 are not).
 SAFETENSORS_DTYPES = {
@@ -125,43 +123,6 @@ def bytes_of(tensor: Tensor) -> memoryview:
     """What a tensor is in a file, in row-major order."""
     # as bytes, because numpy has no bfloat16; flat, because a scalar cannot change its element size
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in `path`; raises InputError if it is missing, unreadable or something else."""
-    if not path.exists():
-        wanted, other, its = "a Hugging Face model", "an adapter", ADAPTER_FILE
-        if path.name == ADAPTER_FILE:
-            wanted, other, its = "an adapter", "a model", "config.json"
-        hint = f", this is that of {other}" if (path.parent / its).exists() else ""
-        below = sorted(one.parent.name for one in path.parent.glob(f"*/{path.name}"))  # checkpoints of a training run
-        hint += f"; there is one in {', '.join(below[:9])}" if below else ""
-        raise InputError(f"{path.parent}: has no {path.name}; expected the folder of {wanted}{hint}")
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {one_line(error)}") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: is not valid JSON: {one_line(error)}") from error
-    if not isinstance(content, dict):
-        raise InputError(f"{path}: holds a {type(content).__name__}; expected a JSON object")
-    return content
-
-
-def module_folders(folder: Path) -> list[Path]:
-    """The folders of what follows the model in a folder of Sentence Transformers, such as dense layers behind it."""
-    try:
-        modules = json.loads((folder / "modules.json").read_text("utf-8"))
-        paths = [one["path"] for one in modules]
-    except (OSError, ValueError, KeyError, TypeError):  # another tool's file, or none
-        return []
-    return [folder / path for path in paths if isinstance(path, str) and re.fullmatch(r"[\w-][\w.-]*", path)]
-
-
-def module_weights(folder: Path) -> list[Path]:
-    """The weights in `module_folders`."""
-    files = (one / name for one in module_folders(folder) for name in (SINGLE_FILE, BIN_FILE))
-    return [file for file in files if file.is_file()]
 
 
 def _find(folder: Path) -> tuple[list[str], dict[str, str] | None]:

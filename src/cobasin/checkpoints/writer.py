@@ -11,20 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from cobasin.checkpoints.checkpoint import Checkpoint, Content, load
-from cobasin.checkpoints.configs import CONFIG_FILE, GENERATION_FILE, keep_generation, write_config
+from cobasin.checkpoints.configs import GENERATION_FILE, keep_generation, write_config
+from cobasin.checkpoints.json_files import CONFIG_FILE, write_json
 from cobasin.checkpoints.output import publishing
+from cobasin.checkpoints.sentence_transformers import module_folders, module_weights
 from cobasin.checkpoints.sequential import SequentialFile
 from cobasin.checkpoints.weight_files import (
     INDEX_FILE,
     SAFETENSORS_DTYPES,
     SINGLE_FILE,
     bytes_of,
-    module_folders,
-    module_weights,
 )
 from cobasin.errors import InputError, shown
 from cobasin.execution.parts import Part
-from cobasin.progress import silent
+from cobasin.progress import Bytes, silent
 from cobasin.whole_files import unfinished
 
 _DTYPE_NAMES = {dtype: name for name, dtype in SAFETENSORS_DTYPES.items()}
@@ -38,8 +38,6 @@ _WEIGHT_SUFFIXES = {
 }
 _BEHIND = 1 << 20  # bytes: what is smaller is not worth handing to another thread
 
-Progress = Callable[[int], None]
-
 
 def save(
     checkpoint: Any,
@@ -47,7 +45,7 @@ def save(
     *,
     files: Mapping[str, Content] | None = None,
     overwrite: bool = False,
-    progress: Progress | None = None,
+    progress: Bytes | None = None,
 ) -> None:
     """Write a model to a folder: afterwards complete, or not there at all.
 
@@ -80,7 +78,7 @@ def write(
     folder: Path,
     *,
     files: Mapping[str, Content] | None = None,
-    progress: Progress = silent,
+    progress: Bytes = silent,
 ) -> None:
     """`save` into a folder that is there, and is not yet what anybody looks at; shards that it has are finished."""
     write_shards(checkpoint, folder, progress)
@@ -88,7 +86,7 @@ def write(
     if list(plan) != [SINGLE_FILE]:
         weight_map = {name: shard for shard, names in plan.items() for name in names}
         index = {"metadata": {"total_size": checkpoint.size}, "weight_map": weight_map}
-        _write_file(folder / INDEX_FILE, json.dumps(index, indent=2, sort_keys=True) + "\n")
+        write_json(folder / INDEX_FILE, index)
     write_beside(folder, checkpoint.folder, {**checkpoint.beside, **(files or {})})
     if checkpoint.folder is not None and not (folder / GENERATION_FILE).exists():
         keep_generation(checkpoint, checkpoint.folder, folder)
@@ -107,7 +105,7 @@ def write_beside(folder: Path, source: Path | None, files: Mapping[str, Content]
             _write_file(folder / name, content)
 
 
-def write_shards(checkpoint: Checkpoint, folder: Path, progress: Progress, part: Part | None = None) -> None:
+def write_shards(checkpoint: Checkpoint, folder: Path, progress: Bytes, part: Part | None = None) -> None:
     """The files of weights that are not in ``folder`` yet; of these, a ``part`` writes its own."""
     with ThreadPoolExecutor(1) as writing, ThreadPoolExecutor(1) as finishing:
         finished = []
@@ -136,7 +134,7 @@ def _safetensors_name(shard: str) -> str:
 
 
 def _write_shard(
-    checkpoint: Checkpoint, names: list[str], path: Path, writing: Executor, progress: Progress
+    checkpoint: Checkpoint, names: list[str], path: Path, writing: Executor, progress: Bytes
 ) -> SequentialFile:
     """Write one safetensors file, header first, from the plan alone; while a tensor is written the next is computed.
 

@@ -30,12 +30,12 @@ def verify(
 
     Example: cobasin verify ./model-b ./b-matched
     """
-    from cobasin.presenting import progress, tables
+    from cobasin.presenting import measuring, progress
     from cobasin.verification import verify as verify_
 
     with progress.status("running both models on probe inputs"):
         verdict = verify_(a, b, tolerance)
-    result({"a": a, "b": b, **verdict.to_dict()}, json, tables.verdict)
+    result({"a": a, "b": b, **verdict.to_dict()}, json, measuring.verdict)
     raise typer.Exit({True: 0, False: 1, None: 2}[verdict.same])
 
 
@@ -66,11 +66,11 @@ def compare(
 
     Example: cobasin compare ./model-a ./model-b --out ./comparison
     """
-    from cobasin.presenting import measures
+    from cobasin.presenting import measuring
     from cobasin.workflows.compare import compare_models
 
     declare(spec)
-    result(compare_models(a, b, symmetry, out, overwrite), json, measures.compare_report)
+    result(compare_models(a, b, symmetry, out, overwrite), json, measuring.compare_report)
 
 
 @app.command()
@@ -119,9 +119,9 @@ def path(
 
     Example: cobasin path ./model-a ./model-b --element ./b-matched --data test.jsonl --out ./line
     """
-    from cobasin.presenting import measures
+    from cobasin.presenting import measuring
     from cobasin.workflows.path import Request, path_to_folder
 
     declare(spec)
     request = Request(data, split, match, element, points, plane, grid, samples, batch_size, seed, device)
-    result(path_to_folder(a, b, out, request, overwrite), json, measures.path_report)
+    result(path_to_folder(a, b, out, request, overwrite), json, measuring.path_report)

@@ -139,7 +139,7 @@ def merge(
 
     Example: cobasin merge recipe.yaml --out ./merged
     """
-    from cobasin.presenting import tables
+    from cobasin.presenting.merging import merge_report, plan
     from cobasin.recipe.options import Options, recipe_of
     from cobasin.workflows import merge as merging
 
@@ -164,7 +164,7 @@ def merge(
         declare(spec)
         one, on_ray = one_part(part, engine, address, resume), engine == "ray"
         how = {"resume": resume or on_ray, "part": (1, 1) if on_ray else one}
-        result(merging.plan_of(recipe, out, overwrite, read, **how), json, tables.plan)
+        result(merging.plan_of(recipe, out, overwrite, read, **how), json, plan)
         return
     if out is None:
         raise InputError("--out is missing: name the folder to write, or ask for the plan with --dry-run")
@@ -173,4 +173,4 @@ def merge(
         declare(spec)
         return merging.merge_to_folder(recipe, out, overwrite, read, **how)
 
-    in_parts(work, part, engine, address, resume, json, tables.merge_report)
+    in_parts(work, part, engine, address, resume, json, merge_report)

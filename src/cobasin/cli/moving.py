@@ -111,7 +111,7 @@ def match(
 
     Example: cobasin match ./model-b ./model-a --method learned --data train.jsonl --out ./b-matched
     """
-    from cobasin.presenting import tables
+    from cobasin.presenting import moving
     from cobasin.workflows import match as matching
 
     search = {"method": method, "data": data, "samples": samples, "seed": seed, "steps": steps, "loss": loss}
@@ -121,7 +121,7 @@ def match(
         declare(spec)
         return matching.match_to_folder(source, anchor, out, symmetry, layers, overwrite, **search, **how)
 
-    in_parts(work, part, engine, address, resume, json, tables.match_report)
+    in_parts(work, part, engine, address, resume, json, moving.match_report)
 
 
 @app.command(name="apply")
@@ -150,11 +150,11 @@ def apply_(
 
     Example: cobasin apply ./b-matched ./lora-of-b --out ./lora-matched
     """
-    from cobasin.presenting import tables
+    from cobasin.presenting import moving
     from cobasin.workflows import apply as applying
 
     declare(spec)
-    result(applying.apply_to_folder(element, model, out, base, overwrite), json, tables.apply_report)
+    result(applying.apply_to_folder(element, model, out, base, overwrite), json, moving.apply_report)
 
 
 @app.command()
@@ -190,9 +190,9 @@ def transport(
 
     Example: cobasin transport ./base-v1 ./my-lora ./base-v2 --element ./base-v1-matched --out ./my-lora-v2
     """
-    from cobasin.presenting import tables
+    from cobasin.presenting import moving
     from cobasin.workflows import apply as applying
 
     declare(spec)
     report = applying.transport_to_folder(base, tuned, new, out, element, symmetry, scale, overwrite)
-    result(report, json, tables.transport_report)
+    result(report, json, moving.transport_report)

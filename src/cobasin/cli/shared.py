@@ -147,7 +147,7 @@ def in_parts(
         part, engine, address, resume: as given.
         json, show: see `result`.
     """
-    from cobasin.presenting.tables import part_report
+    from cobasin.presenting.moving import part_report
 
     one = one_part(part, engine, address, resume)
     if engine == "ray":

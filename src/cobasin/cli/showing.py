@@ -36,7 +36,7 @@ def inspect(
 
     Example: cobasin inspect ./model-a
     """
-    from cobasin.presenting import lists, tables
+    from cobasin.presenting import showing
     from cobasin.workflows import inspection
 
     if (model is None) != list_:
@@ -45,21 +45,21 @@ def inspect(
         raise InputError("--list, --check and --propose: one at a time")
     declare(spec)
     if model is None:
-        result({"architectures": inspection.known_architectures()}, json, lists.architectures)
+        result({"architectures": inspection.known_architectures()}, json, showing.architectures)
     elif propose:
         from cobasin.proposal import propose as propose_
 
-        result({"model": model, "verified": False, "declaration": propose_(model)}, json, tables.proposal)
+        result({"model": model, "verified": False, "declaration": propose_(model)}, json, showing.proposal)
     elif check:
         from cobasin.presenting import progress
         from cobasin.proposal.checking import check_declaration
 
         with progress.status("running random elements of the group through the model"):
             found = check_declaration(model)
-        result({"model": model, **found.to_dict()}, json, tables.check)
+        result({"model": model, **found.to_dict()}, json, showing.check)
         raise typer.Exit(0 if found.sound else 1)
     else:
-        result(inspection.inspect(model), json, tables.inspection)
+        result(inspection.inspect(model), json, showing.inspection)
 
 
 @app.command()
@@ -71,9 +71,9 @@ def methods(json: Json = False) -> None:
     Example: cobasin methods --json
     """
     from cobasin.fusion.registry import methods as methods_
-    from cobasin.presenting import lists
+    from cobasin.presenting import showing
 
-    result({"methods": [method.report for method in methods_().values()]}, json, lists.methods)
+    result({"methods": [method.report for method in methods_().values()]}, json, showing.methods)
 
 
 @app.command()

@@ -16,7 +16,7 @@ from cobasin.data.blocks import blocks_of, choose
 from cobasin.data.config import DataConfig, DataSet
 from cobasin.data.encoder import Batch, Encoder, inputs_of
 from cobasin.data.examples import Example, Examples, text_role
-from cobasin.data.rows import MemoryRows, Rows, feed
+from cobasin.data.rows import MemoryRows, feed
 from cobasin.data.sources import rows_of
 from cobasin.data.tasks import task_of
 from cobasin.data.tokens import text_length, tokenizer_of
@@ -127,7 +127,9 @@ def batches(
     else:
         rows, data = MemoryRows(data), DataConfig(path="rows")
     lm = task in ("causal_lm", "masked_lm")
-    rows = _filled(rows.documents() if lm else rows)
+    rows = rows.documents() if lm else rows
+    if not len(rows):
+        raise InputError(f"{rows.label}: is empty")
     tokenizer, length = None, 0
     if "input_ids" in reads:
         role = text_role(rows, task)
@@ -150,9 +152,3 @@ def batches(
 def _length(example: Example) -> int:
     """Words, ids or characters; all examples of a data set are of one kind, pictures of one size."""
     return sum(len(example[role]) for role in ("input_ids", "tokens", "text", "text_b") if role in example)
-
-
-def _filled(rows: Rows) -> Rows:
-    if not len(rows):
-        raise InputError(f"{rows.label}: is empty")
-    return rows

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from cobasin.data.config import Role
-from cobasin.data.examples import token_ids, unpadded
-from cobasin.data.rows import MemoryRows, Rows, check_text
+from cobasin.data.examples import text_of, token_ids, unpadded
+from cobasin.data.rows import MemoryRows, Rows
 from cobasin.data.tasks import IGNORED
 from cobasin.errors import InputError, shown
 
@@ -79,9 +79,6 @@ def _given(row: Mapping[Role, Any], where: str, vocabulary: int) -> dict[Role, l
 
 
 def _cut_text(text: Any, where: str, length: int, tokenizer: Any) -> list[list[int]]:
-    if not isinstance(text, str):
-        raise InputError(f"{where}: text is {shown(text)}; expected a string")
-    check_text(text, where, "text")
-    if not text.strip():
+    if not (checked := text_of(text, where, "text")).strip():
         return []
-    return tokenizer(text, truncation=True, max_length=length, return_overflowing_tokens=True)["input_ids"]
+    return tokenizer(checked, truncation=True, max_length=length, return_overflowing_tokens=True)["input_ids"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cobasin.architectures.parts import sides
+from cobasin.architectures.vision import grid
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.limits import first_written, part_of
 from cobasin.checkpoints.probes import patch_noise
@@ -88,7 +88,7 @@ class Encoder:
         seed: int,
     ):
         self.task, self.seed, self.tokenizer = task, seed, tokenizer
-        taken = _positions(checkpoint.config, reads) if {"input_ids", "pixel_values"} <= reads.keys() else ()
+        taken = _positions(checkpoint.config) if {"input_ids", "pixel_values"} <= reads.keys() else ()
         self.text = TextInputs(checkpoint, tokenizer, length, taken) if "input_ids" in reads else None
         self.images = ImageInputs(checkpoint, data, reads["pixel_values"]) if "pixel_values" in reads else None
         self.decodes = "decoder_input_ids" in reads
@@ -184,17 +184,16 @@ def _check_ends(counts: list[int], end: int, examples: Sequence[Example]) -> Non
             )
 
 
-def _positions(config: Any, reads: Mapping[str, Mapping[str, Any]]) -> set[int]:
+def _positions(config: Any) -> set[int]:
     """How many positions a picture may have in the model: one for every patch, with or without one for the class.
 
     None that is known where the config has no patches.
     """
-    patch = getattr(part_of(config, "vision_config"), "patch_size", None)
-    if patch is None:
+    tower = part_of(config, "vision_config")
+    if getattr(tower, "patch_size", None) is None:
         return set()
-    (height, width), (down, right) = reads["pixel_values"]["image_size"], sides(patch)
-    patches = (height // down) * (width // right)
-    return {patches, patches + 1}
+    rows, columns = grid(tower)
+    return {rows * columns, rows * columns + 1}
 
 
 def _start(checkpoint: Checkpoint) -> int | None:

@@ -111,7 +111,7 @@ class Examples:
         example: Example = {"where": where}
         for role in self.roles:
             if role in ("text", "text_b"):
-                example[role] = _text(row[role], where, role)
+                example[role] = text_of(row[role], where, role)
             elif role == "tokens":
                 example[role] = _tokens(row[role], where)
             elif role == "input_ids":
@@ -149,7 +149,7 @@ class Examples:
     def _target(self, value: Any, where: str, words: int) -> Any:
         if self.decodes:
             if self.target_is_text:
-                return _text(value, where, "label")
+                return text_of(value, where, "label")
             return token_ids(value, None, where, self.written, self.longest_answer, "label")
         if self.task == "causal_lm":  # of a block
             return value
@@ -176,6 +176,18 @@ def text_role(rows: Rows, task: Task) -> Role:
     if not found:
         raise rows.missing(0, "text")
     return "tokens" if task == "tokens" and "tokens" in found else found[0]
+
+
+def text_of(value: Any, where: str, role: str) -> str:
+    """A text.
+
+    Raises:
+        InputError: it is none, or one that no tokenizer takes.
+    """
+    if not isinstance(value, str):
+        raise InputError(f"{where}: {role} is {shown(value)}; expected a string")
+    check_text(value, where, role)
+    return str(value)
 
 
 def token_ids(
@@ -228,13 +240,6 @@ def _array(value: Any) -> np.ndarray:
         return np.asarray(value if _is_list(value) else [])
     except ValueError:  # lists of different lengths in it
         return np.asarray([])
-
-
-def _text(value: Any, where: str, role: str) -> str:
-    if not isinstance(value, str):
-        raise InputError(f"{where}: {role} is {shown(value)}; expected a string")
-    check_text(value, where, role)
-    return str(value)
 
 
 def _tokens(value: Any, where: str) -> list[str]:

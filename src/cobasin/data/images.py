@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint
-from cobasin.checkpoints.pairs import PREPROCESSOR
+from cobasin.checkpoints.preprocessors import PREPROCESSOR
 from cobasin.data.config import DataConfig
 from cobasin.data.examples import Example
 from cobasin.data.pictures import IMAGE_MODES, pixels_of

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from cobasin.architectures import declare
 from cobasin.checkpoints.checkpoint import Checkpoint, Content
-from cobasin.checkpoints.pairs import vocabulary_problems
 from cobasin.checkpoints.typed import Typed
+from cobasin.checkpoints.vocabulary_files import vocabulary_problems
 from cobasin.data.tokens import tokenizer_files, tokenizer_of
 from cobasin.errors import InputError, listed
 
@@ -46,7 +46,7 @@ def brought_together(models: Sequence[Typed], place: int, union: bool) -> list[T
     tokens = own[place]
     if union:
         tokens = by_row(united([model.checkpoint for model in models], giver.checkpoint), len(tokens))
-    rows = [rows_of(tokens, theirs) for theirs in own]
+    rows = [rows_of_tokens(tokens, theirs) for theirs in own]
     check_given(tokens, rows, giver)
     return [brought_to(model, theirs, giver) for model, theirs in zip(models, rows, strict=True)]
 
@@ -74,7 +74,7 @@ def in_common(models: Sequence[Typed]) -> tuple[list[Typed], list[Tensor], list[
     if not shared:
         raise InputError(f"the vocabularies of {' and '.join(labels)} have no token in common")
     common = [token for token in own[0] if token in shared]
-    rows = [rows_of(common, tokens) for tokens in own]
+    rows = [rows_of_tokens(common, tokens) for tokens in own]
     made = [brought_to(model, theirs, models[0]) for model, theirs in zip(models, rows, strict=True)]
     left = [f"{len({*tokens} - shared - {None})} of {label}" for tokens, label in zip(own, labels, strict=True)]
     note = f"the vocabularies differ: compared are the {len(shared)} common tokens, and not {', '.join(left)}"
@@ -200,7 +200,7 @@ def by_row(tokenizer: Any, rows: int) -> Tokens:
     return found
 
 
-def rows_of(tokens: Tokens, own: Tokens) -> Tensor:
+def rows_of_tokens(tokens: Tokens, own: Tokens) -> Tensor:
     """For every row of a vocabulary, the one of a model with the same token, or none at the same place; or `ABSENT`."""
     place = {token: row for row, token in enumerate(own) if token is not None}
 

@@ -10,7 +10,7 @@ import torch
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.running import build, cast_floats
 from cobasin.errors import InputError
-from cobasin.statistics.collect import device_of
+from cobasin.execution.devices import device_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 MOST_POINTS = 9999
 
+Evaluate = Callable[["PreTrainedModel"], tuple[float, float]]
+"""Measures loss and metric of a model."""
+
 
 @dataclass(frozen=True)
 class LossPath:
@@ -56,7 +59,7 @@ class LossPath:
 def loss_path(
     a: Any,
     b: Any,
-    evaluate: Callable[[PreTrainedModel], tuple[float, float]],
+    evaluate: Evaluate,
     points: int = 25,
     device: torch.device | str = "cpu",
 ) -> LossPath:
@@ -81,7 +84,7 @@ def loss_path(
     return LossPath(alphas, [loss for loss, _ in results], [metric for _, metric in results])
 
 
-def scored(evaluate: Callable[[PreTrainedModel], tuple[float, float]], model: PreTrainedModel) -> tuple[float, float]:
+def scored(evaluate: Evaluate, model: PreTrainedModel) -> tuple[float, float]:
     """Loss and metric of a model.
 
     Raises:

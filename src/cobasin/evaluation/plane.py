@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from cobasin.checkpoints.checkpoint import load
 from cobasin.errors import InputError, shown, whole
 from cobasin.evaluation.blend import Blend
-from cobasin.evaluation.path import finite, scored
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+from cobasin.evaluation.path import Evaluate, finite, scored
 
 MARGIN = 0.2  # how far the grid goes beyond the models, as a share of the largest extent
 GRID, SMALLEST_GRID, LARGEST_GRID = 15, 3, 999  # points a side
@@ -55,7 +52,7 @@ class LossPlane:
 
 def loss_plane(
     models: Sequence[Any],
-    evaluate: Callable[[PreTrainedModel], tuple[float, float]],
+    evaluate: Evaluate,
     grid: int = GRID,
     device: torch.device | str = "cpu",
 ) -> LossPlane:

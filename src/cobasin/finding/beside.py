@@ -6,7 +6,7 @@ import json
 
 from cobasin.checkpoints.checkpoint import Checkpoint, Content
 from cobasin.checkpoints.configs import GENERATION_FILE
-from cobasin.checkpoints.weight_files import read_json
+from cobasin.checkpoints.json_files import read_json
 from cobasin.symmetry.element import Element
 
 NAMED = "alignment_heads"

@@ -9,7 +9,9 @@ from dataclasses import replace
 from typing import Any
 
 from cobasin.checkpoints.alike import omissions
-from cobasin.checkpoints.pairs import check_pair, embeds, other_pixels
+from cobasin.checkpoints.pairs import check_pair
+from cobasin.checkpoints.preprocessors import other_pixels
+from cobasin.checkpoints.sentence_transformers import embeds
 from cobasin.checkpoints.typed import Typed
 from cobasin.execution.jobs import CPU
 from cobasin.execution.outcomes import Keep, numbers

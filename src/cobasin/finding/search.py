@@ -22,12 +22,11 @@ from cobasin.checkpoints.typed import Typed
 from cobasin.data import DataSet
 from cobasin.data.tokens import tokenizer_files
 from cobasin.errors import InputError, shown, whole_number
+from cobasin.execution.devices import device_of, home
 from cobasin.execution.jobs import CPU
 from cobasin.learning.descent import Data
 from cobasin.learning.inputs import TEXTS, Inputs
 from cobasin.matching.learned import Loss
-from cobasin.statistics.collect import device_of
-from cobasin.statistics.rows import home
 
 Method = Literal["weights", "activations", "learned"]
 Move = Literal["source", "all"]

@@ -16,6 +16,7 @@ import torch
 
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
+from cobasin.execution.devices import device_of
 from cobasin.finding.match import Matched
 from cobasin.learning.answers import label_count
 from cobasin.learning.descent import Data, hold_out
@@ -28,7 +29,6 @@ from cobasin.merging.stacked import as_fused
 from cobasin.progress import Progress
 from cobasin.recipe import Recipe
 from cobasin.recipe.after import After
-from cobasin.statistics.collect import device_of
 from cobasin.statistics.modules import built, by_spec_name
 from cobasin.statistics.rows import row_count
 from cobasin.symmetry.form import Form

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from cobasin.checkpoints.alike import equally_tied, omissions
 from cobasin.checkpoints.checkpoint import Checkpoint
-from cobasin.checkpoints.pairs import other_pixels
+from cobasin.checkpoints.preprocessors import other_pixels
 from cobasin.checkpoints.typed import Typed
 from cobasin.coupling.flow import flow_of
 from cobasin.data.batches import Batches

@@ -13,8 +13,8 @@ from cobasin.checkpoints.checkpoint import Checkpoint, Content
 from cobasin.checkpoints.headed import headed_as, of_another_class
 from cobasin.checkpoints.pairs import check_pair
 from cobasin.checkpoints.relayered import depth_of
+from cobasin.checkpoints.sentence_transformers import module_weights
 from cobasin.checkpoints.typed import Typed
-from cobasin.checkpoints.weight_files import module_weights
 from cobasin.data.tokens import tokenizer_files
 from cobasin.errors import InputError, shown
 from cobasin.matching.choice import Choice

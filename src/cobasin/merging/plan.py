@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cobasin.checkpoints.alike import omissions
-from cobasin.checkpoints.pairs import other_pixels
+from cobasin.checkpoints.preprocessors import other_pixels
 from cobasin.checkpoints.typed import Typed
 from cobasin.finding.forms import UNTIED, check_free, possible_forms
 from cobasin.finding.learning import check_movable

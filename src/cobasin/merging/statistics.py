@@ -12,11 +12,12 @@ from cobasin.checkpoints.refusals import check_place
 from cobasin.checkpoints.typed import Typed
 from cobasin.data import Batches, batches, task_of
 from cobasin.errors import InputError
+from cobasin.execution.devices import device_of
 from cobasin.finding.kept import Kept
 from cobasin.finding.match import Matched
 from cobasin.paths import expanded
 from cobasin.progress import Progress
-from cobasin.statistics.collect import collect, device_of
+from cobasin.statistics.collect import collect
 from cobasin.statistics.fishers import check_likelihood
 from cobasin.statistics.grams import InputGram
 from cobasin.statistics.in_turn import collect_in_turn

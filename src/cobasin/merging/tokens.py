@@ -17,7 +17,7 @@ from cobasin.data.vocabulary import (
     brought_to,
     by_row,
     check_given,
-    rows_of,
+    rows_of_tokens,
     tokens_of,
     united,
     with_tokens,
@@ -73,7 +73,7 @@ def with_rows(recipe: Recipe, typed: Sequence[Typed], place: int) -> list[Typed]
     listed = tokens_said(recipe).keys() - {*tokens}
     if listed or recipe.vocabulary == "union":
         tokens = by_row(tokenizer_of_all(recipe, typed, place), len(tokens))
-    rows = [rows_of(tokens, theirs) for theirs in own]
+    rows = [rows_of_tokens(tokens, theirs) for theirs in own]
     for token, said in tokens_said(recipe).items():
         row, where = tokens.index(token), f"tokenizer.tokens.{token}"
         if isinstance(said.source, ModelToken):

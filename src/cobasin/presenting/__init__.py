@@ -1,1 +1,1 @@
-"""What the commands print."""
+"""What the commands print, in files that are called as those of `cli`."""

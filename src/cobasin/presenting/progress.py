@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -18,6 +18,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from cobasin.progress import Bytes
 from cobasin.progress import Progress as Report
 
 _errors = Console(stderr=True, markup=False, emoji=False)  # paths may hold what rich takes for markup or emoji
@@ -44,7 +45,7 @@ def steps(first: str = "") -> Iterator[Report]:
 
 
 @contextmanager
-def bar(text: str, total: int) -> Iterator[Callable[[int], None]]:
+def bar(text: str, total: int) -> Iterator[Bytes]:
     """A bar over a number of bytes."""
     with _progress(DownloadColumn(), TimeRemainingColumn()) as progress:
         task = progress.add_task(text, total=total)

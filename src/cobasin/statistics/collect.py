@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +11,19 @@ import torch
 from cobasin.checkpoints.fingerprint import fingerprint
 from cobasin.checkpoints.typed import Typed
 from cobasin.data import Batches, task_of
-from cobasin.errors import InputError, one_line, shown
+from cobasin.errors import InputError
+from cobasin.execution.devices import device_of
 from cobasin.execution.outcomes import Keep
 from cobasin.progress import Count, silent
 from cobasin.statistics.activations import SAMPLED, Activations
 from cobasin.statistics.fishers import Fishers
 from cobasin.statistics.grams import Grams, InputGram
 from cobasin.statistics.modules import built, linear_maps
-from cobasin.statistics.slices import Collector, Sums, alone, together
-from cobasin.statistics.store import Source, prepare, read, write
+from cobasin.statistics.slices import Collector, alone, together
+from cobasin.statistics.store import Partial, Source, prepare, read, write
 
 KINDS = {"fisher": ("seed",), "fisher_empirical": (), "grams": (), "activations": ("seed", "sampled")}
 """What can be collected, and the settings it depends on."""
-
-_TOTAL, _OWN = "total/", "own/"  # names in the file of a pass that was stopped
 
 
 def collect(
@@ -97,49 +95,6 @@ def collector(kind: str, typed: Typed, device: torch.device, *, seed: int = 0, s
     if kind == "activations":
         return Activations(model, holders, sampled, seed)
     return Fishers(model, typed, task_of(typed.checkpoint), sampled=kind == "fisher", seed=seed)
-
-
-def device_of(name: torch.device | str) -> torch.device:
-    """The device of that name, if it can be used; of ``auto``, the one that accelerate chooses.
-
-    Raises:
-        InputError: there is none.
-    """
-    if isinstance(name, str) and name == "auto":
-        from accelerate import PartialState
-
-        name = str(PartialState().device)
-    try:
-        device = torch.empty(0, device=name).device
-        torch.ones(1, device=device).item()  # there are devices of nothing but shapes
-        return device
-    except (RuntimeError, AssertionError, TypeError, ValueError, ImportError) as error:
-        raise InputError(f"device {shown(name)} cannot be used here ({one_line(error)}); take cpu, or auto") from error
-
-
-@dataclass
-class Partial:
-    """What was added up so far, in a file."""
-
-    path: Path
-    source: Source
-
-    def save(self, total: Sums, own: Sums, done: int, row: int) -> None:
-        """Keep the sums of the slices that are done, of the one at hand, and how many batches and rows these are."""
-        state = {f"{_TOTAL}{name}": tensor for name, tensor in total.items()}
-        state |= {f"{_OWN}{name}": tensor for name, tensor in own.items()}
-        write(self.path, self.source, state, done=done, row=row)
-
-    def load(self) -> tuple[Sums, Sums, int, int]:
-        """Find them again; nothing, where nothing was kept."""
-        if not self.path.exists():
-            return {}, {}, 0, 0
-        state, notes = read(self.path, self.source)
-        total, own = (
-            {name.removeprefix(kind): tensor for name, tensor in state.items() if name.startswith(kind)}
-            for kind in (_TOTAL, _OWN)
-        )
-        return total, own, notes["done"], notes["row"]
 
 
 def _run(

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
-from cobasin.statistics.likelihood import score
+from cobasin.statistics.likelihood import log_likelihood
 from cobasin.statistics.modules import by_spec_name
 from cobasin.statistics.rows import generator_of, row_count
 from cobasin.statistics.slices import Sums, added
@@ -60,7 +60,7 @@ class Fishers:
             example = {name: value[i : i + 1] for name, value in inputs.items()}
             own = None if labels is None else labels[i : i + 1]
             generator = generator_of(self.seed, row + i) if self.sampled else None
-            value = score(self.task, self.model(**example).logits, own, example, generator)
+            value = log_likelihood(self.task, self.model(**example).logits, own, example, generator)
             if not value.isfinite():
                 raise InputError(f"{label}: the log-likelihood of row {row + i + 1} of the data is {value.item()}")
             gradients = torch.autograd.grad(value, [*self.parameters.values()], allow_unused=True)

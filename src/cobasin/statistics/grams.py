@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from cobasin.execution.devices import home
 from cobasin.statistics.modules import input_axis, reading
-from cobasin.statistics.rows import TokenCalls, Tokens, home, token_calls
+from cobasin.statistics.rows import TokenCalls, Tokens, token_calls
 from cobasin.statistics.slices import Sums, added
 
 if TYPE_CHECKING:

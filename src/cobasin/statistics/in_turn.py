@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from cobasin.checkpoints.typed import Typed
+from cobasin.execution.devices import device_of
 from cobasin.progress import Count, silent
-from cobasin.statistics.collect import device_of
 from cobasin.statistics.grams import Grams, InputGram
 from cobasin.statistics.modules import built, linear_maps
 from cobasin.symmetry.keys import is_layer

@@ -9,12 +9,12 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from cobasin.data.tasks import IGNORED
-from cobasin.statistics.rows import home
+from cobasin.execution.devices import home
 
 _PER_TOKEN = ("tokens", "causal_lm", "masked_lm", "seq2seq_lm")
 
 
-def score(
+def log_likelihood(
     task: str,
     logits: Tensor,
     labels: Tensor | None,
@@ -63,10 +63,12 @@ def loss_of(task: str, logits: Tensor, labels: Tensor, inputs: Mapping[str, Tens
     """The loss of a batch, summed over its labels, and which of these count (neither -100 nor NaN).
 
     Args:
-        task, logits, labels, inputs: as in `score`, of any number of rows; labels of a causal model are counted from
-            the second token on, which is the first that is predicted.
+        task, logits, labels, inputs: as in `log_likelihood`, of any number of rows; labels of a causal model are
+            counted from the second token on, which is the first that is predicted.
     """
-    loss = -score(task, logits, labels, inputs, None) * (2 if task == "regression" else 1)  # half is the likelihood
+    loss = -log_likelihood(task, logits, labels, inputs, None) * (
+        2 if task == "regression" else 1
+    )  # half is the likelihood
     return loss, counted(task, labels)
 
 

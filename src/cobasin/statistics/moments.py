@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from cobasin.execution.devices import home
 from cobasin.statistics.modules import writing
-from cobasin.statistics.rows import TokenCalls, Tokens, home
+from cobasin.statistics.rows import TokenCalls, Tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

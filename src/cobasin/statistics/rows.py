@@ -110,8 +110,3 @@ def generator_of(seed: int, row: int) -> torch.Generator:
     """Random numbers that depend on the seed and the number of a row alone, not on what was drawn before."""
     digest = hashlib.sha256(f"{seed}:{row}".encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big"))
-
-
-def home(device: torch.device) -> torch.device:
-    """Where float64 numbers of a model on ``device`` are kept: Apple's GPUs have none."""
-    return torch.device("cpu") if device.type == "mps" else device

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from cobasin.data import Batches
-    from cobasin.statistics.collect import Partial
+    from cobasin.statistics.store import Partial
 
 SLICES = 16  # of a data set, whoever sums them; fewer, where there are fewer batches
 SAVE_EVERY = 60.0  # seconds

@@ -1,4 +1,4 @@
-"""Files of statistics: what they are of, and whether that is what is asked for."""
+"""Files of statistics, whole or added up so far: what they are of, and whether that is what is asked for."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from torch import Tensor
 import cobasin
 from cobasin.errors import InputError, one_line
 from cobasin.statistics.grams import InputGram
+from cobasin.statistics.slices import Sums
 from cobasin.whole_files import read_tensors, write_tensors
 
 _LAYOUT = 2  # of the files; a number of its own for every change that makes old ones wrong
+_TOTAL, _OWN = "total/", "own/"  # names in the file of a pass that was stopped
 
 
 @dataclass(frozen=True)
@@ -107,3 +109,28 @@ def read(path: Path, source: Source) -> tuple[dict[str, Any], dict[str, Any]]:
     except (SafetensorError, OSError, ValueError, KeyError) as error:
         raise InputError(f"{path}: is damaged ({one_line(error)}); remove it, and it is collected again") from error
     return {name: InputGram(tensors[at], axis) for name, (at, axis) in grams.items()} or tensors, notes
+
+
+@dataclass
+class Partial:
+    """What was added up so far, in a file."""
+
+    path: Path
+    source: Source
+
+    def save(self, total: Sums, own: Sums, done: int, row: int) -> None:
+        """Keep the sums of the slices that are done, of the one at hand, and how many batches and rows these are."""
+        state = {f"{_TOTAL}{name}": tensor for name, tensor in total.items()}
+        state |= {f"{_OWN}{name}": tensor for name, tensor in own.items()}
+        write(self.path, self.source, state, done=done, row=row)
+
+    def load(self) -> tuple[Sums, Sums, int, int]:
+        """Find them again; nothing, where nothing was kept."""
+        if not self.path.exists():
+            return {}, {}, 0, 0
+        state, notes = read(self.path, self.source)
+        total, own = (
+            {name.removeprefix(kind): tensor for name, tensor in state.items() if name.startswith(kind)}
+            for kind in (_TOTAL, _OWN)
+        )
+        return total, own, notes["done"], notes["row"]

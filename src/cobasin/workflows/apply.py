@@ -57,11 +57,10 @@ def apply_to_folder(element_path: str, model: str, out: Path, base: str | None, 
                 raise InputError(
                     f"--base {base}: an element of adapters moves their ranks and needs no base; leave it out"
                 )
-            moved = apply_to_adapter(element, adapter)
-            report |= {"adapter": True, **products_kept(element, adapter)}
+            moved, found = apply_to_adapter(element, adapter), products_kept(element, adapter)
         else:
             moved, found = _move_adapter(element, adapter, base, path)
-            report |= {"adapter": True, **found}
+        report |= {"adapter": True, **found}
         save_adapter(moved, out, files=report_files(report, card.applied(report)), overwrite=overwrite)
     elif base is not None:
         raise InputError(f"--base {base}: a base goes with an adapter, and {model} is none")

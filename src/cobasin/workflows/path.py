@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,10 +18,11 @@ from cobasin.checkpoints.typed import Typed
 from cobasin.data import Batch, batches, task_of
 from cobasin.errors import InputError
 from cobasin.evaluation.page import Table, page
-from cobasin.evaluation.path import LossPath, check_points, loss_path
+from cobasin.evaluation.path import Evaluate, LossPath, check_points, loss_path
 from cobasin.evaluation.plane import GRID, LossPlane, check_grid, loss_plane
 from cobasin.evaluation.plots import plot_paths, plot_plane
 from cobasin.evaluation.tasks import METRICS, check_metric, evaluate
+from cobasin.execution.devices import device_of
 from cobasin.finding.applying import found_between
 from cobasin.finding.match import Matched, match_all
 from cobasin.matching.choice import Choice
@@ -29,14 +30,10 @@ from cobasin.paths import expanded, short
 from cobasin.presenting import progress as bars
 from cobasin.progress import Progress
 from cobasin.recipe.data_file import data_config
-from cobasin.statistics.collect import device_of
 from cobasin.symmetry.element import Element
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-
-Evaluate = Callable[["PreTrainedModel"], tuple[float, float]]
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Tables of the verbs that measure: path and compare."""
+"""Tables of the verbs that measure: verify, compare, path."""
 
 from __future__ import annotations
 
@@ -6,7 +6,25 @@ from statistics import median
 
 from rich.table import Column, Table
 
-from cobasin.presenting.tables import SHOWN, output
+from cobasin.presenting.console import SHOWN, output
+
+
+def verdict(report: dict) -> None:
+    """The answer of `cobasin verify`."""
+    answer = {True: "same function", False: "different functions", None: "cannot tell"}[report["same"]]
+    output.print(f"{answer}: {report['reason']}")
+    table = Table("difference of the outputs", "")
+    for key, text in (
+        ("relative_float64", "relative, float64"),
+        ("absolute_float64", "absolute, float64"),
+        ("relative_native", "relative, in the files' dtype"),
+        ("noise_float64", "relative, by one rounding of A"),
+        ("tolerance", "tolerance"),
+    ):
+        if report.get(key) is not None:
+            table.add_row(text, f"{report[key]:.3g}")
+    if table.row_count:
+        output.table(table)
 
 
 def path_report(report: dict) -> None:

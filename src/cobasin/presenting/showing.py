@@ -1,10 +1,55 @@
-"""Tables of what there is: known architectures, merge methods."""
+"""Tables of the verbs that show: inspect and methods."""
 
 from __future__ import annotations
 
 from rich.table import Column, Table
 
-from cobasin.presenting.tables import output
+from cobasin.presenting.console import output
+
+
+def inspection(report: dict) -> None:
+    """The tables of `cobasin inspect`."""
+    dtypes = ", ".join(report["dtypes"])
+    output.print(f"{report['model']}: {report['architecture']}, {report['parameters']:,} parameters, {dtypes}")
+    table = Table("space", "size", "group", "one for every", "elements", "dimension", "--symmetry")
+    for row in report["spaces"]:
+        free = row["group"] != "fixed"
+        each = " ".join(row["over"]) if free else ""
+        numbers = (str(row["elements"]), f"{row['dimension']:,}") if free else ("", "")
+        table.add_row(row["space"], str(row["size"]), row["group"], each, *numbers, row["part"] if free else "")
+    output.table(table)
+    output.print(f"dimension of the symmetry group: {report['dimension']:,}")
+    table = Table("type", "tensors", "parameters")
+    for row in report["types"]:
+        table.add_row(row["type"], str(row["tensors"]), f"{row['parameters']:,}")
+    output.table(table)
+
+
+def check(report: dict) -> None:
+    """The answer of `cobasin inspect --check`."""
+    answer = "holds" if report["sound"] else "is wrong"
+    output.print(f"{report['model']}: the declaration of {report['architecture']} {answer}")
+    table = Table("a random element of", "changes the outputs (float64) by")
+    table.add_row("the group of every space", _size(report["plain"]))
+    if report["canonical"] is not None or not report["pieces"]:
+        table.add_row("the same, norms folded and biases moved", _size(report["canonical"]))
+    for name, change in report["pieces"].items():
+        table.add_row(f"  {name} alone", _size(change))
+    table.add_row("(what may be rounding)", _size(report["limit"]))
+    output.table(table)
+    for line in report["repairs"]:
+        output.print(f"with this change the function would be kept: {line}")
+    for name in report["idle"]:
+        output.print(f"the entry of {name} makes no difference: never read, or cancelled by a softmax (KeyBias)?")
+
+
+def _size(change: float | None) -> str:
+    return "not finite" if change is None else f"{change:.1e}"
+
+
+def proposal(report: dict) -> None:
+    """The draft of `cobasin inspect --propose`, to be written to a file."""
+    output.print(report["declaration"], end="")
 
 
 def architectures(report: dict) -> None:
