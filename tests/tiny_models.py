@@ -43,10 +43,10 @@ def tolerance(case: str) -> float:
     return 5e-6 if case.startswith(FLOAT32_PARTS) else 1e-9
 
 
-def config(case: str) -> T.PreTrainedConfig:
-    """The config of a case."""
+def config(case: str, **changed: object) -> T.PreTrainedConfig:
+    """The config of a case, with some keys changed."""
     _, _, config_class, options = _FAMILIES[case.split("/")[0]]
-    return config_class(**copy.deepcopy(options))
+    return config_class(**copy.deepcopy(options | changed))
 
 
 def model(case: str, seed: int = 0, dtype: torch.dtype = torch.float64, pooler: bool = True) -> T.PreTrainedModel:
