@@ -44,6 +44,9 @@ def test_jsonl_json_and_csv_hold_the_same_rows(tmp_path):
     for one in found:
         assert list(one) == ROWS
         assert len(one) == 3
+        assert one.digest == found[0].digest
+    jsonl(tmp_path / "b.jsonl", *ROWS[:2], {**ROWS[2], "label": "1"})
+    assert rows(tmp_path / "b.jsonl").digest != found[0].digest
     with pytest.raises(IndexError):
         found[0][3]
 
@@ -170,6 +173,7 @@ def test_only_the_rows_that_have_a_value(tmp_path):
     found = rows(path, **options)
     assert list(found) == [{"text": "three", "labels": {"joy": 0, "noemo": None}}]
     assert found.where(0) == f"{path}: line 3"
+    assert found.digest != rows(path, columns={"labels": "emotions"}).digest
     assert "no column 'corpus' (there are: source, " in refusal(rows, path, where={"corpus": "isear"})
     table = write(tmp_path / "a.csv", "text,year\nx,1996\ny,1997\n")
     assert list(rows(table, where={"year": 1997})) == [{"text": "y"}]
@@ -263,7 +267,10 @@ def test_image_folder(tmp_path):
     found = rows(tmp_path / "train")
     assert [row["label"] for row in found] == ["cat", "dog"]
     assert found.where(0) == str(tmp_path / "train" / "cat" / "1.png")
-    assert list(rows(tmp_path, split="train")) == list(found)
+    split = rows(tmp_path, split="train")
+    assert split.digest == found.digest  # of the files, wherever they are
+    picture(tmp_path / "train" / "cat" / "1.png", 9)
+    assert rows(tmp_path / "train").digest != found.digest
     assert [list(row) for row in rows(tmp_path / "train" / "cat", format="images")] == [["image"]]
     assert "no images" in refusal(rows, tmp_path / "train", format="images", split="val")
 

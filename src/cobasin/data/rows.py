@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +85,14 @@ class Rows(ABC):
         return InputError(
             f"{self.where(index)}: no column {column!r} (there are: {there}); say which one it is under 'columns'"
         )
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of all rows by role, in hexadecimal."""
+        sha = hashlib.sha256()
+        for row in self:
+            feed(sha, row)
+        return sha.hexdigest()
 
 
 class MemoryRows(Rows):
