@@ -130,6 +130,14 @@ def test_a_new_token_has_the_next_row_that_no_token_has(tmp_path):
     assert len(found) == 32
 
 
+def test_a_model_alone_may_name_a_row_that_no_token_has(tmp_path):
+    a = folder(tmp_path / "a", 0, LETTERS, rows=32)
+    said = {"<new>": {"source": {"kind": "model_token", "model": str(a), "token_id": 26}}}
+    run("merge", recipe(tmp_path / "r.yaml", "passthrough", [a], tokenizer={"tokens": said}), "--out", tmp_path / "out")
+    assert AutoTokenizer.from_pretrained(tmp_path / "out").convert_tokens_to_ids(["w", "<new>"]) == [25, 26]
+    assert torch.equal(tensors_of(tmp_path / "out")[EMBEDDING], tensors_of(a)[EMBEDDING])
+
+
 def moved_copy(path, source, added):
     """The same function elsewhere in weights, with further tokens that have rows of their own."""
     near(stock(source), vocab_size=26 + len(added)).save_pretrained(path)
