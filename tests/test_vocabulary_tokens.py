@@ -1,5 +1,7 @@
 """Single tokens, whose rows the ``tokenizer`` of a recipe gives to models that lack them, or to all."""
 
+import json
+
 import pytest
 import torch
 from transformers import AutoTokenizer
@@ -209,6 +211,17 @@ def test_what_is_refused(tmp_path, models):
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (c / name).unlink()
     assert f"tokenizer: {c} has no tokenizer that says which token a row" in why({"<x>": {"source": str(b)}})
+
+
+def test_a_token_whose_number_is_also_that_of_another(tmp_path):
+    a, b = folder(tmp_path / "a", 0, LETTERS), folder(tmp_path / "b", 1, LETTERS)
+    content = json.loads((a / "tokenizer.json").read_text())
+    content["model"]["vocab"]["ww"] = 25
+    (a / "tokenizer.json").write_text(json.dumps(content))
+    said = {token: {"source": {"kind": "zero"}} for token in ("w", "ww")}
+    path = recipe(tmp_path / "r.yaml", "linear", [a, b], tokenizer={"source": str(a), "tokens": said})
+    line = refused(tmp_path, "merge", path, "--out", tmp_path / "out")
+    assert f"the tokenizer of {a} has another token with its number" in line
 
 
 def test_models_of_one_vocabulary_are_not_run_on_rows_of_others(tmp_path):

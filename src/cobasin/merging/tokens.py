@@ -80,6 +80,9 @@ def with_rows(recipe: Recipe, typed: Sequence[Typed], place: int) -> list[Typed]
     listed = tokens_said(recipe).keys() - {*tokens}
     if listed or recipe.vocabulary == "union":
         tokens = by_row(tokenizer_of_all(recipe, typed, place), len(tokens))
+    if hidden := sorted(tokens_said(recipe).keys() - {*tokens}):
+        giver = typed[place].checkpoint.label
+        raise InputError(f"tokenizer.tokens.{hidden[0]}: the tokenizer of {giver} has another token with its number")
     rows = [rows_of_tokens(tokens, theirs) for theirs in own]
     for token, said in tokens_said(recipe).items():
         row, where = tokens.index(token), f"tokenizer.tokens.{token}"
