@@ -12,6 +12,7 @@ from cobasin.merging.merge import merge_recipe
 from command_line import duplicate, edit_tensors, near, refused, run, stock, tensors_of
 from merge_cases import recipe
 from permuted_copies import permuted
+from tiny_models import model
 from vocabularies import LETTERS, embedding, folder, write_tokenizer
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -211,6 +212,20 @@ def test_what_is_refused(tmp_path, models):
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (c / name).unlink()
     assert f"tokenizer: {c} has no tokenizer that says which token a row" in why({"<x>": {"source": str(b)}})
+
+
+def test_a_new_token_may_have_the_row_of_one_whose_number_matters(tmp_path):
+    """Classifiers find the end of a text by the number of the padding token, which stays."""
+    models = []
+    for seed, name in enumerate("ab"):
+        models.append(folder(tmp_path / name, seed, LETTERS))
+        made = near(model("llama-gqa/LlamaForSequenceClassification", seed, torch.float32), vocab_size=len(LETTERS))
+        made.config.pad_token_id = LETTERS.index("</s>")
+        made.save_pretrained(tmp_path / name)
+    tokens = {"<pad>": of(models[1], "</s>")}
+    path = recipe(tmp_path / "r.yaml", "linear", models, tokenizer={"source": "union", "tokens": tokens})
+    run("merge", path, "--out", tmp_path / "out")
+    assert torch.equal(embedding(tmp_path / "out", "<pad>"), embedding(models[1], "</s>"))
 
 
 def test_a_token_whose_number_is_also_that_of_another(tmp_path):
