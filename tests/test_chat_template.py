@@ -131,3 +131,13 @@ def test_a_template_without_a_tokenizer(tmp_path, models):
         (model / "tokenizer_config.json").unlink()
     note = "chat_template: llama3: the result has no tokenizer that could read it"
     assert note in merged(tmp_path, models[:2], "llama3")
+
+
+def test_a_model_without_a_tokenizer_beside_one_that_has_it(tmp_path, models):
+    """Nothing is brought together, so the union is the tokenizer that is there, with a name as with a text."""
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (models[1] / name).unlink()
+    for template in ("chatml", OTHER):
+        path = recipe(tmp_path / "r.yaml", "linear", models[:2], tokenizer_source="union", chat_template=template)
+        notes = run("merge", path, "--out", tmp_path / "out", "--overwrite", "--json").json["notes"]
+        assert any("chat_template: chatml writes" in note for note in notes) == (template == "chatml")

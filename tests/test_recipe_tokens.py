@@ -77,3 +77,13 @@ def test_tokens_are_named(tokens, message):
     with pytest.raises(InputError) as caught:
         Recipe.of(LINEAR | {"tokenizer": {"tokens": tokens}})
     assert str(caught.value).startswith(f"recipe: tokenizer.tokens{message}")
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [(0, "a number above 0"), (10**12, "a number up to 65536"), (1.5, "a whole number"), (True, "a whole number")],
+)
+def test_the_multiple_of_rows(said, expected):
+    with pytest.raises(InputError) as caught:
+        Recipe.of(LINEAR | {"tokenizer": {"pad_to_multiple_of": said}})
+    assert str(caught.value) == f"recipe: tokenizer.pad_to_multiple_of: {said}: expected {expected}"

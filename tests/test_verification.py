@@ -147,6 +147,14 @@ def test_what_does_not_run_is_refused(monkeypatch, runs):
         verify(model, model)
 
 
+def test_clips_that_are_cut_in_another_way_are_not_made_up():
+    """A Vivit's config has no patches, but tubelets of three sides."""
+    sizes = {"image_size": 8, "num_frames": 4, "tubelet_size": [2, 4, 4], "hidden_size": 8, "num_hidden_layers": 1}
+    model = make("VivitForVideoClassification", "VivitConfig", {**sizes, "num_attention_heads": 2})
+    with pytest.raises(NotProbed, match="VivitForVideoClassification does not run on made-up inputs"):
+        verify(model, model)
+
+
 def test_what_no_probe_fits_is_told_from_bad_input():
     """A match of such a model is written all the same."""
 

@@ -21,9 +21,9 @@ from tiny_models import ONE_A_DECLARATION, checkpoint, model, tolerance
 from vocabularies import LETTERS, embedding, folder, write_tokenizer
 
 OTHER_ROWS = "mllama", "m2m100-untied", "t5gemma/", "gemma4-text/", "gemma4-pictures"
-WORDLESS = "vit-mae", "videomae", "wav2vec2"
 WRITING = "ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForConditionalGeneration", "ForPreTraining"
-READING = [case for case in ONE_A_DECLARATION if case.endswith(WRITING) and not case.startswith(OTHER_ROWS + WORDLESS)][
+WITHOUT = "vit-mae", "videomae", "wav2vec2"  # trained on pictures, clips and sounds alone
+READING = [case for case in ONE_A_DECLARATION if case.endswith(WRITING) and not case.startswith(OTHER_ROWS + WITHOUT)][
     ::5
 ]
 

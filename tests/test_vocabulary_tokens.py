@@ -1,5 +1,7 @@
 """Single tokens, whose rows the ``tokenizer`` of a recipe gives to models that lack them, or to all."""
 
+import json
+
 import pytest
 import torch
 from transformers import AutoTokenizer
@@ -10,6 +12,7 @@ from cobasin.merging.merge import merge_recipe
 from command_line import duplicate, edit_tensors, near, refused, run, stock, tensors_of
 from merge_cases import recipe
 from permuted_copies import permuted
+from tiny_models import model
 from vocabularies import LETTERS, embedding, folder, write_tokenizer
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -130,6 +133,14 @@ def test_a_new_token_has_the_next_row_that_no_token_has(tmp_path):
     assert len(found) == 32
 
 
+def test_a_model_alone_may_name_a_row_that_no_token_has(tmp_path):
+    a = folder(tmp_path / "a", 0, LETTERS, rows=32)
+    said = {"<new>": {"source": {"kind": "model_token", "model": str(a), "token_id": 26}}}
+    run("merge", recipe(tmp_path / "r.yaml", "passthrough", [a], tokenizer={"tokens": said}), "--out", tmp_path / "out")
+    assert AutoTokenizer.from_pretrained(tmp_path / "out").convert_tokens_to_ids(["w", "<new>"]) == [25, 26]
+    assert torch.equal(tensors_of(tmp_path / "out")[EMBEDDING], tensors_of(a)[EMBEDDING])
+
+
 def moved_copy(path, source, added):
     """The same function elsewhere in weights, with further tokens that have rows of their own."""
     near(stock(source), vocab_size=26 + len(added)).save_pretrained(path)
@@ -201,6 +212,31 @@ def test_what_is_refused(tmp_path, models):
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (c / name).unlink()
     assert f"tokenizer: {c} has no tokenizer that says which token a row" in why({"<x>": {"source": str(b)}})
+
+
+def test_a_new_token_may_have_the_row_of_one_whose_number_matters(tmp_path):
+    """Classifiers find the end of a text by the number of the padding token, which stays."""
+    models = []
+    for seed, name in enumerate("ab"):
+        models.append(folder(tmp_path / name, seed, LETTERS))
+        made = near(model("llama-gqa/LlamaForSequenceClassification", seed, torch.float32), vocab_size=len(LETTERS))
+        made.config.pad_token_id = LETTERS.index("</s>")
+        made.save_pretrained(tmp_path / name)
+    tokens = {"<pad>": of(models[1], "</s>")}
+    path = recipe(tmp_path / "r.yaml", "linear", models, tokenizer={"source": "union", "tokens": tokens})
+    run("merge", path, "--out", tmp_path / "out")
+    assert torch.equal(embedding(tmp_path / "out", "<pad>"), embedding(models[1], "</s>"))
+
+
+def test_a_token_whose_number_is_also_that_of_another(tmp_path):
+    a, b = folder(tmp_path / "a", 0, LETTERS), folder(tmp_path / "b", 1, LETTERS)
+    content = json.loads((a / "tokenizer.json").read_text())
+    content["model"]["vocab"]["ww"] = 25
+    (a / "tokenizer.json").write_text(json.dumps(content))
+    said = {token: {"source": {"kind": "zero"}} for token in ("w", "ww")}
+    path = recipe(tmp_path / "r.yaml", "linear", [a, b], tokenizer={"source": str(a), "tokens": said})
+    line = refused(tmp_path, "merge", path, "--out", tmp_path / "out")
+    assert f"the tokenizer of {a} has another token with its number" in line
 
 
 def test_models_of_one_vocabulary_are_not_run_on_rows_of_others(tmp_path):

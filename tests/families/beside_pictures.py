@@ -40,11 +40,13 @@ KEYS = {
         "max_image_length": (2, UNCOVERED),
     },
     "vilt/ViltForQuestionAnswering": LAYER_KEYS,
+    "vilt/ViltForImageAndTextRetrieval": {"image_size": ([8, 8], UNCOVERED)},
     "blip/BlipForConditionalGeneration": {
         **within("text_config", {**LAYER_KEYS, **CAUSAL_KEYS}),
         "text_config.is_decoder": (False, UNCOVERED),
         "tie_word_embeddings + text_config.tie_word_embeddings": ((False, False), SHAPES),  # either ties
         **within("vision_config", {**LAYER_KEYS, **PICTURE_KEYS}),
     },
+    "blip-untied/BlipForConditionalGeneration": {"vision_config.image_size": ([8, 8], UNCOVERED)},
 }
 TIED: tuple[str, ...] = ()

@@ -2,7 +2,7 @@
 
 import transformers as T
 
-from families import CHANGES, FAILS, SHAPES
+from families import CHANGES, FAILS, SHAPES, UNCOVERED
 from families.vision import DECODER, LAYER_KEYS, PICTURE_KEYS, VIT
 
 _CLIPS = {**VIT, "num_frames": 4}
@@ -47,12 +47,13 @@ KEYS = {
         **{key: row for key, row in _KEYS.items() if key not in ("tubelet_size", "use_mean_pooling")},
         "decoder_num_attention_heads": (2, CHANGES),
     },
-    "videomae/VideoMAEModel": _KEYS,
+    "videomae/VideoMAEModel": {**_KEYS, "num_frames": (1, UNCOVERED)},
     "timesformer/TimesformerForVideoClassification": {
         **LAYER_KEYS,
         **PICTURE_KEYS,
         "num_frames": (8, SHAPES),
         "attention_type": ("space_only", SHAPES),
     },
+    "timesformer/TimesformerModel": {"image_size": ([8, 8], UNCOVERED)},
 }
 TIED: tuple[str, ...] = ()

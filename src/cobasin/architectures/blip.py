@@ -18,6 +18,7 @@ from cobasin.architectures.vision import (
     norm_before,
     pictures,
     pre_norm,
+    require_squares,
 )
 from cobasin.symmetry.gauges import KeyBias, ValueBias
 from cobasin.symmetry.spec import Spec
@@ -42,6 +43,7 @@ PROJECTIONS = ("self.query", "self.key", "self.value", "output.dense")
 def _tower(request: Request) -> Spec:
     """The vision tower, without what reads its last norm."""
     config = request.config.vision_config
+    require_squares(config, "vision_config.")
     embeddings = {"class_embedding": "1 1 resid", "position_embedding": "1 pos resid"}
     embeddings |= linear("patch_embedding", "resid", "channel down right")
     return pre_norm(

@@ -15,9 +15,11 @@ from cobasin.architectures.vision import (
     PICTURE_KEYS,
     VIT,
     Names,
+    grid,
     norm_before,
     pictures,
     pre_norm,
+    require_squares,
     vision_transformer,
 )
 from cobasin.symmetry.gauges import FreeGauge, KeyBias, ValueBias
@@ -46,6 +48,8 @@ def _stack(request: Request, config: PreTrainedConfig, names: Names, tensors: di
 def videomae(request: Request) -> Spec:
     """VideoMAE: ViT over clips, with a norm behind the last layer or behind the mean; a decoder as ViT-MAE has."""
     config = request.config
+    shown = (config.num_frames // max(config.tubelet_size, 1), *grid(config))
+    require(min(shown) > 0, "num_frames or image_size of less than a patch")
     tensors = linear("embeddings.patch_embeddings.projection", "resid", "channel time down right")
     if not config.use_mean_pooling:
         tensors |= layer_norm("layernorm")
@@ -94,6 +98,7 @@ def _over_time(config: PreTrainedConfig) -> tuple[*Parts, tuple[FreeGauge, ...]]
 def timesformer(request: Request) -> Spec:
     """TimeSformer: ViT over frames, which attends over time in layers of their own, in the same ones, or not at all."""
     config, bare = request.config, request.head == "Model"
+    require_squares(config)
     spaces, templates, biases = _over_time(config) if config.attention_type == "divided_space_time" else ({}, {}, ())
     tokens = {"cls_token": "1 1 resid"}
     if config.attention_type != "space_only":

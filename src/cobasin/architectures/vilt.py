@@ -5,7 +5,7 @@ from __future__ import annotations
 from cobasin.architectures import Request, declares
 from cobasin.architectures.encoder import masked_lm
 from cobasin.architectures.parts import labels, layer_norm, linear, require
-from cobasin.architectures.vision import FUNCTION_KEYS, PICTURE_KEYS, VIT, pictures, pre_norm
+from cobasin.architectures.vision import FUNCTION_KEYS, PICTURE_KEYS, VIT, pictures, pre_norm, require_squares
 from cobasin.symmetry.groups import Permutation, SignedPermutation
 from cobasin.symmetry.spec import Space, Spec
 
@@ -45,7 +45,7 @@ def vilt(request: Request) -> Spec:
     """ViLT. The gain of the norm behind the embeddings of words sits in the stream."""
     config, (head, ties) = request.config, _head(request)
     require(config.max_image_length < 0, "max_image_length, which draws patches at random,")
-    require(isinstance(config.image_size, int) and isinstance(config.patch_size, int), "image_size of two numbers")
+    require_squares(config)
     return pre_norm(
         request.architecture,
         config,

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from cobasin.architectures import Request, declares
-from cobasin.architectures.parts import LAYER, attention, labels, layer_norm, linear, neurons, sides
+from cobasin.architectures.parts import LAYER, attention, labels, layer_norm, linear, neurons, require, sides
 from cobasin.symmetry.gauges import FreeGauge, KeyBias, LayerScale, Norm, ValueBias
 from cobasin.symmetry.groups import Orthogonal, Permutation
 from cobasin.symmetry.spec import Space, Spec
@@ -56,6 +56,12 @@ def grid(config) -> tuple[int, int]:
     """Rows and columns of patches."""
     (height, width), (down, right) = sides(config.image_size), sides(config.patch_size)
     return height // down, width // right
+
+
+def require_squares(config, within: str = "") -> None:
+    """Of a class that divides the side of a picture by that of a patch."""
+    one = isinstance(config.image_size, int) and isinstance(config.patch_size, int)
+    require(one, f"{within}image_size or patch_size of two numbers")
 
 
 def pictures(config, tokens: int) -> dict[str, Space]:

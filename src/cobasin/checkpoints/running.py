@@ -213,7 +213,7 @@ def input_sizes(config: PreTrainedConfig, architecture: str) -> dict[str, dict[s
         kind = "waveform" if name == "input_values" and hasattr(part, "conv_stride") else name
         if name == "pixel_values" and hasattr(part, "num_patches") and not hasattr(part, "image_size"):
             name = kind = "patches"
-        if name == "pixel_values" and hasattr(part, "num_frames"):
+        if name == "pixel_values" and hasattr(config, "num_frames") and hasattr(config, "patch_size"):
             name = kind = "clips"
         found[name] = {key: getattr(part, key, None) for key in INPUT_SIZES.get(kind, ())}
         alone = name == "input_ids" and not {"pixel_values", "picture"} & {*names}

@@ -233,7 +233,7 @@ def brought_to(model: Typed, rows: Tensor, giver: Typed) -> Typed:
         )
     for key in model.spec.function_keys:
         token = reduce(lambda part, name: getattr(part, name, None), key.split("."), config)
-        kept = not isinstance(token, int) or token >= size or (rows == token).nonzero().tolist() == [[token]]
+        kept = not isinstance(token, int) or token >= size or rows[token : token + 1].tolist() == [token]
         if key.endswith(_IDS) and not kept:
             raise InputError(
                 f"{given.label}: {key} is {token}, and what the model computes depends on it; in the vocabulary that "

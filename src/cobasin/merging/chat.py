@@ -10,7 +10,7 @@ from cobasin.checkpoints.typed import Typed
 from cobasin.data.chat_templates import CHAT_TEMPLATES, SPECIAL
 from cobasin.data.tokens import CHAT_TEMPLATE, tokenizer_files, tokenizer_of
 from cobasin.merging.owners import giver, owners
-from cobasin.merging.tokens import tokenizer_of_all
+from cobasin.merging.tokens import tokenizer_of_all, tokens_said
 from cobasin.recipe import Recipe
 
 
@@ -42,7 +42,8 @@ def unknown_tokens(recipe: Recipe, models: Sequence[Typed]) -> list[str]:
     own = models[owners(recipe)[0] if place is None else place].checkpoint
     if own.folder is None or not tokenizer_files(own.folder):
         return [f"chat_template: {recipe.chat_template}: the result has no tokenizer that could read it"]
-    tokenizer = tokenizer_of(own) if place is None else tokenizer_of_all(recipe, models, place)
+    brought = tokens_said(recipe) or any(model.unknown is not None for model in models)
+    tokenizer = tokenizer_of_all(recipe, models, place) if place is not None and brought else tokenizer_of(own)
     if not (lacking := [token for token in special if token not in tokenizer.get_vocab()]):
         return []
     return [

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.typed import Typed
 from cobasin.data.tokens import tokenizer_files, tokenizer_of
 from cobasin.data.vocabulary import (
@@ -31,6 +32,12 @@ from cobasin.recipe.tokenizer import ModelToken, Token
 def tokens_said(recipe: Recipe) -> Mapping[str, Token]:
     """The tokens of which a recipe says which row they have."""
     return (recipe.tokenizer and recipe.tokenizer.tokens) or {}
+
+
+def adds_tokens(recipe: Recipe, giver: Checkpoint) -> bool:
+    """Whether the tokenizer of a model lacks some of them; it may have rows that no token has yet."""
+    said = tokens_said(recipe)
+    return bool(said) and not tokenizer_of(giver).get_vocab().keys() >= {*said}
 
 
 def rows_said(recipe: Recipe, typed: Sequence[Typed]) -> dict[int, Token]:
@@ -73,6 +80,9 @@ def with_rows(recipe: Recipe, typed: Sequence[Typed], place: int) -> list[Typed]
     listed = tokens_said(recipe).keys() - {*tokens}
     if listed or recipe.vocabulary == "union":
         tokens = by_row(tokenizer_of_all(recipe, typed, place), len(tokens))
+    if hidden := sorted(tokens_said(recipe).keys() - {*tokens}):
+        giver = typed[place].checkpoint.label
+        raise InputError(f"tokenizer.tokens.{hidden[0]}: the tokenizer of {giver} has another token with its number")
     rows = [rows_of_tokens(tokens, theirs) for theirs in own]
     for token, said in tokens_said(recipe).items():
         row, where = tokens.index(token), f"tokenizer.tokens.{token}"

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from cobasin.errors import nearest
-from cobasin.recipe.blocks import Block, Layer, ModelName, Positive
+from cobasin.recipe.blocks import Block, Layer, ModelName
 
 
 class Zero(Block):
@@ -46,6 +46,9 @@ def _known(given: Any) -> Any:
         raise ValueError(f"unknown kind {str(given['kind'])!r}{nearest(str(given['kind']), ('zero', 'model_token'))}")
     return given
 
+
+# more than any kernel asks for; rows of a mistyped number would fill the memory
+Multiple = Annotated[int, Field(strict=True, gt=0, le=1 << 16)]
 
 Source = Annotated[
     Annotated[Zero, Tag("zero")] | Annotated[ModelToken, Tag("model_token")] | Annotated[ModelName, Tag("model")],
@@ -91,7 +94,7 @@ class Tokenizer(Block):
 
     source: ModelName = "union"
     tokens: dict[Annotated[str, Field(min_length=1)], Token] | None = None
-    pad_to_multiple_of: Positive | None = None
+    pad_to_multiple_of: Multiple | None = None
 
     def named(self, listed: Callable[..., str]) -> None:
         """Write the models that it names as the recipe lists them; ``listed``: of a key, a name, and further words."""
