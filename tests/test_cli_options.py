@@ -188,6 +188,16 @@ def test_an_output_folder_in_the_way(folders, verb, where, text):
     assert text in refused(root, verb, *folders, "--out", root / where, "--overwrite")
 
 
+@pytest.mark.parametrize(("place", "out"), [("work", "."), ("work", "../work"), ("work/deeper", "../../work")])
+def test_the_working_directory_is_not_replaced(folders, monkeypatch, place, out):
+    """It may hold anything, and the shell would go on in a folder that is no longer there."""
+    root = folders[0].parent
+    (root / "work" / "deeper").mkdir(parents=True)
+    (root / "work" / "thesis.tex").write_text("x")
+    monkeypatch.chdir(root / place)
+    assert "is the working directory, or holds it" in refused(root, "match", *folders, "--out", out, "--overwrite")
+
+
 def test_home_folders_are_found_behind_an_equals_sign(folders, monkeypatch):
     """A shell leaves the tilde of --out=~/x alone."""
     monkeypatch.setenv("HOME", str(folders[0].parent))

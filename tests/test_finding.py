@@ -319,6 +319,11 @@ def test_many_models():
         ("wav2vec2/Wav2Vec2ForCTC", {"method": "activations"}, "for Wav2Vec2ForCTC, nor read; match by weights"),
         ("videomae/VideoMAEForVideoClassification", {"method": "activations"}, "nor read; match by weights"),
         ("vilt/ViltForMaskedLM", {"method": "activations"}, "nor read; match by weights"),
+        (
+            "blip/BlipForConditionalGeneration",
+            {"method": "activations"},
+            "read or made up for a BlipForConditionalGeneration; match and merge it by weights",
+        ),
         (GPT2, {"method": "activations", "device": "cuda:99"}, "device 'cuda:99' cannot be used here"),
     ],
 )

@@ -30,10 +30,10 @@ _WAYS_OUT = {
 def check_output(out: Path, overwrite: bool, inputs: Iterable[Path | None] = ()) -> None:
     """Refuse, before any work, an output folder that `save` would refuse after it.
 
-    Raises InputError if `out` is a file or a mount point, has a path that no model is read from, holds files without
-    `overwrite`, cannot be written to, or overlaps with one of the folders `inputs` (None: a model without a folder),
-    with a file that one of these links to, or with one that declares an architecture; and if `overwrite` is neither
-    True nor False.
+    Raises InputError if `out` is a file or a mount point, is or holds the working directory, has a path that no model
+    is read from, holds files without `overwrite`, cannot be written to, or overlaps with one of the folders `inputs`
+    (None: a model without a folder), with a file that one of these links to, or with one that declares an architecture;
+    and if `overwrite` is neither True nor False.
     """
     if not isinstance(overwrite, bool):  # "no" would count as yes
         raise InputError(f"overwrite {shown(overwrite)}: expected True or False")
@@ -51,12 +51,25 @@ def check_output(out: Path, overwrite: bool, inputs: Iterable[Path | None] = ())
                 raise InputError(f"{out}: holds the input folder {source}; choose another folder")
             if target.is_dir() and (linked := next(_links(source, target), None)):
                 raise InputError(f"{out}: holds the input {linked}; choose another folder")
+        if _worked_in(target):
+            raise InputError(
+                f"{out}: is the working directory, or holds it, and would be replaced; choose a new folder"
+            )
         if target.is_dir() and not overwrite and any(target.iterdir()):
             raise InputError(
                 f"{out}: is not empty; choose another folder, or replace it with --overwrite (in Python overwrite=True)"
             )
         check_place(target.parent, str(out))
     check_read(out, files())
+
+
+def _worked_in(folder: Path) -> bool:
+    """Whether a folder is the working directory of this process, or holds it."""
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:  # it was removed
+        return False
+    return folder in (here, *here.parents)
 
 
 def check_place(folder: Path, called: str) -> None:

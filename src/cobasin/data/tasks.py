@@ -63,7 +63,10 @@ def task_of(checkpoint: Checkpoint) -> Task:
             "and merge it by weights, with nothing that runs models on data"
         )
     if task == "seq2seq_lm" and not config.is_encoder_decoder:
-        raise InputError(f"{checkpoint.label}: no data is read for a {name}")
+        raise InputError(
+            f"{checkpoint.label}: no data is read or made up for a {name}; match and merge it by weights, with nothing "
+            "that runs models on data"
+        )
     if task not in ("classification", "image"):
         return task
     problem = config.problem_type
