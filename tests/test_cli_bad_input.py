@@ -124,6 +124,8 @@ def test_weights_that_only_the_config_calls_quantized(folders):
     """As where a model was merged with its adapter, or dequantized, after it had been loaded in four bits."""
     source, anchor = folders
     line = "its config says that it is quantized ({}), its tensors are not; delete quantization_config"
+    edit_json(source / "config.json", lambda config: config.update(quantization_config={}))
+    refused_by_both(source, anchor, f"{source}: {line.format('the quantization_config in config.json')}")
     settings = {"quant_method": "bitsandbytes", "load_in_4bit": True}
     edit_json(source / "config.json", lambda config: config.update(quantization_config=settings))
     refused_by_both(source, anchor, f"{source}: {line.format('bitsandbytes')}")

@@ -221,6 +221,14 @@ def test_a_full_disk(tmp_path, berts, monkeypatch, heads):
     assert "cannot be written: No space left on device; free some space" in line
 
 
+@pytest.mark.parametrize("match", ["none", "full"])
+def test_a_file_beside_the_weights_that_no_model_could_be_loaded_with(tmp_path, berts, match):
+    (berts[0] / "generation_config.json").write_text("[]")
+    line = f"{berts[0] / 'generation_config.json'}: holds a list; expected a JSON object"
+    assert line in refused(tmp_path, "merge", *berts, "--match", match, "--out", tmp_path / "out")
+    run("merge", *berts[1:], "--match", match, "--out", tmp_path / "out")
+
+
 def test_weights_that_are_damaged(tmp_path, berts):
     (berts[1] / WEIGHTS).write_bytes((berts[1] / WEIGHTS).read_bytes()[:-10])
     path = recipe(tmp_path / "recipe.yaml", "linear", berts)

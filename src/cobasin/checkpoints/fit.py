@@ -67,7 +67,7 @@ def _check_unpacked(checkpoint: Checkpoint) -> None:
     """Refuse quantized weights by what they are, not by dozens of misfits; and those that the config alone calls so."""
     settings = getattr(checkpoint.config, "quantization_config", None)
     settings = getattr(settings, "to_dict", lambda: settings)()  # of a model in memory an object
-    if not settings or not isinstance(settings, Mapping):
+    if not isinstance(settings, Mapping):
         return
     method = settings.get("quant_method", "the quantization_config in config.json")
     method = getattr(method, "value", method)

@@ -31,6 +31,12 @@ def moved_beside(element: Element, source: Checkpoint) -> dict[str, Content]:
     return source.beside | {GENERATION_FILE: json.dumps(said | {NAMED: moved}, indent=2) + "\n"}
 
 
+def check_beside(source: Checkpoint) -> None:
+    """Raise InputError for a file that no model could be loaded with, where it is carried along as it is."""
+    if source.folder is not None and (path := source.folder / GENERATION_FILE).is_file():
+        read_json(path)
+
+
 def generation(element: Element | None, source: Checkpoint) -> Content:
     """The content of `generation_config.json` for what the element makes of a source in a folder; maybe with no key."""
     assert source.folder is not None

@@ -17,6 +17,7 @@ from cobasin.checkpoints.sentence_transformers import module_weights
 from cobasin.checkpoints.typed import Typed
 from cobasin.data.tokens import tokenizer_files
 from cobasin.errors import InputError, shown
+from cobasin.finding.beside import check_beside
 from cobasin.matching.choice import Choice
 from cobasin.merging.chat import unknown_tokens
 from cobasin.merging.owners import owners
@@ -62,6 +63,8 @@ def prepare(recipe: Recipe, models: Mapping[str, Any]) -> list[Typed]:
             "(--head-from MODEL), keep them all (--keep-heads), or write the same id2label into both configs if they "
             "mean the same"
         )
+    for place in owners(recipe):
+        check_beside(typed[place].checkpoint)
     source = recipe.vocabulary
     if source not in (None, "union"):
         folder = typed[names.index(source)].checkpoint.folder
