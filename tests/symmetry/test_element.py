@@ -106,7 +106,8 @@ def test_partial_elements_compose(family):
     for element in elements:
         in_turn, composed = dict(element.apply(in_turn)), composed.compose(element)
     assert_same(composed.apply(state), in_turn)
-    assert_same(composed.inverse().apply(in_turn), state)
+    largest = max(float(tensor.abs().max()) for tensor in in_turn.values())  # what carries an offset may be long
+    assert_same(composed.inverse().apply(in_turn), state, 1e-12 * largest)
 
 
 def test_the_empty_element_does_nothing():
