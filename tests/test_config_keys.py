@@ -5,7 +5,7 @@
 
 import shutil
 from functools import cache
-from itertools import cycle
+from itertools import cycle, product
 from tempfile import TemporaryDirectory
 
 import pytest
@@ -115,12 +115,12 @@ def as_saved(case, folder):
 
 
 @pytest.mark.parametrize(
-    ("case", "keys", "value", "effect", "verb"),
-    [(*row, verb) for row, verb in zip(ROWS, cycle([match_all, merge]), strict=False)],
+    ("case", "keys", "value", "effect", "verb", "runs"),
+    [(*row, *how) for row, how in zip(ROWS, cycle(product([match_all, merge], [True, False])), strict=False)],
     ids=[f"{row[0]}-{row[1]}" for row in ROWS],
 )
-def test_a_key_that_differs_is_refused(tmp_path, case, keys, value, effect, verb):
-    """By one verb or the other in turn: both ask `check_pair`."""
+def test_a_key_that_differs_is_refused(tmp_path, case, keys, value, effect, verb, runs):
+    """By one verb or the other in turn: both ask `check_pair`. In every second row Transformers shows the effect."""
     source, anchor = models(tmp_path, case, keys, value)
     with pytest.raises(InputError) as refusal:
         verb([source, anchor])
@@ -133,6 +133,8 @@ def test_a_key_that_differs_is_refused(tmp_path, case, keys, value, effect, verb
         assert "is not covered" in line
         return
     assert all(text in line for text in (str(source), str(anchor), *(f"{key} is " for key in said(case, keys)))), line
+    if not runs:
+        return
     if effect == FAILS:
         with pytest.raises(InputError, match=r"cannot be built by transformers|does not run on made-up inputs"):
             as_saved(case, source)
