@@ -1,7 +1,7 @@
 """Merging from Python and by recipes: every method, matched and not, and the order in which models are given."""
 
 import json
-from itertools import permutations
+from itertools import cycle, permutations
 from pathlib import Path
 
 import numpy as np
@@ -44,8 +44,7 @@ def largest_difference(a, b):
 
 
 @pytest.mark.usefixtures("once")
-@pytest.mark.parametrize("symmetry", ["none", "full"])
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(("name", "symmetry"), list(zip(METHODS, cycle(["none", "full"]), strict=False)))
 def test_a_recipe_does_what_the_call_does(classifiers, tmp_path, name, symmetry):
     *folders, rows = classifiers
     models, base = roles(find(name), folders)

@@ -23,8 +23,8 @@ from cobasin.symmetry.wellformed import mistakes
 from cobasin.verification import Rerun, relative_change
 from tiny_models import CASES, EVERY_CLASS, FLOAT32_PARTS, ONE_A_DECLARATION, ONE_A_FAMILY, checkpoint, model, tolerance
 
-# Written and loaded: one of every declaration, and every fourth of the other classes.
-WRITTEN = [*ONE_A_DECLARATION, *[case for case in EVERY_CLASS if case not in ONE_A_DECLARATION][::4]]
+# Written and loaded: one of every declaration, and every eighth of the other classes.
+WRITTEN = [*ONE_A_DECLARATION, *[case for case in EVERY_CLASS if case not in ONE_A_DECLARATION][::8]]
 # Tests of the same case follow each other, for what they share.
 of_every_case = pytest.mark.parametrize("case", CASES, scope="module")
 
@@ -53,7 +53,9 @@ def test_random_elements_keep_the_function(case):
     typed, rerun, reference = built(case)
     assert mistakes(typed.spec) == []
     others = [other for other, _ in forms(generic(typed, 9))]
-    for seed, ((of, form), other) in enumerate(zip(forms(typed), others, strict=True)):
+    ends = list(enumerate(zip(forms(typed), others, strict=True)))
+    # under another head only with all folded that can be: the layers are those that were moved as they are
+    for seed, ((of, form), other) in ends if case in ONE_A_FAMILY else ends[-1:]:
         element = dataclasses.replace(sample(form, seed), target=gauge_of(form, other))
         moved = dict(element.apply(of))
         assert max(float((moved[name] - of[name]).abs().max()) for name in of) > 0.5

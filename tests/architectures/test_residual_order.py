@@ -21,7 +21,7 @@ def scrambled(case: str, folded: bool = False):
     return typed.derived(Element.sample(form_of(typed.spec, folded=folded), 5).apply(typed))
 
 
-@pytest.mark.parametrize("case", ONE_A_DECLARATION[1::3])
+@pytest.mark.parametrize("case", ONE_A_DECLARATION[1::5])
 def test_a_planted_order_is_recovered(case):
     element = api.match(scrambled(case), checkpoint(case), ORDERS)
     assert not element.form.folded
