@@ -240,8 +240,7 @@ def bare(group):
 
 @scaled_isometries
 @pytest.mark.parametrize("spread", [1.0, 1e3])
-@pytest.mark.parametrize("likeness", [0.0, 0.1, 0.5])
-@pytest.mark.parametrize("neutral", [False, True])
+@pytest.mark.parametrize(("likeness", "neutral"), [(0.0, False), (0.1, True), (0.5, False)])
 def test_joint_rotation_and_scale_against_a_scan(group, spread, likeness, neutral):
     """The global optimum, for like and unlike tensors in good and bad gauges, with and without terms of charge 0."""
     source, target = unequal(group, 100, spread, likeness, 3, neutral)
