@@ -46,11 +46,7 @@ INPUT_SIZES = {
     "pixel_values": ("image_size", "num_channels"),
     "patches": ("num_patches", "patch_size"),  # the pixel_values of a model that takes pictures of any size, cut up
     "picture": ("image_size",),  # the pixel_values of a model that always sees one beside a text
-    "clips": (
-        "num_frames",
-        "image_size",
-        "num_channels",
-    ),  # the pixel_values of a model that sees several frames at once
+    "clips": ("num_frames", "image_size", "num_channels"),  # the pixel_values of a model that sees frames together
     "input_features": ("num_mel_bins", "max_source_positions"),
     "input_values": ("num_mel_bins", "max_length"),
     "waveform": ("conv_kernel", "conv_stride"),  # the input_values of a model that begins with convolutions
