@@ -77,6 +77,11 @@ def tokenizer_files(folder: Path) -> list[Path]:
     return [*found, *further] if found else []
 
 
+def has_tokenizer(checkpoint: Checkpoint) -> bool:
+    """Whether a tokenizer lies in the folder of a checkpoint."""
+    return checkpoint.folder is not None and bool(tokenizer_files(checkpoint.folder))
+
+
 def tokenizer_digest(folder: Path) -> str:
     """SHA-256 of the tokenizer's files, in hexadecimal."""
     sha = hashlib.sha256()

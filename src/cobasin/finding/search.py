@@ -20,7 +20,7 @@ from torch import Tensor
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.typed import Typed
 from cobasin.data import DataSet
-from cobasin.data.tokens import tokenizer_files
+from cobasin.data.tokens import has_tokenizer
 from cobasin.errors import InputError, shown, whole_number
 from cobasin.execution.devices import device_of, home
 from cobasin.execution.jobs import CPU
@@ -162,5 +162,5 @@ def _reader(typed: Sequence[Typed]) -> Checkpoint:
     checkpoints = [model.checkpoint for model in typed]
     if hasattr(checkpoints[0].config, "vision_config"):
         return checkpoints[0]
-    read = (one for one in checkpoints if one.folder is not None and tokenizer_files(one.folder))
+    read = (one for one in checkpoints if has_tokenizer(one))
     return next(read, checkpoints[0])

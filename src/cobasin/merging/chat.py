@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from cobasin.checkpoints.checkpoint import Checkpoint, Content
 from cobasin.checkpoints.typed import Typed
 from cobasin.data.chat_templates import CHAT_TEMPLATES, SPECIAL
-from cobasin.data.tokens import CHAT_TEMPLATE, tokenizer_files, tokenizer_of
+from cobasin.data.tokens import CHAT_TEMPLATE, has_tokenizer, tokenizer_of
 from cobasin.merging.owners import giver, owners
 from cobasin.merging.tokens import tokenizer_of_all, tokens_said
 from cobasin.recipe import Recipe
@@ -40,7 +40,7 @@ def unknown_tokens(recipe: Recipe, models: Sequence[Typed]) -> list[str]:
         return []
     place = giver(recipe)
     own = models[owners(recipe)[0] if place is None else place].checkpoint
-    if own.folder is None or not tokenizer_files(own.folder):
+    if not has_tokenizer(own):
         return [f"chat_template: {recipe.chat_template}: the result has no tokenizer that could read it"]
     brought = tokens_said(recipe) or any(model.unknown is not None for model in models)
     tokenizer = tokenizer_of_all(recipe, models, place) if place is not None and brought else tokenizer_of(own)
@@ -54,7 +54,7 @@ def unknown_tokens(recipe: Recipe, models: Sequence[Typed]) -> list[str]:
 
 def _of(model: Checkpoint) -> str | None:
     """The template that a model's tokenizer takes unless it is told to take another."""
-    if model.folder is None or not tokenizer_files(model.folder):
+    if not has_tokenizer(model):
         return None
     template = getattr(tokenizer_of(model), "chat_template", None)
     return template.get("default") if isinstance(template, dict) else template

@@ -15,7 +15,7 @@ from cobasin.checkpoints.pairs import check_pair
 from cobasin.checkpoints.relayered import depth_of
 from cobasin.checkpoints.sentence_transformers import module_weights
 from cobasin.checkpoints.typed import Typed
-from cobasin.data.tokens import tokenizer_files
+from cobasin.data.tokens import has_tokenizer
 from cobasin.errors import InputError, shown
 from cobasin.finding.beside import check_beside
 from cobasin.matching.choice import Choice
@@ -66,10 +66,8 @@ def prepare(recipe: Recipe, models: Mapping[str, Any]) -> list[Typed]:
     for place in owners(recipe):
         check_beside(typed[place].checkpoint)
     source = recipe.vocabulary
-    if source not in (None, "union"):
-        folder = typed[names.index(source)].checkpoint.folder
-        if folder is None or not tokenizer_files(folder):
-            raise InputError(f"tokenizer_source: {source} has no tokenizer to take; name a folder with one")
+    if source not in (None, "union") and not has_tokenizer(typed[names.index(source)].checkpoint):
+        raise InputError(f"tokenizer_source: {source} has no tokenizer to take; name a folder with one")
     merged = ends(recipe, typed)
     (fused, *_), _ = as_fused(recipe, merged, merged)
     Parameters(recipe, fused).check(merged[0].task_heads if head else ())

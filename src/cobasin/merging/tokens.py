@@ -9,7 +9,7 @@ import torch
 
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.typed import Typed
-from cobasin.data.tokens import tokenizer_files, tokenizer_of
+from cobasin.data.tokens import has_tokenizer, tokenizer_of
 from cobasin.data.vocabulary import (
     ABSENT,
     VOCABULARY,
@@ -70,7 +70,7 @@ def with_rows(recipe: Recipe, typed: Sequence[Typed], place: int) -> list[Typed]
     """
     assert recipe.tokenizer is not None
     for model in typed:
-        if VOCABULARY in model.spec.sizes and not _has_tokenizer(model):
+        if VOCABULARY in model.spec.sizes and not has_tokenizer(model.checkpoint):
             raise InputError(
                 f"tokenizer: {model.checkpoint.label} has no tokenizer that says which token a row of it belongs to: "
                 "put its files into the folder"
@@ -116,8 +116,3 @@ def _row(source: ModelToken, own: Tokens, where: str) -> int:
     if source.token_id >= len(own):
         raise InputError(f"{where}.source: {source.model} has {len(own)} rows, and none for token_id {source.token_id}")
     return source.token_id
-
-
-def _has_tokenizer(model: Typed) -> bool:
-    folder = model.checkpoint.folder
-    return folder is not None and bool(tokenizer_files(folder))
