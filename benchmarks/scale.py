@@ -171,9 +171,6 @@ def sweep(options: argparse.Namespace, what: str) -> list[dict[str, Any]]:
             match = {"match": {"symmetry": "ffn,attention"}} if case.startswith("match") else {}
             path.write_text(yaml.safe_dump(recipe(case, models) | match))
             command = [*COBASIN, "merge", str(path), "--out", str(bench.out)]
-            if what == "workers":
-                limited = f"import os; os.cpu_count = lambda: {count}; {COBASIN[2]}"
-                command = [sys.executable, "-c", limited, *command[3:]]
             threads = {"OMP_NUM_THREADS": str(count)} if what == "workers" else {}
             figures = [bench.process(command, **threads) for _ in range(options.runs)]
             rows.append({what: number, "case": case, **_medians(figures)})

@@ -10,9 +10,10 @@ import torch
 from transformers import BertConfig, BertForMaskedLM, GenerationConfig, PreTrainedConfig
 
 from cobasin import architectures
+from cobasin.execution.jobs import torch_threads
 from cobasin.matching import weights
 
-# Tests run side by side on tiny tensors: more threads only spin against each other; nor in what the tests start.
+# Tests run side by side on tiny tensors: more threads only wait for each other; nor in what the tests start.
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"
 
@@ -31,6 +32,13 @@ def pytest_collection_finish():
     """What is imported stays, and a test leaves little: seldom a search for unreachable cycles, none through all."""
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
+
+
+@pytest.fixture(params=[1, 2, 8])
+def threads(request):
+    """How many threads torch has."""
+    with torch_threads(request.param):
+        yield request.param
 
 
 @pytest.fixture

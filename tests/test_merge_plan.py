@@ -71,7 +71,6 @@ def test_what_streams_have_moved_is_held_while_heads_are_matched(tmp_path, monke
         LlamaForCausalLM(LlamaConfig(**{**config.to_dict(), **wide})).save_pretrained(folder)
     first = re.compile(r"model\.layers\.0\.self_attn\.[qkvo]_proj\.weight")
     attention = sum(4 * tensor.numel() for name, tensor in tensors_of(folders[0]).items() if first.fullmatch(name))
-    monkeypatch.setattr("os.cpu_count", lambda: 1)
 
     def matching(symmetry, held):
         monkeypatch.setattr("cobasin.merging.plan.HELD", held)

@@ -6,6 +6,7 @@ import torch
 from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
+from cobasin.execution.jobs import torch_threads
 from cobasin.finding import match as api
 from cobasin.symmetry.canonical import gauge_of
 from cobasin.symmetry.element import Element
@@ -60,6 +61,16 @@ def test_invertible_maps_are_recovered(case):
     report = api.match(scrambled, original, symmetry="gl").report
     assert report["distance_after"] < 1e-6 * report["distance_before"]
     assert api.match(scrambled, original).report["distance_after"] > 0.01 * report["distance_before"]
+
+
+@pytest.mark.parametrize("case", ONE_A_DECLARATION[::30])
+def test_layers_side_by_side_are_recovered_as_one_after_the_other(case):
+    original = checkpoint(case)
+    scrambled = scramble(Typed.of(original), 5)
+    with torch_threads(4):
+        report = api.match(scrambled, original).report
+    alone = api.match(scrambled, original).report
+    assert report["objective"] == pytest.approx(alone["objective"], rel=1e-9, abs=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -1,31 +1,24 @@
 """Independent jobs in threads."""
 
-import os
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 
 import pytest
 import torch
 
-from cobasin.execution.jobs import ON_GPU, _queues, run_jobs
-
-
-@pytest.fixture(params=[1, 2, 8])
-def cores(request, monkeypatch):
-    monkeypatch.setattr(os, "cpu_count", lambda: request.param)
-    return request.param
+from cobasin.execution.jobs import ON_GPU, _queues, run_jobs, torch_threads
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 20])
-def test_every_job_runs_once(cores, count):
+def test_every_job_runs_once(threads, count):
     done = []
     run_jobs([partial(done.append, i) for i in range(count)])
     assert sorted(done) == list(range(count))
 
 
-def test_as_many_at_a_time_as_there_are_cores(cores):
+def test_as_many_at_a_time_as_torch_has_threads(threads):
     def most_of(wanted, **how):
         running, most, lock, together = 0, 0, threading.Lock(), threading.Barrier(wanted)
 
@@ -41,19 +34,12 @@ def test_as_many_at_a_time_as_there_are_cores(cores):
         run_jobs([job] * 3 * wanted, **how)
         return most
 
-    assert most_of(cores) == cores
+    assert most_of(threads) == threads
     assert most_of(1, one_by_one=True) == 1
 
 
-def test_an_unknown_number_of_cores_is_one(monkeypatch):
-    monkeypatch.setattr(os, "cpu_count", lambda: None)
-    threads = []
-    run_jobs([lambda: threads.append(threading.current_thread())] * 3)
-    assert set(threads) == {threading.current_thread()}
-
-
 @pytest.mark.parametrize("count", [1, 2, 20])
-def test_exceptions_reach_the_caller(cores, count):
+def test_exceptions_reach_the_caller(threads, count):
     def fail():
         raise KeyError("which")
 
@@ -61,8 +47,7 @@ def test_exceptions_reach_the_caller(cores, count):
         run_jobs([lambda: None] * (count - 1) + [fail])
 
 
-def test_after_an_exception_no_further_job_starts(monkeypatch):
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+def test_after_an_exception_no_further_job_starts():
     started = []
 
     def job(i):
@@ -71,14 +56,13 @@ def test_after_an_exception_no_further_job_starts(monkeypatch):
             raise KeyError(i)
         time.sleep(0.01)
 
-    with pytest.raises(KeyError):
+    with torch_threads(2), pytest.raises(KeyError):
         run_jobs([partial(job, i) for i in range(50)])
     assert len(started) < 25
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_workers_share_the_threads_of_torch(monkeypatch, fails):
-    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+def test_workers_share_the_threads_of_torch(fails):
     seen = []
 
     def job():
@@ -87,17 +71,10 @@ def test_workers_share_the_threads_of_torch(monkeypatch, fails):
         if fails:
             raise KeyError
 
-    before = torch.get_num_threads()
-    torch.set_num_threads(8)
-    try:
-        if fails:
-            with pytest.raises(KeyError):
-                run_jobs([job] * 6)
-        else:
-            run_jobs([job] * 6)
+    with torch_threads(8):
+        with pytest.raises(KeyError) if fails else nullcontext():
+            run_jobs([job] * 4)
         assert torch.get_num_threads() == 8
-    finally:
-        torch.set_num_threads(before)
     assert set(seen) == {2}
 
 

@@ -38,6 +38,7 @@ def selected(base, tensors, **_):
     return sce(base, tensors, select_topk=0.3)
 
 
+@pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("size", [3, 7, 1000])
 @pytest.mark.parametrize("method", [ties, breadcrumbs, task_arithmetic, slerped, selected])
 def test_slices_change_nothing(monkeypatch, method, size):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -20,8 +19,8 @@ ON_GPU = 4  # jobs at a time: one computes while others copy, or solve assignmen
 def run_jobs(jobs: Sequence[Callable[[], None]], one_by_one: bool = False, device: torch.device = CPU) -> None:
     """Run every job, several at a time unless ``one_by_one``; the first exception ends it all.
 
-    Each worker gets its share of the machine's threads: many small factorisations in parallel beat one that
-    is split. On a GPU there are `ON_GPU`, each with a queue of its own.
+    There are as many workers as torch has threads, which follow what the process may use and OMP_NUM_THREADS: many
+    small factorisations in parallel beat one that is split. On a GPU there are `ON_GPU`, each with a queue of its own.
 
     Args:
         jobs: none leaves anything on the device to another.
@@ -29,12 +28,13 @@ def run_jobs(jobs: Sequence[Callable[[], None]], one_by_one: bool = False, devic
         device: where they compute.
     """
     settle_malloc()
-    most = {"cpu": os.cpu_count() or 1, "cuda": ON_GPU}.get(device.type, 1)
+    threads = torch.get_num_threads()
+    most = {"cpu": threads, "cuda": ON_GPU}.get(device.type, 1)
     workers = 1 if one_by_one else max(1, min(len(jobs), most))
     queues = _queues(device) if workers > 1 else []
     for queue in queues:  # after all that was asked for so far
         queue.wait_stream(torch.cuda.current_stream(queue.device))
-    share_out(jobs, workers, max(1, torch.get_num_threads() // workers), queues)
+    share_out(jobs, workers, max(1, threads // workers), queues)
     release_freed()
 
 

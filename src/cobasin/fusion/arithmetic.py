@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
@@ -47,7 +46,7 @@ def of_slices(compute: Callable[[int, list[Tensor]], Found], *tensors: Tensor) -
         found[start] = compute(start, widened(*(one[start : start + SLICE] for one in flat)))
 
     several = len(starts) >= _SEVERAL and flat[0].device.type == "cpu"
-    workers = min(os.cpu_count() or 1, _THREADS) if several else 1
+    workers = min(torch.get_num_threads(), _THREADS) if several else 1
     share_out([partial(one, start) for start in starts], workers, 1)
     return [found[start] for start in starts]
 

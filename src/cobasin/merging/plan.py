@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping
 from typing import Any
+
+import torch
 
 from cobasin.checkpoints.alike import omissions
 from cobasin.checkpoints.preprocessors import other_pixels
@@ -157,7 +158,7 @@ def _matching(recipe: Recipe, spec: Spec, sizes: Mapping[str, int]) -> tuple[int
     for space in {key[0] for key in keys}:
         free = [key for key in keys if key[0] == space]
         moved = FLOAT32 * max(sizes.get(site.tensor, 0) for key in free for site in spec.sites[key])
-        n, workers = spec.sizes[space], min(len(free), os.cpu_count() or 1)
+        n, workers = spec.sizes[space], min(len(free), torch.get_num_threads())
         if spec.spaces[space].part == "ffn":  # what every pair gains, made in parts of tables
             tables = gains_size(n) + PARTS * min(TABLE, n**2 * FLOAT32)
             workers = 1 if n**2 * FLOAT32 > LARGE else workers
