@@ -10,7 +10,7 @@ import sys
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import BertForMaskedLM
 
 from cobasin.checkpoints.writer import save
@@ -224,8 +224,9 @@ def test_a_run_of_something_else_is_refused_and_one_without_resume_starts_anew(t
     with pytest.raises(InputError, match="is not empty"):  # what is refused takes nothing away
         save(source, occupied(out))
     shutil.rmtree(out)
-    (folder / ".run.json").write_text("{")
-    assert f"{folder}: does not say what run it is of" in refused(tmp_path, *start, out, "--resume")
+    for said in ("{", "[]", "[" * 100_000):
+        (folder / ".run.json").write_text(said)
+        assert f"{folder}: does not say what run it is of" in refused(tmp_path, *start, out, "--resume")
     assert run(*start, tmp_path / "whole").code == 0
     (folder / ".run.json").unlink()  # as a run leaves it that is killed at its very start or end
     assert run(*start, out, "--resume").code == 0
@@ -243,13 +244,24 @@ def test_damaged_state(tmp_path):
     out, start = tmp_path / "out", ["match", str(source), str(anchor), "--symmetry", "ffn", "--out"]
     killed([[*start, str(out)], "unit", 1])
     state, *_ = left(out).glob(".found/*/*.safetensors")  # another thread may have ended before the kill
+
+    def refuse(name):
+        finished = run(*start, out, "--resume")
+        assert (finished.code, finished.out) == (2, "")
+        (line,) = finished.err.splitlines()
+        path = left(out) / ".found" / name  # every run calls what it goes on with anew
+        assert f"{path.name}: is damaged" in line
+        assert f"remove {path.parent} to start anew" in line
+        return path
+
+    name = state.relative_to(left(out) / ".found")
     state.write_bytes(b"cut off")
-    finished = run(*start, out, "--resume")
-    assert (finished.code, finished.out) == (2, "")
-    (line,) = finished.err.splitlines()
-    assert f"{state.name}: is damaged" in line
-    found = left(out) / ".found" / state.parent.name
-    assert f"remove {found} to start anew" in line
+    save_file({}, refuse(name), {"distances": "[" * 100_000})
+    found = refuse(name).parent
+    for content in ("[]", "[" * 100_000):
+        (found.parent / "elements.json").write_text(content)
+        found = refuse("elements.json").parent / name.parent
+    (found.parent / "elements.json").unlink()
     shutil.rmtree(found)
     assert run(*start, out, "--resume").code == 0
 

@@ -8,12 +8,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 UNFINISHED = ".unfinished"
 """The end of the names of files that are being written."""
+
+DAMAGED = (AttributeError, KeyError, OSError, RuntimeError, SafetensorError, TypeError, ValueError)
+"""What reading a file raises that is not as it was written."""
 
 
 def unfinished(path: Path) -> Path:

@@ -230,6 +230,9 @@ def test_damaged_files(suffix, bert, tmp_path):
     assert "is damaged" in refusal("grams", bert, data(bert), tmp_path)
     save_file({"a": torch.ones(1)}, damaged)
     assert "holds no statistics" in refusal("grams", bert, data(bert), tmp_path)
+    for source in ("[]", "[" * 100_000):
+        save_file({"a": torch.ones(1)}, damaged, {"source": source})
+        assert "is damaged" in refusal("grams", bert, data(bert), tmp_path)
     damaged.unlink()
     damaged.mkdir()
     assert "is damaged" in refusal("grams", bert, data(bert), tmp_path)

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from cobasin.checkpoints.json_files import json_in
 from cobasin.checkpoints.refusals import check_output, output_errors
 from cobasin.errors import InputError
 from cobasin.execution.parts import living
@@ -194,10 +195,9 @@ def check_run(left: Path, run: Mapping[str, Any] | None, anew: str) -> None:
     Raises:
         InputError: says in what they differ.
     """
-    try:
-        found = json.loads((left / RUN).read_text())
-    except (OSError, ValueError) as error:
-        raise InputError(f"{left}: does not say what run it is of; {anew}") from error
+    found = json_in(left / RUN)
+    if not isinstance(found, dict):
+        raise InputError(f"{left}: does not say what run it is of; {anew}")
     wanted = run or {}
     # what parts have done is gathered without knowing how many they were
     refuse_other(left, {key: found[key] for key in found if key != PARTS or key in wanted}, wanted, "run", anew)

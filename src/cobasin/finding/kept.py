@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-
 from cobasin.checkpoints.output import out_of
 from cobasin.checkpoints.refusals import output_errors
 from cobasin.errors import InputError, one_line, shown
@@ -16,7 +14,7 @@ from cobasin.execution.outcomes import Outcome
 from cobasin.execution.parts import Part
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.keys import key_of, key_text
-from cobasin.whole_files import read_tensors, write_first, write_tensors, write_text
+from cobasin.whole_files import DAMAGED, read_tensors, write_first, write_tensors, write_text
 
 _ELEMENTS = "elements.json"
 
@@ -67,7 +65,7 @@ class Kept:
                 key, part = entry.split("/", 1)
                 values.setdefault(key_of(key), {})[part] = tensor.clone()  # the file may be dropped
             return Outcome(values, said["distances"], said["says"])
-        except (OSError, SafetensorError, ValueError, KeyError) as error:
+        except DAMAGED as error:
             raise _damaged(path, error) from error
 
     def save(self, name: str, outcome: Outcome) -> bool:
@@ -93,7 +91,7 @@ class Kept:
             content = json.loads(path.read_text())
             elements = [Element.load(self.folder / name) if name else None for name in content["elements"]]
             return content["reference"], elements, content["report"]
-        except (OSError, ValueError, KeyError) as error:
+        except DAMAGED as error:
             raise _damaged(path, error) from error
 
     def save_elements(self, reference: int, elements: Sequence[Element | None], report: dict) -> None:

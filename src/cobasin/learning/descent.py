@@ -24,7 +24,7 @@ from cobasin.data import Batch, Batches
 from cobasin.errors import InputError, one_line
 from cobasin.progress import Looks, silent
 from cobasin.statistics.rows import generator_of
-from cobasin.whole_files import read_tensors, write_tensors
+from cobasin.whole_files import DAMAGED, read_tensors, write_tensors
 
 BETAS = (0.9, 0.98)  # of Adam
 WARM_UP = 20  # steps, but no more than a fifth of all
@@ -203,7 +203,7 @@ class _Run:
             self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": moments})
             self.generator.set_state(tensors["generator"])
             self.step, self.losses = metadata["step"], metadata["losses"]
-        except (SafetensorError, OSError, ValueError, KeyError, AttributeError, RuntimeError) as error:
+        except DAMAGED as error:
             raise InputError(f"{path}: is damaged ({one_line(error)}); remove it to start anew") from error
 
 

@@ -17,7 +17,7 @@ import cobasin
 from cobasin.errors import InputError, one_line
 from cobasin.statistics.grams import InputGram
 from cobasin.statistics.slices import Sums
-from cobasin.whole_files import read_tensors, write_tensors
+from cobasin.whole_files import DAMAGED, read_tensors, write_tensors
 
 _LAYOUT = 2  # of the files; a number of its own for every change that makes old ones wrong
 _TOTAL, _OWN = "total/", "own/"  # names in the file of a pass that was stopped
@@ -105,10 +105,10 @@ def read(path: Path, source: Source) -> tuple[dict[str, Any], dict[str, Any]]:
                 "and they are collected again"
             )
         notes = {name: json.loads(value) for name, value in metadata.items() if name != "cobasin"}
-        grams = notes.pop("grams")
-    except (SafetensorError, OSError, ValueError, KeyError) as error:
+        grams = {name: InputGram(tensors[at], axis) for name, (at, axis) in notes.pop("grams").items()}
+    except DAMAGED as error:
         raise InputError(f"{path}: is damaged ({one_line(error)}); remove it, and it is collected again") from error
-    return {name: InputGram(tensors[at], axis) for name, (at, axis) in grams.items()} or tensors, notes
+    return grams or tensors, notes
 
 
 @dataclass

@@ -33,7 +33,7 @@ from cobasin.symmetry.keys import Key, key_of, key_text, worst_by_space
 from cobasin.symmetry.serial import dump, parse
 from cobasin.symmetry.spec import Spec
 from cobasin.symmetry.state import Lazy, State
-from cobasin.whole_files import read_tensors, write_tensors
+from cobasin.whole_files import DAMAGED, read_tensors, write_tensors
 
 FILE = "cobasin.safetensors"  # in the folder of a matched model
 FORMAT = "1"  # of the file
@@ -200,7 +200,7 @@ class Element:
             for gauge in filter(None, gauges.values()):
                 _check_gauge(form, gauge)
             element = cls(form, values, gauges["source"] or None, gauges["target"] or None, report)
-        except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+        except DAMAGED as error:
             raise InputError(f"{path}: a damaged element file ({error!r})") from None
         if wrong := [space for space, deviation in element.deviation().items() if not deviation < LARGEST_DEVIATION]:
             raise InputError(f"{path}: a damaged element file ({', '.join(wrong)} is outside its group)")
