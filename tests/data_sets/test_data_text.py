@@ -73,7 +73,8 @@ def test_texts_are_cut_to_the_models_limit(tmp_path):
     path = jsonl(tmp_path / "a.jsonl", long)
     assert first(bert(), DataConfig(path=path, max_length=9)).inputs["input_ids"].shape == (1, 9)
     message = refusal(first, bert(), DataConfig(path=path, max_length=65))
-    assert "reads at most 64 tokens; asked for are 65" in message
+    assert message.startswith("max_length 65: ")
+    assert message.endswith(" reads 64 tokens at most")
 
 
 def test_multi_label(tmp_path):
@@ -206,6 +207,8 @@ def test_documents_are_cut_into_blocks(tmp_path):
     ids = [TOKENIZER.encode(text) for text in ("one two three four", "five six seven")]
     assert batch.inputs["input_ids"].tolist() == [ids[0], [*ids[1], 0]]
     assert batch.labels.tolist() == [ids[0], [*ids[1], -100]]
+    long = refusal(first, bert("LMHeadModel", is_decoder=True), data.model_copy(update={"block": 65}))
+    assert long.startswith("block 65: ")
     path = jsonl(tmp_path / "a.jsonl", {"text": "one two"}, {"text": " "}, {"text": "three"})
     assert len(first(bert("LMHeadModel", is_decoder=True), DataConfig(path=path)).labels) == 2
 

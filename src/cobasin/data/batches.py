@@ -136,8 +136,8 @@ def batches(
         target_text = "decoder_input_ids" in reads and isinstance(rows[0].get("label"), str)
         if role != "input_ids" or task == "masked_lm" or target_text:
             tokenizer = tokenizer_of(checkpoint, words=role == "tokens", blocks=lm)
-        asked = (data.block if lm else None) or data.max_length
-        length = text_length(checkpoint, tokenizer, asked, BLOCK if lm else None)
+        key = "block" if lm and data.block else "max_length"
+        length = text_length(checkpoint, tokenizer, getattr(data, key), BLOCK if lm else None, key)
         if lm:
             cutter = None if role == "input_ids" else tokenizer
             vocabulary = reads["input_ids"]["vocab_size"]

@@ -111,15 +111,17 @@ def length_limit(checkpoint: Checkpoint) -> int | None:
     return rows if rows and rows > 0 else None
 
 
-def text_length(checkpoint: Checkpoint, tokenizer: Any, asked: int | None, usual: int | None) -> int:
-    """The tokens of a text: as many as asked for; or as the model and its tokenizer take, `usual` at most.
+def text_length(
+    checkpoint: Checkpoint, tokenizer: Any, asked: int | None, usual: int | None, key: str = "max_length"
+) -> int:
+    """The tokens of a text: as many as asked for by a key; or as the model and its tokenizer take, `usual` at most.
 
     Raises:
         InputError: more are asked for than the model has positions.
     """
     limit = length_limit(checkpoint)
     if asked and limit and asked > limit:
-        raise InputError(f"{checkpoint.label}: reads at most {limit} tokens; asked for are {asked}")
+        raise InputError(f"{key} {asked}: {checkpoint.label} reads {limit} tokens at most")
     most = [limit or UNLIMITED, usual, getattr(tokenizer, "model_max_length", None)]
     return asked or min(number for number in most if number)
 
