@@ -13,6 +13,7 @@ from cobasin.comparing.agreement import OUTSIDE, Difference
 from cobasin.comparing.compare import _shared, compare
 from cobasin.comparing.distance import distance
 from cobasin.errors import InputError, NotProbed
+from cobasin.execution.jobs import torch_threads
 from cobasin.finding.applying import transform
 from cobasin.finding.match import match
 from cobasin.symmetry.element import Element
@@ -24,7 +25,7 @@ from model_scrambles import general_scramble
 from other_heads import BASES, fine_tunes
 from other_heads import shared as tensors_in
 from real_models import minilm, shared
-from tiny_models import model
+from tiny_models import checkpoint, model
 
 BERT, GPT2, LLAMA = "bert/BertForMaskedLM", "gpt2/GPT2LMHeadModel", "llama-gqa/LlamaForCausalLM"
 GPT2_TAGS = "gpt2/GPT2ForTokenClassification"
@@ -369,3 +370,13 @@ def test_layers_that_are_all_the_same_say_nothing(symmetry):
         for parameter in one.model.layers.parameters():
             parameter.data.zero_()
     assert compare(*models, symmetry=symmetry).verdict == "independent"
+
+
+@pytest.mark.parametrize("verb", [compare, match])
+def test_small_models_take_one_thread(verb):
+    threads = set()
+    models = checkpoint("vit/ViTForImageClassification", 1), checkpoint("vit/ViTForImageClassification", 2)
+    with torch_threads(4):
+        verb(*models, progress=lambda *_: threads.add(torch.get_num_threads()))
+        assert torch.get_num_threads() == 4
+    assert threads == {1}

@@ -6,6 +6,7 @@ import torch
 from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
+from cobasin.execution import jobs
 from cobasin.execution.jobs import torch_threads
 from cobasin.finding import match as api
 from cobasin.symmetry.canonical import gauge_of
@@ -64,12 +65,14 @@ def test_invertible_maps_are_recovered(case):
 
 
 @pytest.mark.parametrize("case", ONE_A_DECLARATION[::30])
-def test_layers_side_by_side_are_recovered_as_one_after_the_other(case):
+def test_layers_side_by_side_are_recovered_as_one_after_the_other(case, monkeypatch):
     original = checkpoint(case)
     scrambled = scramble(Typed.of(original), 5)
+    alone, threads = api.match(scrambled, original).report, set()
+    monkeypatch.setattr(jobs, "SMALL", 0)
     with torch_threads(4):
-        report = api.match(scrambled, original).report
-    alone = api.match(scrambled, original).report
+        report = api.match(scrambled, original, progress=lambda *_: threads.add(torch.get_num_threads())).report
+    assert threads == {4}
     assert report["objective"] == pytest.approx(alone["objective"], rel=1e-9, abs=1e-9)
 
 

@@ -48,8 +48,9 @@ from cobasin.comparing.agreement import (
     spectrum,
     total,
 )
-from cobasin.comparing.comparable import comparable
+from cobasin.comparing.comparable import Comparable, comparable
 from cobasin.errors import NotProbed
+from cobasin.execution.jobs import threads_for
 from cobasin.finding.common_form import CommonForm
 from cobasin.matching.state import Match
 from cobasin.matching.weights import ascend
@@ -101,7 +102,7 @@ class Comparison:
     shared: float | None
     verification: Verdict | None
     notes: list[str]
-    seconds: float
+    seconds: float = 0.0
 
     def __repr__(self) -> str:
         return f"<Comparison: {self.verdict}: {self.reason}>"
@@ -131,6 +132,12 @@ def compare(a: Any, b: Any, symmetry: str = "gl", progress: Progress | None = No
     started = time.perf_counter()
     progress = progress_of(progress)
     given = comparable([Typed.of(load(model)) for model in (a, b)])
+    with threads_for(given.models[0].checkpoint.parameters):
+        found = _compared(given, symmetry, progress)
+    return replace(found, seconds=time.perf_counter() - started)
+
+
+def _compared(given: Comparable, symmetry: str, progress: Progress) -> Comparison:
     typed = given.models
     common = CommonForm(typed, symmetry, anchors=[], apart=given.apart)  # nothing is written
     anchor, source = common.models.states
@@ -175,7 +182,6 @@ def compare(a: Any, b: Any, symmetry: str = "gl", progress: Progress | None = No
         shared,
         verification,
         given.notes + common.notes,
-        time.perf_counter() - started,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 
 import torch
@@ -13,6 +13,7 @@ import torch
 from cobasin.execution.memory import release_freed, settle_malloc
 
 CPU = torch.device("cpu")
+SMALL = 2_000_000  # parameters of a model: below, threads wait for each other longer than they compute
 ON_GPU = 4  # jobs at a time: one computes while others copy, or solve assignments, which the CPU does
 
 
@@ -96,6 +97,11 @@ def bfloat16_products() -> Iterator[None]:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+def threads_for(parameters: int) -> AbstractContextManager[None]:
+    """As many threads as a model of that size is worth: one for a small one, else those that torch has."""
+    return torch_threads(1) if parameters < SMALL else nullcontext()
 
 
 @contextmanager

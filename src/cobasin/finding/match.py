@@ -18,6 +18,7 @@ from cobasin.checkpoints.pairs import check_pair
 from cobasin.checkpoints.typed import Typed
 from cobasin.data.vocabulary import in_common, told_apart
 from cobasin.errors import InputError, shown, whole
+from cobasin.execution.jobs import threads_for
 from cobasin.finding.common_form import CommonForm, Found
 from cobasin.finding.from_pairs import from_pairs
 from cobasin.finding.kept import Kept, check_kept
@@ -174,6 +175,25 @@ def match_all(
         return Matched(_as_matched(typed, elements), elements, reference, report)
     if anchor == "consensus" and search.method == "activations":
         raise InputError("anchor consensus: not found by method activations; take medoid, a model, or another method")
+    with threads_for(max(model.checkpoint.parameters for model in typed)):
+        matched = _matched(typed, symmetry, layers, anchor, fixed, progress, search, keep)
+    report = matched.report | {"seconds": time.perf_counter() - started}
+    if keep is not None and not keep.shared:
+        keep.save_elements(matched.reference, matched.elements, report)
+    return replace(matched, report=report)
+
+
+def _matched(
+    typed: list[Typed],
+    symmetry: str,
+    layers: str | None,
+    anchor: str | int,
+    fixed: int | None,
+    progress: Progress,
+    search: Search,
+    keep: Kept | None,
+) -> Matched:
+    """`match_all` of models that are stored alike; ``fixed`` is the position of the anchor, where it is known."""
     learns, order, anchors = search.method == "learned", list(range(len(typed))), None if fixed is None else [fixed]
     given, rows, notes = typed, list[torch.Tensor](), list[str]()
     one_class = len({model.checkpoint.architecture for model in typed}) == 1  # else that is what is the matter
@@ -200,15 +220,12 @@ def match_all(
         found = learned(common, order, reference, found, progress)
     elements = _elements(common, reference, found, keep)
     named = anchor if isinstance(anchor, str) else fixed
-    report = {"anchor": named, "reference": reference, **report, "seconds": time.perf_counter() - started}
     typed = common.typed
     if rows:
         typed = _as_matched(given, elements)
         ends = zip(elements, typed, rows, strict=True)
         elements = [element and with_own_tokens(element, model, own, notes) for element, model, own in ends]
-    if keep is not None and not keep.shared:
-        keep.save_elements(reference, elements, report)
-    return Matched(typed, elements, reference, report)
+    return Matched(typed, elements, reference, {"anchor": named, "reference": reference, **report})
 
 
 def _elements(
