@@ -1,13 +1,17 @@
-"""Files of OLMo Hybrid as the hub has them: other names of norms, and every convolution in a tensor of its own size."""
+"""Files of OLMo Hybrid and Kimi Linear as the hub has them.
+
+Of OLMo Hybrid with other names of norms, and every convolution in a tensor of its own size; of Kimi Linear with another
+name of FFNs without experts.
+"""
 
 import pytest
 import torch
 import transformers
 
 from command_line import edit_tensors, refused, run, stock, tensors_of
-from tiny_models import config
+from tiny_models import config, model
 
-OLMO = "olmo-hybrid/OlmoHybridForCausalLM"
+OLMO, KIMI = "olmo-hybrid/OlmoHybridForCausalLM", "kimi-linear/KimiLinearForCausalLM"
 QUERIES, VALUES = 15, 24  # rows
 
 
@@ -51,3 +55,20 @@ def test_a_convolution_that_is_cut_elsewhere_is_refused(tmp_path, verb):
     line = refused(tmp_path, verb, *ends, "--out", tmp_path / "out")
     assert f"{ends[0]}: a q_conv1d of 18 rows for {QUERIES} queries" in line
     assert "is not covered" in line
+
+
+def test_plain_ffns_of_kimi_linear_have_a_name_of_their_own(tmp_path):
+    for seed, name in enumerate(("own", "hub", "anchor")):
+        model(KIMI, seed // 2, torch.float32).save_pretrained(tmp_path / name)
+    plain = "model.layers.0.block_sparse_moe."
+
+    def rename(tensors):
+        for name in [name for name in tensors if name.startswith(plain)]:
+            tensors[f"model.layers.0.mlp.{name.removeprefix(plain)}"] = tensors.pop(name)
+
+    edit_tensors(tmp_path / "hub", rename)
+    assert run("verify", tmp_path / "own", tmp_path / "hub").code == 0
+    assert run("match", tmp_path / "hub", tmp_path / "anchor", "--out", tmp_path / "out").code == 0
+    assert tensors_of(tmp_path / "out").keys() == tensors_of(tmp_path / "hub").keys()
+    assert run("verify", tmp_path / "own", tmp_path / "out").code == 0
+    stock(tmp_path / "out")

@@ -1,4 +1,4 @@
-"""Delta nets whose queries, keys and values are tensors apart: OLMo Hybrid.
+"""Delta nets whose queries, keys and values are tensors apart: OLMo Hybrid; what Kimi Linear shares with it.
 
 As in `gated_delta`: behind projection and convolution, which have signs and scales between them, is a SiLU. Queries and
 keys of a head have one order and, as they are tensors apart, signs and scales each. All heads share the gain on values.
