@@ -102,4 +102,5 @@ def float64_throughout(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
     for name in ("to", "type", "softmax"):
         monkeypatch.setattr(torch.Tensor, name, widened(getattr(torch.Tensor, name)))
+    monkeypatch.setattr(torch, "sum", widened(torch.sum))
     monkeypatch.setattr(torch.nn.functional, "softmax", widened(torch.nn.functional.softmax))

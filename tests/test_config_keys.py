@@ -37,6 +37,9 @@ TODAY = {
     "image_token_index": "image_token_id",
     "video_token_index": "video_token_id",
     "audio_token_index": "audio_token_id",
+    "num_experts_per_token": "num_experts_per_tok",
+    "num_expert_group": "n_group",
+    "moe_renormalize": "norm_topk_prob",
 }
 
 

@@ -12,7 +12,7 @@ from cobasin.coupling.uses import uses_of
 from cobasin.errors import InputError
 
 # what is written there: by fused attention, by weights whose layer is not called, behind gains all share; as biases of
-# all layers, before a head is; with all of a head its basis, and sinks have none
+# all layers, before a head is; with all of a head its basis, and sinks have none; what no layer writes at all
 NOT_FOLLOWED = {
     **dict.fromkeys(("siglip", "siglip2"), "vision_pool_head x vision_pool_qk"),
     "dinov2-swiglu": "ffn.0",
@@ -24,6 +24,7 @@ NOT_FOLLOWED = {
     "gemma4-sounds": "audio_qk.0",
     "gemma4-sounds-clipped": "audio_qk.0",
     "dbrx": "expert.0 x ffn.0",
+    **dict.fromkeys(("diffllama", "diffllama-biased-tied"), "factor_1.0"),
     "phi-qk-norm": "nope.0",
     "stablelm-12b": "nope.0",
     "persimmon": "nope.0",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from cobasin.architectures import Request, declares
 from cobasin.architectures.interleaved_decoder import KEY, QUERY
-from cobasin.architectures.moe import NUMBERED, SPARSE, dense_layers, experts, moe_spaces
+from cobasin.architectures.moe import NUMBERED, PROJECTIONS, SPARSE, dense_layers, experts, moe_spaces
 from cobasin.architectures.parts import LAYER, NEURONS, PER_GROUP, Parts, output_head, require
 from cobasin.architectures.qk_norm_decoder import (
     normed,
@@ -52,14 +52,19 @@ def mixture(
     bias: bool = False,
     router: str = "gate",
     beside: str = "shared_experts",
+    names: tuple[str, str, str] = PROJECTIONS,
 ) -> tuple[dict[str, Space], dict[str, str], tuple[str, ...]]:
     """Spaces, templates and what is absent of ``count`` experts beside those, ``shared`` in number, of all tokens.
 
     The layers ``dense`` have a plain FFN; ``bias`` is that of the plain and the shared one, whose name is ``beside``.
+    ``names`` are those of the matrices of an expert.
     """
     config = request.config
     plain, ffn, absent = dense_layers(config, dense, bias)
-    spaces, mlp = moe_spaces(count, config.moe_intermediate_size) | plain, experts(request, router=router) | ffn
+    spaces, mlp = (
+        moe_spaces(count, config.moe_intermediate_size) | plain,
+        experts(request, names=names, router=router) | ffn,
+    )
     if shared:
         spaces["shared"] = Space(shared * config.moe_intermediate_size, NEURONS, LAYER, part="ffn")
         mlp |= gated(f"{MLP}.{beside}", "shared", bias)
@@ -86,19 +91,20 @@ def deepseek_decoder(
     limited: bool | None = None,
     biases: tuple[FreeGauge, ...] = (),
     counts: tuple[str, str] = ("n_routed_experts", "n_shared_experts"),
+    names: tuple[str, str, str] = PROJECTIONS,
 ) -> Spec:
     """A decoder with DeepSeek's experts, besides the ``spaces``, templates and ``biases`` of its ``attention``.
 
     A shift of ``shifted``, the same for all experts, keeps the choice of its router. Where tokens are ``limited`` to
     some groups of experts, experts stay in their places: left out is the order of groups and of the experts in each, as
     no matching goes from there on to neurons. ``counts`` are the config keys of how many experts there are to choose
-    from, and of how many all tokens share.
+    from, and of how many all tokens share, ``names`` the matrices of an expert.
     """
     config = request.config
     dense = plain_layers(config)
     routed, shared = (getattr(config, count) for count in counts)
     require(bool(shared), f"{counts[1]} = 0")
-    own, mlp, absent = mixture(request, dense, routed, shared, bias)
+    own, mlp, absent = mixture(request, dense, routed, shared, bias, names=names)
     if config.topk_group < config.n_group if limited is None else limited:
         own["expert"] = Space(routed)
     mlp.setdefault(f"{MLP}.{shifted}", "expert")

@@ -7,6 +7,7 @@ of its own for what is not rotated; the rotated key is one for all heads, and so
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -22,31 +23,37 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 
-def latent_attention(config: PreTrainedConfig, order: str) -> tuple[dict[str, Space], dict[str, str], tuple[Norm, ...]]:
-    """Spaces, templates and norms of the latents; ``order`` is how a rotary pair lies in the head."""
+def latent_attention(
+    config: PreTrainedConfig, order: str, own: str = OWN
+) -> tuple[dict[str, Space], dict[str, str], tuple[Norm, ...]]:
+    """Spaces, templates and norms of the latents; ``order`` is how a rotary pair lies in the head.
+
+    Where nothing is rotated it is ``common``: what one key has for all heads.
+    """
     require(config.num_key_value_heads == config.num_attention_heads, "num_key_value_heads other than those of queries")
-    require(config.qk_rope_head_dim % 2 == 0, "qk_rope_head_dim that is odd")
-    basis, biased = Orthogonal(scaled=True), config.attention_bias
+    basis, biased, rotated = Orthogonal(scaled=True), config.attention_bias, config.qk_rope_head_dim
+    require(rotated % 2 == 0 or order == "common", "qk_rope_head_dim that is odd")
+    common = {"common": Space(rotated, basis, LAYER, part="attention")}
     spaces = {
-        **rotary_basis(config.qk_rope_head_dim, LAYER),
+        **(common if order == "common" else rotary_basis(rotated, LAYER)),
         "nope": Space(config.qk_nope_head_dim, basis, PER_GROUP, part="attention"),
         "vo": Space(config.v_head_dim, basis, PER_GROUP, part="attention"),
         "latent": Space(config.kv_lora_rank, SignedPermutation, LAYER, part="residual", folded=Orthogonal()),
     }
-    query, key = f"(kv (nope + {order}))", order.replace("pair", "pair'")
+    query, key = f"(kv (nope + {order}))", re.sub("pair|common", r"\g<0>'", order)
     templates = {
-        **linear(f"{OWN}.kv_a_proj_with_mqa", f"(latent + {key})", "resid", biased),
-        f"{OWN}.kv_a_layernorm.weight": "latent~",
-        f"{OWN}.kv_b_proj.weight": "(kv (nope' + vo)) latent",
-        **linear(f"{OWN}.o_proj", "resid", "(kv vo')", biased),
+        **linear(f"{own}.kv_a_proj_with_mqa", f"(latent + {key})", "resid", biased),
+        f"{own}.kv_a_layernorm.weight": "latent~",
+        f"{own}.kv_b_proj.weight": "(kv (nope' + vo)) latent",
+        **linear(f"{own}.o_proj", "resid", "(kv vo')", biased),
     }
-    norms = (Norm(f"{OWN}.kv_a_layernorm.weight", (f"{OWN}.kv_b_proj.weight",), centred=False, stream="latent"),)
+    norms = (Norm(f"{own}.kv_a_layernorm.weight", (f"{own}.kv_b_proj.weight",), centred=False, stream="latent"),)
     if config.q_lora_rank is None:
-        return spaces, templates | {f"{OWN}.q_proj.weight": f"{query} resid"}, norms
+        return spaces, templates | {f"{own}.q_proj.weight": f"{query} resid"}, norms
     spaces["query"] = replace(spaces["latent"], size=config.q_lora_rank)
-    templates |= linear(f"{OWN}.q_a_proj", "query", "resid", biased)
-    templates |= {f"{OWN}.q_a_layernorm.weight": "query~", f"{OWN}.q_b_proj.weight": f"{query} query"}
-    norm = Norm(f"{OWN}.q_a_layernorm.weight", (f"{OWN}.q_b_proj.weight",), centred=False, stream="query")
+    templates |= linear(f"{own}.q_a_proj", "query", "resid", biased)
+    templates |= {f"{own}.q_a_layernorm.weight": "query~", f"{own}.q_b_proj.weight": f"{query} query"}
+    norm = Norm(f"{own}.q_a_layernorm.weight", (f"{own}.q_b_proj.weight",), centred=False, stream="query")
     return spaces, templates, (*norms, norm)
 
 
