@@ -52,6 +52,7 @@ INPUT_SIZES = {
     "waveform": ("conv_kernel", "conv_stride"),  # the input_values of a model that begins with convolutions
 }
 
+CONTRASTIVE = ("aimv2",)  # those of them that return no loss
 BESIDE = ("vilt", "blip")  # the types of models that see a picture beside every text
 # Classes whose decoder, where they have one, reads what the encoder reads.
 SHIFTING = ("ForSequenceClassification", "ForQuestionAnswering")
@@ -201,7 +202,8 @@ def input_sizes(config: PreTrainedConfig, architecture: str) -> dict[str, dict[s
         names.append("decoder_input_ids")
     if config.model_type in BESIDE:
         names = ["input_ids", "picture"]
-    if "return_loss" in accepted:  # contrastive models need both; others with pictures beside text may go without
+    # contrastive models need both; others with pictures beside text may go without
+    if "return_loss" in accepted or config.model_type in CONTRASTIVE:
         names.append("pixel_values")
     found: dict[str, dict[str, Any]] = {}
     for name in names:
