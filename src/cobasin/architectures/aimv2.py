@@ -35,6 +35,7 @@ def _tower(
     these the stream is an output.
     """
     layer = f"{root}encoder.layers.{{layer}}"
+    biased = config.qkv_bias
     own, mlp, before, after = (f"{layer}.{part}" for part in ("attention", "ffn", "rms_norm1", "rms_norm2"))
     branches = {
         before: [f"{own}.{name}_proj.weight" for name in "qkv"],
@@ -43,7 +44,7 @@ def _tower(
     }
     templates = {
         **tensors,
-        **multi_head(own, "", biased=(config.qkv_bias,) * 4),
+        **multi_head(own, "", biased=(biased, biased, biased, biased)),
         **gated(mlp, bias=config.mlp_bias),
         **{f"{norm}.weight": "resid~" for norm in branches},
     }

@@ -49,10 +49,9 @@ def _norms(head: tuple[str, ...], biased: bool) -> tuple[Norm, ...]:
 
 def _layers(biased: bool) -> dict[str, str]:
     """Templates of the layers of both stacks, with their last norms, which are called as others call the first ones."""
-    templates = multi_head(
-        OWN, "", names=("self.query", "self.key", "self.value", "output"), biased=(biased,) * 4
-    ) | multi_head(SELF, "decoder_", biased=(biased,) * 4)
-    templates |= multi_head(CROSS, "cross_", biased=(biased,) * 4) | layer_norm(f"{DECODER}.encoder_attn_layer_norm")
+    all_four, names = (biased, biased, biased, biased), ("self.query", "self.key", "self.value", "output")
+    templates = multi_head(OWN, "", names=names, biased=all_four) | multi_head(SELF, "decoder_", biased=all_four)
+    templates |= multi_head(CROSS, "cross_", biased=all_four) | layer_norm(f"{DECODER}.encoder_attn_layer_norm")
     for name, layer, ffn in (("encoder", ENCODER, "ffn"), ("decoder", DECODER, "decoder_ffn")):
         templates |= layer_norm(f"{layer}.self_attn_layer_norm") | layer_norm(f"{layer}.final_layer_norm")
         templates |= linear(f"{layer}.fc1", ffn, "resid") | linear(f"{layer}.fc2", "resid", f"{ffn}'")
