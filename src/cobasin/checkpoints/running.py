@@ -48,6 +48,7 @@ INPUT_SIZES = {
     "picture": ("image_size",),  # the pixel_values of a model that always sees one beside a text
     "clips": ("num_frames", "image_size", "num_channels"),  # the pixel_values of a model that sees frames together
     "input_features": ("num_mel_bins", "max_source_positions"),
+    "features": ("feature_projection_input_dim",),  # the input_features of a model that takes any number of frames
     "input_values": ("num_mel_bins", "max_length"),
     "waveform": ("conv_kernel", "conv_stride"),  # the input_values of a model that begins with convolutions
 }
@@ -209,9 +210,12 @@ def input_sizes(config: PreTrainedConfig, architecture: str) -> dict[str, dict[s
     for name in names:
         part = part_of(config, "vision_config" if name in ("pixel_values", "picture") else "text_config")
         kind = "waveform" if name == "input_values" and hasattr(part, "conv_stride") else name
+        if name == "input_features" and hasattr(part, "feature_projection_input_dim"):
+            name = kind = "features"
         if name == "pixel_values" and hasattr(part, "num_patches") and not hasattr(part, "image_size"):
             name = kind = "patches"
-        if name == "pixel_values" and hasattr(config, "num_frames") and hasattr(config, "patch_size"):
+        cut = hasattr(config, "patch_size") or hasattr(config, "tubelet_size")
+        if name == "pixel_values" and hasattr(config, "num_frames") and cut:
             name = kind = "clips"
         found[name] = {key: getattr(part, key, None) for key in INPUT_SIZES.get(kind, ())}
         alone = name == "input_ids" and not {"pixel_values", "picture"} & {*names}
