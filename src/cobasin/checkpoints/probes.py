@@ -152,6 +152,8 @@ def _tokens(
         inputs["token_type_ids"] = (torch.arange(length) * count // length).repeat(2, 1)
     if places := getattr(config, "max_2d_position_embeddings", 0):  # where a word stands on its page: two corners
         inputs["bbox"] = torch.randint(places, (2, length, 2, 2), generator=generator).sort(2).values.flatten(2)
+    if (languages := getattr(config, "n_langs", 1)) > 1:
+        inputs["langs"] = torch.randint(languages, (2, length), generator=generator)
     for kind in ("shape", "pronunciation"):  # how a character looks, and how it is read
         if rows := getattr(config, f"{kind}_vocab_size", 0):
             inputs[f"input_{kind}_ids"] = torch.randint(rows, (2, length), generator=generator)
