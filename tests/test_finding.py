@@ -319,6 +319,7 @@ def test_many_models():
         ("wav2vec2/Wav2Vec2ForCTC", {"method": "activations"}, "for Wav2Vec2ForCTC, nor read; match by weights"),
         ("videomae/VideoMAEForVideoClassification", {"method": "activations"}, "nor read; match by weights"),
         ("vilt/ViltForMaskedLM", {"method": "activations"}, "nor read; match by weights"),
+        ("wav2vec2-bert/Wav2Vec2BertForCTC", {"method": "activations"}, "nor read; match by weights"),
         (
             "blip/BlipForConditionalGeneration",
             {"method": "activations"},

@@ -47,6 +47,7 @@ _WHISPER = {
 _TRANSLATION = {**_STACKS, "pad_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 1}
 _TWO_VOCABULARIES = {**_TRANSLATION, "share_encoder_decoder_embeddings": False, "decoder_vocab_size": 30}
 _UNTIED = {"tie_word_embeddings": False}
+_BIGBIRD = {**_TRANSLATION, "attention_type": "original_full", "block_size": 2, "num_random_blocks": 1}
 _T5_HEADS = (
     "ForConditionalGeneration",
     "EncoderModel",
@@ -106,6 +107,13 @@ FAMILIES = {
     "marian-untied": ("Marian", ("MTModel",), T.MarianConfig, {**_TWO_VOCABULARIES, **_UNTIED}),
     "pegasus": ("Pegasus", _GENERATION, T.PegasusConfig, {**_TRANSLATION, "scale_embedding": True}),
     "pegasus-untied": ("Pegasus", _GENERATION, T.PegasusConfig, {**_TRANSLATION, **_UNTIED}),
+    "bigbird-pegasus": ("BigBirdPegasus", _BART_HEADS, T.BigBirdPegasusConfig, _BIGBIRD),
+    "bigbird-pegasus-sparse": (
+        "BigBirdPegasus",
+        ("ForConditionalGeneration",),
+        T.BigBirdPegasusConfig,
+        {**_BIGBIRD, "attention_type": "block_sparse", "use_bias": True, "max_position_embeddings": 32, **_UNTIED},
+    ),
     "m2m100": ("M2M100", _GENERATION, T.M2M100Config, _TRANSLATION),
     "m2m100-untied": ("M2M100", _GENERATION, T.M2M100Config, {**_TRANSLATION, **_UNTIED}),
 }
@@ -167,6 +175,17 @@ KEYS = {
     "whisper/WhisperForConditionalGeneration": _WHISPER_KEYS,
     "marian/MarianMTModel": {**_WHISPER_KEYS, "scale_embedding": (True, CHANGES)},
     "pegasus/PegasusForConditionalGeneration": {**_WHISPER_KEYS, "scale_embedding": (False, CHANGES)},
+    "bigbird-pegasus/BigBirdPegasusForConditionalGeneration": {
+        **_WHISPER_KEYS,
+        "scale_embedding": (False, CHANGES),
+        "attention_type": ("block_sparse", CHANGES),
+    },
+    "bigbird-pegasus/BigBirdPegasusForSequenceClassification": _TOKEN_KEYS,
+    "bigbird-pegasus/BigBirdPegasusForQuestionAnswering": _ANSWER_KEYS,
+    "bigbird-pegasus-sparse/BigBirdPegasusForConditionalGeneration": {
+        "block_size": (3, CHANGES),
+        "num_random_blocks": (2, CHANGES),
+    },
     "m2m100/M2M100ForConditionalGeneration": {
         **_WHISPER_KEYS,
         "activation_function": ("gelu", CHANGES),
@@ -181,4 +200,5 @@ TIED = (
     "marian/MarianMTModel",
     "pegasus/PegasusForConditionalGeneration",
     "m2m100/M2M100ForConditionalGeneration",
+    "bigbird-pegasus/BigBirdPegasusForConditionalGeneration",
 )

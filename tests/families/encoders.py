@@ -26,6 +26,13 @@ _LAYOUT_LM_V3 = {
     **{"input_size": 8, "patch_size": 4, "num_channels": 2},
 }
 _BIG_BIRD_HEADS = ("ForPreTraining", *ENCODER_HEADS, "ForMultipleChoice")
+_ROC_BERT = {
+    **SMALL,
+    "shape_vocab_size": 13,
+    "shape_embed_dim": 6,
+    "pronunciation_vocab_size": 11,
+    "pronunciation_embed_dim": 5,
+}
 _BIG_BIRD = {**SMALL, "num_random_blocks": 1}
 
 FAMILIES = {
@@ -109,6 +116,16 @@ FAMILIES = {
         T.LayoutLMv3Config,
         {**_LAYOUT_LM_V3, "num_labels": 11, "visual_embed": False, "has_spatial_attention_bias": False},
     ),
+    "roc-bert": ("RoCBert", ("ForPreTraining", *CAUSAL_HEADS), T.RoCBertConfig, _ROC_BERT),
+    "roc-bert-added-untied": (
+        "RoCBert",
+        ("ForMaskedLM",),
+        T.RoCBertConfig,
+        {
+            **{**_ROC_BERT, "concat_input": False, "shape_embed_dim": 24, "pronunciation_embed_dim": 24},
+            "tie_word_embeddings": False,
+        },
+    ),
     "big-bird": (
         "BigBird",
         ("ForPreTraining", *ENCODER_HEADS, "ForMultipleChoice"),
@@ -181,6 +198,17 @@ KEYS = {
         "max_rel_2d_pos": (50, CHANGES),
         "has_relative_attention_bias": (False, UNCOVERED),
     },
+    "roc-bert/RoCBertForMaskedLM": {
+        **_KEYS,
+        "is_decoder": (True, CHANGES),
+        "concat_input": (False, UNCOVERED),
+        "enable_shape": (False, SHAPES),
+        "enable_pronunciation": (False, SHAPES),
+    },
+    "roc-bert-added-untied/RoCBertForMaskedLM": {
+        "enable_shape": (False, CHANGES),
+        "enable_pronunciation": (False, CHANGES),
+    },
     "big-bird/BigBirdForMaskedLM": {
         **_KEYS,
         "attention_type": ("original_full", CHANGES),
@@ -211,6 +239,7 @@ TIED = (
     "roformer/RoFormerForMaskedLM",
     "layoutlm/LayoutLMForMaskedLM",
     "big-bird/BigBirdForMaskedLM",
+    "roc-bert/RoCBertForMaskedLM",
     "longformer/LongformerForMaskedLM",
     "albert/AlbertForMaskedLM",
 )

@@ -15,6 +15,8 @@ _VISION = {
     "patch_size": 4,
 }
 _CLIP = {"text_config": _TEXT, "vision_config": _VISION, "projection_dim": 16}
+_META_TEXT = {**_TEXT, "eos_token_id": 2, "bos_token_id": 0}
+_META_CLIP = {**_CLIP, "text_config": _META_TEXT, "num_labels": 3}
 _CHINESE_CLIP = {"text_config": SMALL, "vision_config": _VISION, "projection_dim": 16}
 _ALT_TEXT = {**SMALL, "pad_token_id": 1, "project_dim": 14}
 _ALT_CLIP = {"text_config": _ALT_TEXT, "vision_config": _VISION, "projection_dim": 16}
@@ -29,6 +31,14 @@ FAMILIES = {
         "CLIP",
         ("VisionModelWithProjection", "VisionModel"),
         T.CLIPVisionConfig,
+        {**_VISION, "projection_dim": 16},
+    ),
+    "metaclip-2": ("MetaClip2", ("Model", "ForImageClassification"), T.MetaClip2Config, _META_CLIP),
+    "metaclip-2-text": ("MetaClip2", ("TextModelWithProjection", "TextModel"), T.MetaClip2TextConfig, _META_TEXT),
+    "metaclip-2-vision": (
+        "MetaClip2",
+        ("VisionModelWithProjection", "VisionModel"),
+        T.MetaClip2VisionConfig,
         {**_VISION, "projection_dim": 16},
     ),
     "chinese-clip": ("ChineseCLIP", ("Model",), T.ChineseCLIPConfig, _CHINESE_CLIP),
@@ -48,6 +58,7 @@ FLOAT32_PARTS: tuple[str, ...] = ("siglip2/", "siglip2-vision")  # positions are
 
 
 _CLIP_TEXT_KEYS = {**LAYER_KEYS, **CAUSAL_KEYS, "eos_token_id": (7, CHANGES)}
+_META_KEYS = {**LAYER_KEYS, **CAUSAL_KEYS, "eos_token_id": (39, CHANGES)}
 _ALT_TEXT_KEYS = {**LAYER_KEYS, "pad_token_id": (3, CHANGES)}
 _VISION_KEYS = LAYER_KEYS | PICTURE_KEYS
 _PATCH_KEYS = LAYER_KEYS | {"patch_size": (2, SHAPES), "num_patches": (9, SHAPES)}
@@ -55,6 +66,9 @@ KEYS = {
     "clip/CLIPModel": within("text_config", _CLIP_TEXT_KEYS) | within("vision_config", _VISION_KEYS),
     "clip-text/CLIPTextModelWithProjection": _CLIP_TEXT_KEYS,
     "clip-vision/CLIPVisionModelWithProjection": _VISION_KEYS,
+    "metaclip-2/MetaClip2Model": within("text_config", _META_KEYS) | within("vision_config", _VISION_KEYS),
+    "metaclip-2-text/MetaClip2TextModelWithProjection": _META_KEYS,
+    "metaclip-2-vision/MetaClip2VisionModelWithProjection": _VISION_KEYS,
     "chinese-clip/ChineseCLIPModel": within("text_config", LAYER_KEYS) | within("vision_config", _VISION_KEYS),
     "chinese-clip-text/ChineseCLIPTextModel": LAYER_KEYS,
     "chinese-clip-vision/ChineseCLIPVisionModel": _VISION_KEYS,

@@ -1,4 +1,4 @@
-"""Encoders of waveforms."""
+"""Encoders of waveforms, and of mel features."""
 
 import transformers as T
 
@@ -32,6 +32,14 @@ _QUANTIZER = {
 # as the large models have it
 _STABLE = {**_SPEECH, "do_stable_layer_norm": True, "feat_extract_norm": "layer", "conv_bias": True}
 _WAVLM = {"num_buckets": 12, "max_bucket_distance": 20}
+_CONFORMER = {
+    **{key: _SPEECH[key] for key in ("hidden_size", "num_attention_heads", "num_hidden_layers", "intermediate_size")},
+    **{"vocab_size": 9, "classifier_proj_size": 8, "num_labels": 3},
+    "feature_projection_input_dim": 7,
+    "left_max_position_embeddings": 4,
+    "right_max_position_embeddings": 2,
+    "conv_depthwise_kernel_size": 5,
+}
 _HEADS = ("ForCTC", "Model", "ForSequenceClassification")
 _FRAMES = (*_HEADS, "ForAudioFrameClassification")
 
@@ -49,6 +57,19 @@ FAMILIES = {
     "hubert-weighted": ("Hubert", _HEADS[2:], T.HubertConfig, {**_STABLE, "use_weighted_layer_sum": True}),
     "wavlm-weighted": ("WavLM", _FRAMES[2:], T.WavLMConfig, {**_SPEECH, **_WAVLM, "use_weighted_layer_sum": True}),
     "wavlm-stable": ("WavLM", ("ForCTC",), T.WavLMConfig, {**_STABLE, **_WAVLM}),
+    "wav2vec2-bert": ("Wav2Vec2Bert", _FRAMES, T.Wav2Vec2BertConfig, _CONFORMER),
+    "wav2vec2-bert-relative": (
+        "Wav2Vec2Bert",
+        ("ForSequenceClassification",),
+        T.Wav2Vec2BertConfig,
+        {**_CONFORMER, "position_embeddings_type": "relative", "use_weighted_layer_sum": True},
+    ),
+    "wav2vec2-bert-rotary": (
+        "Wav2Vec2Bert",
+        ("ForCTC",),
+        T.Wav2Vec2BertConfig,
+        {**_CONFORMER, "position_embeddings_type": "rotary", "hidden_act": "relu"},
+    ),
 }
 FLOAT32_PARTS: tuple[str, ...] = ("wav2vec2-pre-training",)  # its code book
 
@@ -69,6 +90,18 @@ KEYS = {
     "data2vec-audio/Data2VecAudioForCTC": {
         **{key: row for key, row in _KEYS.items() if key != "do_stable_layer_norm"},
         "add_adapter": (True, UNCOVERED),
+    },
+    "wav2vec2-bert/Wav2Vec2BertForCTC": {
+        **{key: _KEYS[key] for key in ("hidden_act", "layer_norm_eps")},
+        "num_attention_heads": (2, SHAPES),  # of the table of positions
+        "position_embeddings_type": ("rotary", SHAPES),
+        "left_max_position_embeddings + right_max_position_embeddings": ((3, 3), CHANGES),
+        "add_adapter": (True, UNCOVERED),
+    },
+    "wav2vec2-bert-rotary/Wav2Vec2BertForCTC": {
+        "num_attention_heads": (2, CHANGES),
+        "position_embeddings_type": (None, CHANGES),
+        "rotary_embedding_base": (10, CHANGES),
     },
     "wav2vec2/Wav2Vec2ForSequenceClassification": {"use_weighted_layer_sum": (True, SHAPES)},
 }

@@ -7,6 +7,7 @@ from families.vision import DECODER, LAYER_KEYS, PICTURE_KEYS, VIT
 
 _CLIPS = {**VIT, "num_frames": 4}
 _TIMESFORMER = {**_CLIPS, "num_frames": 3}
+_VIVIT = {**{key: value for key, value in _CLIPS.items() if key != "patch_size"}, "tubelet_size": [2, 4, 2]}
 _VIDEOMAE = {**_CLIPS, **DECODER}
 
 FAMILIES = {
@@ -30,9 +31,16 @@ FAMILIES = {
         T.TimesformerConfig,
         {**_TIMESFORMER, "attention_type": "space_only"},
     ),
+    "vivit": ("Vivit", ("ForVideoClassification", "Model"), T.VivitConfig, {**_VIVIT, "image_size": [8, 6]}),
 }
 FLOAT32_PARTS: tuple[str, ...] = ()
 
+_VIVIT_KEYS = {
+    **LAYER_KEYS,
+    "image_size": ([8, 8], SHAPES),
+    "num_frames": (8, SHAPES),
+    "tubelet_size": ([2, 2, 2], SHAPES),
+}
 _KEYS = {
     **LAYER_KEYS,
     "image_size": (16, FAILS),  # the file has no positions, and they are of another number
@@ -54,6 +62,8 @@ KEYS = {
         "num_frames": (8, SHAPES),
         "attention_type": ("space_only", SHAPES),
     },
+    "vivit/VivitForVideoClassification": _VIVIT_KEYS,
+    "vivit/VivitModel": {**_VIVIT_KEYS, "pooler_act": ("relu", CHANGES)},
     "timesformer/TimesformerModel": {"image_size": ([8, 8], UNCOVERED)},
 }
 TIED: tuple[str, ...] = ()

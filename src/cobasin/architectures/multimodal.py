@@ -85,9 +85,10 @@ def _text(request: Request, config, root: str, spaces: dict[str, Space], head: d
 def _clip_text_keys(config) -> tuple[str, ...]:
     """What else changes the function of CLIP's text tower: its mask, and the token whose place is read.
 
-    An ``eos_token_id`` of 2, that of old configs, stands for the largest id in a text: the last of the vocabulary.
+    An ``eos_token_id`` of 2, that of old configs, stands for the largest id in a text: the last of the vocabulary. In
+    MetaCLIP 2 it is itself.
     """
-    last = config.eos_token_id in (2, config.vocab_size - 1)
+    last = config.model_type == "clip_text_model" and config.eos_token_id in (2, config.vocab_size - 1)
     return ("is_causal",) if last else ("is_causal", "eos_token_id")
 
 
@@ -133,8 +134,9 @@ def _permuted(size: int) -> Space:
 
 
 @declares("CLIP", "clip", "Model")
+@declares("MetaClip2", "metaclip_2", "Model")
 def clip(request: Request) -> Spec:
-    """CLIP."""
+    """CLIP and MetaCLIP 2."""
     text, vision = request.config.text_config, request.config.vision_config
     joint = Space(request.config.projection_dim, Orthogonal(), part="residual")
     spaces = {"resid": free_stream(text.hidden_size), "joint": joint}
@@ -146,6 +148,7 @@ def clip(request: Request) -> Spec:
 
 
 @declares("CLIP", "clip_text_model", "TextModel")
+@declares("MetaClip2", "metaclip_2_text_model", "TextModel")
 def clip_text(request: Request) -> Spec:
     """CLIP's text tower, with the stream as output."""
     config = request.config
@@ -153,6 +156,7 @@ def clip_text(request: Request) -> Spec:
 
 
 @declares("CLIP", "clip_text_model", "TextModelWithProjection")
+@declares("MetaClip2", "metaclip_2_text_model", "TextModelWithProjection")
 def clip_text_projection(request: Request) -> Spec:
     """CLIP's text tower, with the stream and its projection as outputs."""
     config = request.config
@@ -161,6 +165,7 @@ def clip_text_projection(request: Request) -> Spec:
 
 
 @declares("CLIP", "clip_vision_model", "VisionModel")
+@declares("MetaClip2", "metaclip_2_vision_model", "VisionModel")
 def clip_vision(request: Request) -> Spec:
     """CLIP's vision tower, with the stream as output."""
     config = request.config
@@ -168,6 +173,7 @@ def clip_vision(request: Request) -> Spec:
 
 
 @declares("CLIP", "clip_vision_model", "VisionModelWithProjection")
+@declares("MetaClip2", "metaclip_2_vision_model", "VisionModelWithProjection")
 def clip_vision_projection(request: Request) -> Spec:
     """CLIP's vision tower, with the stream and its projection as outputs."""
     config = request.config
@@ -176,6 +182,7 @@ def clip_vision_projection(request: Request) -> Spec:
 
 
 @declares("CLIP", "clip", "ForImageClassification")
+@declares("MetaClip2", "metaclip_2", "ForImageClassification")
 def clip_classifier(request: Request) -> Spec:
     """CLIP's vision tower with a head on the mean of its patches, which the tower's last norm is not in front of."""
     config = request.config.vision_config

@@ -97,7 +97,8 @@ def _books(config) -> dict[str, Space]:
     }
 
 
-def _head(request: Request) -> dict[str, str]:
+def task_head(request: Request) -> dict[str, str]:
+    """The templates of a task head on the stream."""
     config = request.config
     # the only heads that read it, and the streams of all layers with it
     weighted = {"layer_weights": "depth"} if config.use_weighted_layer_sum else {}
@@ -107,11 +108,17 @@ def _head(request: Request) -> dict[str, str]:
         | linear("classifier", "label", "proj'")
         | weighted,
         "ForAudioFrameClassification": linear("classifier", "label", "resid") | weighted,
-        "ForPreTraining": linear("quantizer.weight_proj", "(book entry)", f"conv{len(config.conv_dim) - 1}")
+    }.get(request.head, {})
+
+
+def _coding(config) -> dict[str, str]:
+    """Templates of pre-training, which compares the stream with codes of the last channels."""
+    return (
+        linear("quantizer.weight_proj", "(book entry)", f"conv{len(config.conv_dim) - 1}")
         | {"quantizer.codevectors": "1 (book entry) piece"}
         | linear("project_q", "joint", "(book piece')")
-        | linear("project_hid", "joint", "resid"),
-    }.get(request.head, {})
+        | linear("project_hid", "joint", "resid")
+    )
 
 
 @declares("Wav2Vec2", "wav2vec2", *HEADS, "ForAudioFrameClassification", "ForPreTraining")
@@ -146,7 +153,7 @@ def wav2vec2(request: Request) -> Spec:
         **linear(f"{ONE}.feed_forward.output_dense", "resid", "ffn'"),
         **layer_norm(f"{ONE}.final_layer_norm"),
         **(last if stable else {}),
-        **_head(request),
+        **(_coding(config) if request.head == "ForPreTraining" else task_head(request)),
     }
     return Spec(
         request.architecture,

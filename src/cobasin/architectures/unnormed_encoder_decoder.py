@@ -26,18 +26,19 @@ from cobasin.symmetry.spec import Space, Spec
 
 SHARED, OWN = "shared.weight", ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 POSITIONS = "embed_positions.weight"
+GENERATING = ("ForConditionalGeneration", "MTModel")
 BUFFERS = {
     "marian": (r"(en|de)coder\.embed_positions\.weight",),
     "m2m_100": (r"(en|de)coder\.embed_positions\.weights",),
 }
 
 
-def _embeddings(request: Request) -> tuple[dict[str, str], dict[str, str]]:
+def embeddings(request: Request) -> tuple[dict[str, str], dict[str, str]]:
     """The tables of words and the output head (templates, ties).
 
     Marian may have a vocabulary for each language. Untied, the shared table of the others is there and not read.
     """
-    config, head = request.config, () if request.head == "Model" else ("lm_head.weight",)
+    config, head = request.config, ("lm_head.weight",) if request.head in GENERATING else ()
     if getattr(config, "share_encoder_decoder_embeddings", True):
         others = (*OWN, *head)
         ties = dict.fromkeys(others, SHARED) if config.tie_word_embeddings else {}
@@ -63,7 +64,7 @@ def unnormed(request: Request) -> Spec:
     """Marian (OPUS-MT), Pegasus, M2M-100 and NLLB, Blenderbot. Both stacks have one stream, as they do in BART."""
     config, kind = request.config, request.config.model_type
     stored = kind in ("pegasus", "blenderbot") and request.has(f"encoder.{POSITIONS}")
-    templates, ties = _embeddings(request)
+    templates, ties = embeddings(request)
     for name, layer, prefix, memory in (("encoder", ENCODER, "", ""), ("decoder", DECODER, "decoder_", "resid")):
         templates |= block(layer, prefix, "resid", memory)
         templates |= {} if kind == "marian" else layer_norm(f"{name}.layer_norm")

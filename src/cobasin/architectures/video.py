@@ -1,4 +1,4 @@
-"""Vision transformers that see clips: VideoMAE, whose patches span a few frames each, and TimeSformer."""
+"""Vision transformers that see clips: VideoMAE and ViViT, whose patches span a few frames each, and TimeSformer."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from cobasin.architectures import Request, declares
 from cobasin.architectures.encoder_decoder import heads
 from cobasin.architectures.joining import joined, relabelled
 from cobasin.architectures.masked_autoencoder import of_decoder
-from cobasin.architectures.parts import LAYER, Parts, labels, layer_norm, linear, require
+from cobasin.architectures.parts import LAYER, Parts, labels, layer_norm, linear, require, sides
 from cobasin.architectures.vision import (
     FUNCTION_KEYS,
     PICTURE_KEYS,
     VIT,
     Names,
+    free_stream,
     grid,
     norm_before,
     pictures,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 QKV = "attention.attention.qkv"
+SIZES = ("image_size", "num_frames", "tubelet_size")
 FUSED = VIT._replace(query=QKV, key=QKV, value=QKV)
 TEMPORAL = "encoder.layer.{layer}.temporal"
 DECODER = VIT._replace(layer="decoder.decoder_layers.{layer}")
@@ -116,3 +118,41 @@ def timesformer(request: Request) -> Spec:
         function_keys=(*FUNCTION_KEYS, *PICTURE_KEYS),
     )
     return replace(spec, templates={**spec.templates, **templates})
+
+
+@declares("Vivit", "vivit", "Model", "ForVideoClassification")
+def vivit(request: Request) -> Spec:
+    """ViViT: ViT over clips, all of whose patches see each other."""
+    config, bare = request.config, request.head == "Model"
+    time, down, right = config.tubelet_size
+    height, width = sides(config.image_size)
+    patches = (config.num_frames // time) * (height // down) * (width // right)
+    pooled = bare and request.has("pooler.dense.weight")
+    spaces = {
+        "channel": Space(config.num_channels),
+        "time": Space(time),
+        "down": Space(down),
+        "right": Space(right),
+        "pos": Space(patches + 1),
+        "resid": Space(config.hidden_size, part="residual") if bare else free_stream(config.hidden_size),
+        "pool": Space(config.pooler_output_size),
+        "label": labels(config),
+    }
+    embeddings = {
+        "embeddings.cls_token": "1 1 resid",
+        "embeddings.position_embeddings": "1 pos resid",
+        **linear("embeddings.patch_embeddings.projection", "resid", "channel time down right"),
+        **(linear("pooler.dense", "pool", "resid") if pooled else {}),
+    }
+    return pre_norm(
+        request.architecture,
+        config,
+        VIT,
+        spaces,
+        embeddings,
+        "layernorm",
+        {} if bare else linear("classifier", "label", "resid"),
+        biased=(config.qkv_bias,) * 3,
+        prefix="vivit.",
+        function_keys=(*FUNCTION_KEYS, *SIZES, *(("pooler_act",) if pooled else ())),
+    )

@@ -34,9 +34,9 @@ def probe(config: PreTrainedConfig, architecture: str, seed: int = 0) -> dict[st
 
     Token ids [2, length], special tokens among them, the second row a third shorter, with an attention mask and
     segments, length at most 32; one row [1, length] where the class cannot take a padded batch; pixel values
-    [2, channels, height, width], clips [2, frames, channels, height, width], mel features [2, bins, frames],
-    spectrograms [2, frames, bins] or waveforms [2, samples] from a normal distribution. The same seed gives the same
-    inputs.
+    [2, channels, height, width], clips [2, frames, channels, height, width], mel features [2, bins, frames] or
+    [2, frames, bins], spectrograms [2, frames, bins] or waveforms [2, samples] from a normal distribution. The same
+    seed gives the same inputs.
 
     Raises:
         InputError: the class is unknown.
@@ -67,6 +67,8 @@ def probe(config: PreTrainedConfig, architecture: str, seed: int = 0) -> dict[st
         frames = 2 * mel["max_source_positions"]  # the second convolution has stride two
         inputs["input_features"] = normal(generator, 2, mel["num_mel_bins"], frames)
         inputs.pop("attention_mask", None)  # it would be over frames
+    if features := sizes.get("features"):
+        inputs["input_features"] = normal(generator, 2, 16, features["feature_projection_input_dim"])
     if sounds := sizes.get("input_values"):
         shape = (sounds["max_length"], sounds["num_mel_bins"]) if "max_length" in sounds else (_samples(**sounds),)
         inputs["input_values"] = normal(generator, 2, *shape)
@@ -94,12 +96,13 @@ def _patches(config: PreTrainedConfig, generator: torch.Generator) -> dict[str, 
 
 def _clips(config: PreTrainedConfig, sizes: dict[str, Any], generator: torch.Generator) -> dict[str, Tensor]:
     """Clips [2, frames, channels, height, width], and which of their patches VideoMAE hides, as many of each."""
-    frames, (height, width), (down, right) = sizes["num_frames"], sizes["image_size"], sides(config.patch_size)
-    patches = frames // getattr(config, "tubelet_size", 1) * (height // down) * (width // right)
-    return {
-        "pixel_values": normal(generator, 2, frames, sizes["num_channels"], height, width),
-        "bool_masked_pos": (torch.arange(patches) % 3 == 1).expand(2, -1),
-    }
+    frames, (height, width) = sizes["num_frames"], sizes["image_size"]
+    clips = {"pixel_values": normal(generator, 2, frames, sizes["num_channels"], height, width)}
+    if hasattr(config, "patch_size"):
+        down, right = sides(config.patch_size)
+        patches = frames // getattr(config, "tubelet_size", 1) * (height // down) * (width // right)
+        clips["bool_masked_pos"] = (torch.arange(patches) % 3 == 1).expand(2, -1)
+    return clips
 
 
 def _samples(conv_kernel: Sequence[int], conv_stride: Sequence[int]) -> int:
@@ -149,6 +152,11 @@ def _tokens(
         inputs["token_type_ids"] = (torch.arange(length) * count // length).repeat(2, 1)
     if places := getattr(config, "max_2d_position_embeddings", 0):  # where a word stands on its page: two corners
         inputs["bbox"] = torch.randint(places, (2, length, 2, 2), generator=generator).sort(2).values.flatten(2)
+    if (languages := getattr(config, "n_langs", 1)) > 1:
+        inputs["langs"] = torch.randint(languages, (2, length), generator=generator)
+    for kind in ("shape", "pronunciation"):  # how a character looks, and how it is read
+        if rows := getattr(config, f"{kind}_vocab_size", 0):
+            inputs[f"input_{kind}_ids"] = torch.randint(rows, (2, length), generator=generator)
     inputs["global_attention_mask"] = (torch.arange(length) == 0).long().repeat(2, 1)
     if not architecture.endswith(SHIFTING):
         inputs["decoder_input_ids"] = decoder_tokens

@@ -48,10 +48,12 @@ INPUT_SIZES = {
     "picture": ("image_size",),  # the pixel_values of a model that always sees one beside a text
     "clips": ("num_frames", "image_size", "num_channels"),  # the pixel_values of a model that sees frames together
     "input_features": ("num_mel_bins", "max_source_positions"),
+    "features": ("feature_projection_input_dim",),  # the input_features of a model that takes any number of frames
     "input_values": ("num_mel_bins", "max_length"),
     "waveform": ("conv_kernel", "conv_stride"),  # the input_values of a model that begins with convolutions
 }
 
+CONTRASTIVE = ("aimv2",)  # those of them that return no loss
 BESIDE = ("vilt", "blip")  # the types of models that see a picture beside every text
 # Classes whose decoder, where they have one, reads what the encoder reads.
 SHIFTING = ("ForSequenceClassification", "ForQuestionAnswering")
@@ -201,15 +203,19 @@ def input_sizes(config: PreTrainedConfig, architecture: str) -> dict[str, dict[s
         names.append("decoder_input_ids")
     if config.model_type in BESIDE:
         names = ["input_ids", "picture"]
-    if "return_loss" in accepted:  # contrastive models need both; others with pictures beside text may go without
+    # contrastive models need both; others with pictures beside text may go without
+    if "return_loss" in accepted or config.model_type in CONTRASTIVE:
         names.append("pixel_values")
     found: dict[str, dict[str, Any]] = {}
     for name in names:
         part = part_of(config, "vision_config" if name in ("pixel_values", "picture") else "text_config")
         kind = "waveform" if name == "input_values" and hasattr(part, "conv_stride") else name
+        if name == "input_features" and hasattr(part, "feature_projection_input_dim"):
+            name = kind = "features"
         if name == "pixel_values" and hasattr(part, "num_patches") and not hasattr(part, "image_size"):
             name = kind = "patches"
-        if name == "pixel_values" and hasattr(config, "num_frames") and hasattr(config, "patch_size"):
+        cut = hasattr(config, "patch_size") or hasattr(config, "tubelet_size")
+        if name == "pixel_values" and hasattr(config, "num_frames") and cut:
             name = kind = "clips"
         found[name] = {key: getattr(part, key, None) for key in INPUT_SIZES.get(kind, ())}
         alone = name == "input_ids" and not {"pixel_values", "picture"} & {*names}
