@@ -95,6 +95,26 @@ def test_a_scrambled_copy(case, dtype):
     assert found.kept < 0.3
 
 
+def test_a_match_that_was_undone():
+    """What rounding alone has left of the files is no fine-tuning, and the outputs say so."""
+    first = original(GPT2)
+    element = match(first, original(GPT2, 1))
+    undone = transform(element.inverse(), transform(element, first))
+    found = compare(first, undone)
+    assert found.verdict == "same", found.reason
+    assert found.reason.startswith("the files differ by")
+    assert found.verification is not None
+    assert found.verification.same
+    assert 0 < found.relative["files"] < 1e-6
+
+
+def test_files_as_near_whose_outputs_differ(monkeypatch):
+    first = Typed.of(original(GPT2))
+    other = first.derived({name: first[name] * (1 + 2e-7) for name in first})
+    monkeypatch.setattr("cobasin.comparing.compare.verify", lambda *_: Verdict(False, "they differ"))
+    assert compare(first.checkpoint, other).verdict == "share a base"
+
+
 def test_outputs_that_cannot_tell_are_said_not_to(monkeypatch):
     """Those of a file in bfloat16, in a basis in which rounding weighs more, neither confirm nor contradict."""
     typed = Typed.of(original(BERT))

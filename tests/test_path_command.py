@@ -261,6 +261,14 @@ def test_models_on_one_line_have_no_plane(third):
         loss_plane([ends[0], ends[0], ends[1]], lambda _: (0.0, 0.0), grid=3)
 
 
+def test_a_third_model_that_the_arithmetic_of_a_match_puts_beside_the_line():
+    ends = [load(model(BERT, seed, torch.float32)) for seed in (0, 1)]
+    first = Typed.of(ends[0])
+    moved = first.derived({name: first[name] * (1 + 5e-6) for name in first})
+    with pytest.raises(InputError, match="lie on one line"):
+        loss_plane([*ends, moved], lambda _: (0.0, 0.0), grid=3)
+
+
 def test_a_third_model_that_rounding_puts_beside_the_line():
     ends = [load(model(BERT, 0, torch.float32)), load(near(model(BERT, 0, torch.float32), 0.02))]
     first, second = (Typed.of(end) for end in ends)

@@ -18,8 +18,9 @@ Two figures then tell the cases apart:
   fixes, such as embeddings, and less than half in their layers: they are **independent**.
 
 Models are the **same** if their files hold the same numbers, or if matching brings files that differ so close that only
-rounding is left, and their outputs do not contradict it. All of this is about weights; whether the loss stays low in
-between, a `LossPath` says.
+rounding is left, and their outputs do not contradict it. So are files that differ by no more than float32 arithmetic
+leaves, as after a match that was undone, where their outputs can be asked; files in bfloat16 a rounding apart may be
+fine-tunes. All of this is about weights; whether the loss stays low in between, a `LossPath` says.
 """
 
 from __future__ import annotations
@@ -198,9 +199,11 @@ def _same(
         return True, f"the files hold the same numbers, up to their dtype{but}", None
     rounding = max(model.checkpoint.rounding for model in typed)
     runs = not left and first.checkpoint.parameters <= VERIFIED_PARAMETERS
-    if not matched.relative <= (NEAR if runs else 1) * rounding + ARITHMETIC < files.relative:
+    near = runs and files.relative <= ARITHMETIC
+    if not near and not matched.relative <= (NEAR if runs else 1) * rounding + ARITHMETIC < files.relative:
         return False, "", None
-    reason = f"matched, they differ by {matched.relative:.1g} of their size, no more than rounding explains"
+    what, found = ("the files", files) if near else ("matched, they", matched)
+    reason = f"{what} differ by {found.relative:.1g} of their size, no more than rounding explains"
     if not runs:
         return True, reason, None
     try:

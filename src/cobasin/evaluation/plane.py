@@ -16,7 +16,7 @@ from cobasin.evaluation.path import Evaluate, finite, scored
 
 MARGIN = 0.2  # how far the grid goes beyond the models, as a share of the largest extent
 GRID, SMALLEST_GRID, LARGEST_GRID = 15, 3, 999  # points a side
-_FLAT = 1e-6  # relative height of a triangle that is none
+_FLAT = 1e-5  # relative height of a triangle that is none: matching moves tensors in float32, which leaves up to 3e-6
 _ROUNDING = 0.5  # of the spacing of the files' numbers: what rounding makes of a third model between two others
 
 
