@@ -20,9 +20,10 @@ import torch
 from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint, load
+from cobasin.checkpoints.inputs import input_sizes
 from cobasin.checkpoints.limits import positions
 from cobasin.checkpoints.probes import all_experts, changed, mixed_vocabulary, probe, segments
-from cobasin.checkpoints.running import build, cast_floats, input_sizes, instantiate, outputs
+from cobasin.checkpoints.running import build, cast_floats, instantiate, outputs
 from cobasin.checkpoints.typed import check_finite
 from cobasin.errors import InputError, NotProbed, one_line, shown
 

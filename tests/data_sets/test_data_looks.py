@@ -37,9 +37,9 @@ def test_looks_and_sounds_are_those_of_the_tokenizer(roc_bert):
     (batch,) = read(roc_bert("ForSequenceClassification"), TEXTS)
     inputs = {name: ids.tolist() for name, ids in batch.inputs.items()}
     assert inputs["input_ids"] == [[2, 5, 6, 7, 3], [2, 6, 3, 0, 0]]
-    assert [row[1:4] for row in inputs["input_shape_ids"]] == [[6, 7, 8], [7, inputs["input_shape_ids"][0][4], 0]]
-    assert [row[1:4] for row in inputs["input_pronunciation_ids"]][0] == [7, 8, 9]
-    assert inputs["input_pronunciation_ids"][1][3:] == [0, 0]
+    for name, more in (("shape", 1), ("pronunciation", 2)):
+        long, short = inputs[f"input_{name}_ids"]
+        assert (long[1:4], short[1], short[3:]) == ([5 + more, 6 + more, 7 + more], 6 + more, [0, 0])
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,10 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from cobasin.architectures.parts import sides
+from cobasin.checkpoints.inputs import SHIFTING, input_sizes
 from cobasin.checkpoints.limits import first_written, part_of, positions, takes_no_padding, written_vocabulary
 from cobasin.checkpoints.pictures_in_text import READ, normal, with_pictures
-from cobasin.checkpoints.running import SHIFTING, input_sizes, model_class
+from cobasin.checkpoints.running import model_class
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel

@@ -135,8 +135,8 @@ def batches(
         role = text_role(rows, task)
         if (lm or role == "input_ids") and reads_looks(checkpoint):
             raise InputError(
-                f"{checkpoint.label}: reads how characters look and sound, which ids of tokens and blocks of a language "
-                "model do not say; match and merge it by weights, or give texts to a class that reads each as a whole"
+                f"{checkpoint.label}: reads how characters look and sound, which neither ids of tokens nor blocks of a "
+                "language model say; match and merge it by weights, or give texts to a class that reads them whole"
             )
         target_text = "decoder_input_ids" in reads and isinstance(rows[0].get("label"), str)
         if role != "input_ids" or task == "masked_lm" or target_text:

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint
+from cobasin.checkpoints.inputs import input_sizes
 from cobasin.checkpoints.limits import first_written, takes_no_padding
 from cobasin.checkpoints.probes import patch_noise
-from cobasin.checkpoints.running import input_sizes, model_class
+from cobasin.checkpoints.running import model_class
 from cobasin.data.tasks import task_of
 from cobasin.data.tokens import reads_looks
 from cobasin.errors import InputError

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint
+from cobasin.checkpoints.inputs import SHIFTING
 from cobasin.checkpoints.limits import part_of, positions, written_vocabulary
-from cobasin.checkpoints.running import SHIFTING
 from cobasin.data.examples import Example, answer_length
 from cobasin.errors import InputError, one_line
 
