@@ -14,7 +14,7 @@ from cobasin.checkpoints.probes import probe, row_weights
 from cobasin.checkpoints.running import instantiate, outputs
 from cobasin.errors import InputError, NotProbed
 from cobasin.verification import Rerun, computed, judge, verify
-from tiny_models import checkpoint
+from tiny_models import checkpoint, config
 
 SMALL = {"hidden_size": 24, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 20}
 TEXT = {**SMALL, "vocab_size": 40, "max_position_embeddings": 32}
@@ -147,9 +147,8 @@ def test_what_does_not_run_is_refused(monkeypatch, runs):
         verify(model, model)
 
 
-def test_clips_that_are_cut_in_another_way_are_not_made_up():
-    """A Vivit's config has no patches, but tubelets of three sides."""
-    sizes = {"image_size": 8, "num_frames": 4, "tubelet_size": [2, 4, 4], "hidden_size": 8, "num_hidden_layers": 1}
+def test_clips_that_are_shorter_than_a_tubelet_do_not_run():
+    sizes = {"image_size": 8, "num_frames": 4, "tubelet_size": [8, 4, 4], "hidden_size": 8, "num_hidden_layers": 1}
     model = make("VivitForVideoClassification", "VivitConfig", {**sizes, "num_attention_heads": 2})
     with pytest.raises(NotProbed, match="VivitForVideoClassification does not run on made-up inputs"):
         verify(model, model)
@@ -309,6 +308,21 @@ def test_a_vector_that_moves_from_one_table_to_another_changes_nothing():
     assert verify(model, of(model, dict(model) | {words: model[words] + vector})).same is False
     moved = {words: model[words] + vector, places: model[places] - vector}
     assert verify(model, of(model, dict(model) | moved)).same is True
+
+
+@pytest.mark.parametrize(
+    ("case", "key"),
+    [
+        ("xlm-languages-untied-relu/XLMWithLMHeadModel", "n_langs"),
+        ("roc-bert/RoCBertForMaskedLM", "shape_vocab_size"),
+        ("roc-bert/RoCBertForMaskedLM", "pronunciation_vocab_size"),
+    ],
+)
+def test_other_numbers_of_languages_looks_and_sounds_are_other_inputs(case, key):
+    cls, kinds = getattr(transformers, case.split("/")[1]), getattr(config(case), key)
+    ends = [load(cls(config(case, **{key: count}))) for count in (kinds, kinds - 1)]
+    for a, b in (ends, ends[::-1]):
+        assert f"{key} {kinds - 1}" in verify(a, b).reason
 
 
 @pytest.mark.parametrize("kinds", [(1, 2), (2, 1)])

@@ -20,9 +20,10 @@ import torch
 from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint, load
+from cobasin.checkpoints.inputs import input_sizes
 from cobasin.checkpoints.limits import positions
-from cobasin.checkpoints.probes import all_experts, changed, mixed_vocabulary, probe, segments
-from cobasin.checkpoints.running import build, cast_floats, input_sizes, instantiate, outputs
+from cobasin.checkpoints.probes import KINDS, all_experts, changed, mixed_vocabulary, probe, segments
+from cobasin.checkpoints.running import build, cast_floats, instantiate, outputs
 from cobasin.checkpoints.typed import check_finite
 from cobasin.errors import InputError, NotProbed, one_line, shown
 
@@ -275,5 +276,7 @@ def _domain(checkpoint: Checkpoint) -> str:
         inputs["decoder_input_ids"]["eos_token_id"] = checkpoint.config.eos_token_id  # the token that is classified
     if "input_ids" in inputs and (count := segments(checkpoint.config)) > 1:
         inputs["token_type_ids"] = {"type_vocab_size": count}
+    if "input_ids" in inputs:
+        inputs["input_ids"] |= {key: kinds for key in KINDS.values() if (kinds := getattr(checkpoint.config, key, 0))}
     texts = (", ".join(f"{key} {size}" for key, size in sizes.items()) for sizes in inputs.values())
     return "; ".join(f"{name} with {text}" for name, text in zip(inputs, texts, strict=True))

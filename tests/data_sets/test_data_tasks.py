@@ -24,6 +24,7 @@ EMOTIONS = named("joy", "anger", "fear")
         ("mistral/MistralForCausalLM", "causal_lm"),
         ("mistral/MistralForSequenceClassification", "classification"),
         ("bert/BertForMaskedLM", "masked_lm"),
+        ("flaubert/FlaubertWithLMHeadModel", "masked_lm"),
         ("bert/BertForTokenClassification", "tokens"),
         ("bert/BertModel", "features"),
         ("t5/T5ForConditionalGeneration", "seq2seq_lm"),
@@ -36,6 +37,12 @@ EMOTIONS = named("joy", "anger", "fear")
 )
 def test_by_class(case, task):
     assert task_of(tiny_models.checkpoint(case)) == task
+
+
+def test_an_xlm_that_looks_back_only_is_causal():
+    made = tiny_models.checkpoint("xlm/XLMWithLMHeadModel")
+    made.config.causal = True
+    assert task_of(made) == "causal_lm"
 
 
 def test_by_problem():

@@ -106,7 +106,11 @@ def test_a_model_without_numbers_writes_nothing():
         texts([model], 2, 0, blank_of(bert("ForMaskedLM")))
 
 
-CAUSAL = [case for case in tiny_models.EVERY_CLASS if case.endswith(("ForCausalLM", "LMHeadModel"))]
+CAUSAL = [
+    case
+    for case in tiny_models.EVERY_CLASS
+    if case.endswith(("ForCausalLM", "LMHeadModel")) and not case.endswith("WithLMHeadModel")
+]
 # encoders that are no decoders by their config; GPT-NeoX is one, whatever that says
 BOTH_SIDES = [c for c in CAUSAL if not getattr(tiny_models.config(c), "is_decoder", True) and "gptneox" not in c]
 
@@ -123,6 +127,18 @@ def test_every_token_is_drawn_from_what_the_model_says_of_all_before_it(case):
             chances = model(input_ids=text).logits[:, -1].double().softmax(-1)
             text = torch.cat([text, torch.multinomial(chances, 1, generator=generator)], 1)
     assert ids.equal(text)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_an_xlm_writes_where_it_looks_back_only(causal):
+    end = tiny_models.model("xlm/XLMWithLMHeadModel", dtype=torch.float32)
+    end.config.causal = end.transformer.causal = causal
+    said = []
+    end.register_forward_hook(lambda _, args, kwargs, found: said.append(kwargs["input_ids"]), with_kwargs=True)
+    rows = texts([end], 2, 0)
+    assert len(said) == causal * (end.config.max_position_embeddings - 1)
+    assert all(ids.shape == (2, i + 1) for i, ids in enumerate(said))
+    assert len({tuple(row["input_ids"]) for row in rows}) == 2
 
 
 def test_what_reads_both_sides_writes_nothing():

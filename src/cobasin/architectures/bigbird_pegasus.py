@@ -20,7 +20,7 @@ from cobasin.architectures.encoder_decoder import (
     sequence_head,
 )
 from cobasin.architectures.parts import layer_norm, linear, tie_keys
-from cobasin.architectures.unnormed_encoder_decoder import POSITIONS, embeddings
+from cobasin.architectures.unnormed_encoder_decoder import POSITIONS, SHARED, embeddings
 from cobasin.symmetry.gauges import KeyBias, Norm, ValueBias
 from cobasin.symmetry.groups import Orthogonal, Permutation, SignedPermutation
 from cobasin.symmetry.spec import Space, Spec
@@ -91,6 +91,6 @@ def bigbird_pegasus(request: Request) -> Spec:
         tied=ties,
         norms=() if bare else _norms((reader,), biased),
         biases=biases if biased else (),
-        unread=() if ties else tuple(name for name in tables if name == "shared.weight"),
+        unread=() if ties else (SHARED,),
         function_keys=(*keys, *tie_keys(ties)),
     )

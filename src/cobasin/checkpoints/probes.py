@@ -12,9 +12,10 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from cobasin.architectures.parts import sides
+from cobasin.checkpoints.inputs import SHIFTING, input_sizes
 from cobasin.checkpoints.limits import first_written, part_of, positions, takes_no_padding, written_vocabulary
 from cobasin.checkpoints.pictures_in_text import READ, normal, with_pictures
-from cobasin.checkpoints.running import SHIFTING, input_sizes, model_class
+from cobasin.checkpoints.running import model_class
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -25,6 +26,12 @@ IN_TEXTS = ("bos", "cls", "sep", "mask", "unk")
 OF_OTHERS = ("image", "video", "audio")
 # Attributes of what counts the experts of a token beside a router: JetMoe's attention, DBRX's FFN.
 BESIDE_ROUTERS = ("kv_projection_size", "moe_normalize_expert_weights")
+# What else texts say of every token, with the config key of how many kinds there are: its language, look and sound.
+KINDS = {
+    "langs": "n_langs",
+    "input_shape_ids": "shape_vocab_size",
+    "input_pronunciation_ids": "pronunciation_vocab_size",
+}
 # Tables of positions that are no embeddings, with the axis of their rows.
 POSITIONS = {"position_embedding_table": 1, "pos_embedding": 0}
 
@@ -152,11 +159,9 @@ def _tokens(
         inputs["token_type_ids"] = (torch.arange(length) * count // length).repeat(2, 1)
     if places := getattr(config, "max_2d_position_embeddings", 0):  # where a word stands on its page: two corners
         inputs["bbox"] = torch.randint(places, (2, length, 2, 2), generator=generator).sort(2).values.flatten(2)
-    if (languages := getattr(config, "n_langs", 1)) > 1:
-        inputs["langs"] = torch.randint(languages, (2, length), generator=generator)
-    for kind in ("shape", "pronunciation"):  # how a character looks, and how it is read
-        if rows := getattr(config, f"{kind}_vocab_size", 0):
-            inputs[f"input_{kind}_ids"] = torch.randint(rows, (2, length), generator=generator)
+    for name, key in KINDS.items():
+        if kinds := getattr(config, key, 0):
+            inputs[name] = torch.randint(kinds, (2, length), generator=generator)
     inputs["global_attention_mask"] = (torch.arange(length) == 0).long().repeat(2, 1)
     if not architecture.endswith(SHIFTING):
         inputs["decoder_input_ids"] = decoder_tokens

@@ -19,7 +19,7 @@ from cobasin.data.examples import Example, Examples, text_role
 from cobasin.data.rows import MemoryRows, feed
 from cobasin.data.sources import rows_of
 from cobasin.data.tasks import task_of
-from cobasin.data.tokens import text_length, tokenizer_of
+from cobasin.data.tokens import reads_looks, text_length, tokenizer_of
 from cobasin.errors import InputError, whole
 
 BLOCK = 512  # tokens that a language model reads at once, where the recipe does not say
@@ -133,6 +133,11 @@ def batches(
     tokenizer, length = None, 0
     if "input_ids" in reads:
         role = text_role(rows, task)
+        if (lm or role == "input_ids") and reads_looks(checkpoint):
+            raise InputError(
+                f"{checkpoint.label}: reads how characters look and sound, which neither ids of tokens nor blocks of a "
+                "language model say; match and merge it by weights, or give texts to a class that reads them whole"
+            )
         target_text = "decoder_input_ids" in reads and isinstance(rows[0].get("label"), str)
         if role != "input_ids" or task == "masked_lm" or target_text:
             tokenizer = tokenizer_of(checkpoint, words=role == "tokens", blocks=lm)

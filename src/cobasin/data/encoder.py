@@ -13,9 +13,10 @@ from torch import Tensor
 
 from cobasin.architectures.vision import grid
 from cobasin.checkpoints.checkpoint import Checkpoint
+from cobasin.checkpoints.inputs import SHIFTING, input_sizes
 from cobasin.checkpoints.limits import first_written, part_of
 from cobasin.checkpoints.probes import patch_noise
-from cobasin.checkpoints.running import SHIFTING, input_sizes, model_class
+from cobasin.checkpoints.running import model_class
 from cobasin.data.config import DataConfig
 from cobasin.data.examples import Example
 from cobasin.data.images import ImageInputs

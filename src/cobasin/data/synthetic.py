@@ -15,10 +15,12 @@ import torch
 from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint
+from cobasin.checkpoints.inputs import input_sizes
 from cobasin.checkpoints.limits import first_written, takes_no_padding
 from cobasin.checkpoints.probes import patch_noise
-from cobasin.checkpoints.running import input_sizes, model_class
+from cobasin.checkpoints.running import model_class
 from cobasin.data.tasks import task_of
+from cobasin.data.tokens import reads_looks
 from cobasin.errors import InputError
 
 SHAPES = 60  # an image
@@ -46,7 +48,8 @@ def check_synthetic(checkpoint: Checkpoint) -> None:
     answers = reads == ["input_ids", "decoder_input_ids"] and task_of(checkpoint) == "seq2seq_lm"
     # without it the one of mBART and PLBART begins with a language, which no config says
     begins = first_written(config) is not None
-    if reads not in (["pixel_values"], ["input_ids"]) and not (answers and begins):
+    alone = reads in (["pixel_values"], ["input_ids"]) and not reads_looks(checkpoint)
+    if not alone and not (answers and begins):
         raise InputError(f"{checkpoint.label}: no inputs can be made up for {architecture}; give it data")
     if takes_no_padding(config, architecture):
         raise InputError(

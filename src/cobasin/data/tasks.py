@@ -33,6 +33,7 @@ _ENDINGS: dict[str, Task] = {
     "ForImageClassificationWithTeacher": "image",
     "ForTokenClassification": "tokens",
     "ForCausalLM": "causal_lm",
+    "WithLMHeadModel": "masked_lm",  # of XLM and FlauBERT
     "LMHeadModel": "causal_lm",
     "ForMaskedLM": "masked_lm",
     "ForConditionalGeneration": "seq2seq_lm",
@@ -57,6 +58,8 @@ def task_of(checkpoint: Checkpoint) -> Task:
     task: Task = found[0] if found else "features"
     if task == "seq2seq_lm" and config.model_type in READ:
         return "causal_lm"  # of texts without pictures
+    if task == "masked_lm" and getattr(config, "causal", False):
+        return "causal_lm"  # an XLM that looks back only
     if name.endswith("ForMultipleChoice"):
         raise InputError(
             f"{checkpoint.label}: no data is read or made up for a {name}, which chooses among several texts; match "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint
+from cobasin.checkpoints.inputs import SHIFTING
 from cobasin.checkpoints.limits import part_of, positions, written_vocabulary
-from cobasin.checkpoints.running import SHIFTING
 from cobasin.data.examples import Example, answer_length
 from cobasin.errors import InputError, one_line
 
@@ -38,10 +38,14 @@ _FILES = (
     "dict.txt",
     "normalizer.json",
     "tekken.json",
+    "word_shape.json",
+    "word_pronunciation.json",
     CHAT_TEMPLATE,
 )
 # families whose texts begin at the position behind the number of the padding token
 _BEHIND_PADDING = ("roberta", "camembert", "data2vec-text", "mpnet", "esm", "layoutlmv3", "altclip")
+# what tokenizers say of every token beside its id: RoCBert's also how a character looks, and how it is read
+_BESIDE = ("token_type_ids", "input_shape_ids", "input_pronunciation_ids")
 UNLIMITED = 512  # tokens of a text, for models and tokenizers that take any number
 
 
@@ -126,6 +130,11 @@ def text_length(
     return asked or min(number for number in most if number)
 
 
+def reads_looks(checkpoint: Checkpoint) -> bool:
+    """Whether a model reads how characters look or sound, which their ids do not say."""
+    return any(getattr(checkpoint.config, f"enable_{kind}", False) for kind in ("shape", "pronunciation"))
+
+
 def padding_id(checkpoint: Checkpoint, tokenizer: Any) -> int:
     """The id that rows are filled up with; models that look for padding look for the config's."""
     text = part_of(checkpoint.config, "text_config")
@@ -140,7 +149,7 @@ def padded(rows: Sequence[Sequence[int]], value: int, length: int = 0) -> Tensor
 
 
 class TextInputs:
-    """Examples to ``input_ids``, ``attention_mask`` and, of texts, ``token_type_ids``; all [rows, length].
+    """Examples to ``input_ids``, ``attention_mask`` and, of texts, what else the tokenizer says; all [rows, length].
 
     Args:
         tokenizer: None where the examples have ids.
@@ -161,7 +170,7 @@ class TextInputs:
         """The inputs, and of every token the word that it begins: its place, None for all other tokens."""
         if "input_ids" in examples[0]:
             ids = [example["input_ids"] for example in examples]
-            return self._inputs(ids), [list(range(len(row))) for row in ids]
+            return self._inputs(ids, {}), [list(range(len(row))) for row in ids]
         words = "tokens" in examples[0]
         texts = [example["tokens" if words else "text"] for example in examples]
         places = [example["where"] for example in examples]
@@ -171,7 +180,7 @@ class TextInputs:
         )
         ids = self._checked(encoded["input_ids"], places, self.vocabulary)
         starts = [_starts(encoded.word_ids(row)) for row in range(len(ids))] if words else []
-        return self._inputs(ids, encoded.get("token_type_ids")), starts
+        return self._inputs(ids, {name: encoded[name] for name in _BESIDE if name in encoded}), starts
 
     def targets(self, examples: Sequence[Example]) -> list[list[int]]:
         """The ids of what a decoder predicts, as many as `answer_length` says."""
@@ -198,13 +207,12 @@ class TextInputs:
                 )
         return ids
 
-    def _inputs(self, ids: list[list[int]], types: list[list[int]] | None = None) -> dict[str, Tensor]:
+    def _inputs(self, ids: list[list[int]], beside: Mapping[str, list[list[int]]]) -> dict[str, Tensor]:
         longest = max(map(len, ids))
         # ids that are given may be as long as the model has positions, and can then be padded no further
         length = next((one for one in range(longest, self.most + 1) if one not in self.taken), longest)
         found = {"input_ids": (ids, self.padding), "attention_mask": ([[1] * len(row) for row in ids], 0)}
-        if types is not None:
-            found["token_type_ids"] = types, 0
+        found |= {name: (rows, 0) for name, rows in beside.items()}
         return {name: padded(rows, value, length) for name, (rows, value) in found.items()}
 
 

@@ -87,7 +87,8 @@ def texts(
     config = part_of(models[0].config, "text_config")
     length = max(2, min(LONGEST, positions(config)))
     generator = torch.Generator().manual_seed(seed)
-    if blank is None and not models[0].can_generate():
+    writes = models[0].can_generate() and getattr(config, "causal", True)  # XLM does where it looks back only
+    if blank is None and not writes:
         length -= min(length - 2, 4)  # RoBERTa's position table has rows that are no positions
         return _rows(_tokens(config, (count, length), generator))
     shares = [len(range(i, count, len(models))) for i in range(len(models))]
@@ -174,12 +175,13 @@ def _continued(
     ids, ends, barred = ids.to(model.device), ends.to(model.device), barred.to(model.device)
     takes, cache = signature(model.forward).parameters, None
     # Transformers 5.24 calls what is kept of a text the same in every class; before, state spaces had a name of theirs
-    kept = next((name for name in ("cache", "cache_params", "past_key_values") if name in takes), None)
+    names = () if hasattr(model.config, "causal") else ("cache", "cache_params", "past_key_values")
+    kept = next((name for name in names if name in takes), None)
     # of decoders with a rotary embedding Bamba takes what follows on its memory for a beginning, unless it is told
     told = "position_ids" in takes and getattr(model.config, "rope_parameters", None) is not None
     while ids.shape[1] < length and not torch.isin(ids[:, 1:], ends).any(1).all():
         place = {"position_ids": torch.full_like(ids[:1, :1], ids.shape[1] - 1)} if told else {}
-        if kept is None:  # GPT-1 keeps nothing, and reads all anew
+        if kept is None:  # GPT-1 keeps nothing, XLM gives nothing of it back: they read all anew
             found = model(**{name: ids}, **more)
         else:
             found = model(**{name: ids[:, -1:], kept: cache}, **place, **more, use_cache=True)
