@@ -5,7 +5,7 @@ VENV := .venv
 SHARED ?= ../shared
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types paper-small
+.PHONY: demo test test-all lint types paper-small
 
 demo: $(VENV)/ready
 	$(BIN)/cobasin demo --out demo-out --overwrite
@@ -15,8 +15,14 @@ paper-small: $(VENV)/ready
 	HF_HUB_OFFLINE=1 $(BIN)/python experiments/run.py all --small --shared $(SHARED)
 
 # One thread a worker, also to load a model: tests run side by side on tiny tensors.
+PYTEST := OMP_NUM_THREADS=1 HF_DEACTIVATE_ASYNC_LOAD=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2
+
 test: $(VENV)/ready
-	OMP_NUM_THREADS=1 HF_DEACTIVATE_ASYNC_LOAD=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2
+	$(PYTEST)
+
+# Also those of which make test takes a sample.
+test-all: $(VENV)/ready
+	$(PYTEST) -m ""
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check src tests benchmarks experiments docs examples

@@ -21,10 +21,16 @@ from cobasin.symmetry.form import Form
 from cobasin.symmetry.groups import Permutation
 from cobasin.symmetry.wellformed import mistakes
 from cobasin.verification import Rerun, relative_change
+from sampling import one_in
 from tiny_models import CASES, EVERY_CLASS, FLOAT32_PARTS, ONE_A_DECLARATION, ONE_A_FAMILY, checkpoint, model, tolerance
 
 # Written and loaded: one of every declaration, and every eighth of the other classes.
 WRITTEN = [*ONE_A_DECLARATION, *[case for case in EVERY_CLASS if case not in ONE_A_DECLARATION][::8]]
+# All families, and of the heads that a family has beside its first one every second.
+ALSO = [case for case in CASES if case not in ONE_A_FAMILY][::2]
+LOOKED_INTO = [
+    case if case in {*ONE_A_FAMILY, *ALSO} else pytest.param(case, marks=pytest.mark.exhaustive) for case in CASES
+]
 # Tests of the same case follow each other, for what they share.
 of_every_case = pytest.mark.parametrize("case", CASES, scope="module")
 
@@ -65,7 +71,7 @@ def test_random_elements_keep_the_function(case):
 
 
 @pytest.mark.usefixtures("float64_throughout")
-@of_every_case
+@pytest.mark.parametrize("case", LOOKED_INTO, scope="module")
 def test_every_tensor_matters(case):
     """Leave one block out of a random element: the function changes, unless the softmax cancels that block.
 
@@ -88,7 +94,7 @@ def test_every_tensor_matters(case):
 
 
 @pytest.mark.usefixtures("one_round")
-@pytest.mark.parametrize("case", ONE_A_DECLARATION)
+@pytest.mark.parametrize("case", one_in(2, ONE_A_DECLARATION, 1))
 def test_matched_pair_keeps_the_function(case):
     source, anchor = checkpoint(case, 1), checkpoint(case, 2)
     element = api.match(source, anchor)
@@ -97,7 +103,7 @@ def test_matched_pair_keeps_the_function(case):
     assert max(element.deviation().values()) < 1e-12
 
 
-@pytest.mark.parametrize("case", WRITTEN)
+@pytest.mark.parametrize("case", one_in(2, WRITTEN))
 def test_files_in_every_dtype(case, tmp_path):
     """A random element written in the file's dtype, as one file and sharded, loaded by stock Transformers.
 
