@@ -81,6 +81,7 @@ def test_differences_are_in_last_places():
     assert scale._last_places(x, (x.view(torch.int16) + 1).view(torch.bfloat16)).tolist() == [1.0] * x.numel()
 
 
+@pytest.mark.exhaustive
 def test_a_tiny_run(tmp_path, monkeypatch):
     scale.main(["--size", "tiny", "--runs", "1", "--only", "match-unrelated,experts,start", "--folder", str(tmp_path)])
     cases = json.loads((tmp_path / "scale-tiny.json").read_text())

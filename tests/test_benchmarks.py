@@ -389,6 +389,7 @@ def test_shares_of_images_are_all_images():
     assert counts.std(0).mean() > 5  # of 20 images a class and client, if all had the same share
 
 
+@pytest.mark.exhaustive
 def test_federated(shared, tmp_path, capsys, monkeypatch):
     """The first average is that of the clients' models by their images; later rounds start from it."""
     federated = import_module("federated")

@@ -27,11 +27,11 @@ from tiny_models import CASES, EVERY_CLASS, FLOAT32_PARTS, ONE_A_DECLARATION, ON
 # Written and loaded: one of every declaration, and every eighth of the other classes. Of three declarations `make test`
 # writes one, matches one with another model, and has one brought back by `test_recovery`.
 WRITTEN = [*ONE_A_DECLARATION, *[case for case in EVERY_CLASS if case not in ONE_A_DECLARATION][::8]]
-# Of the heads that a family has beside its first one every second is looked into by `make test-all` only.
-OTHERS = [case for case in CASES if case not in ONE_A_FAMILY][1::2]
-LOOKED_INTO = [pytest.param(case, marks=pytest.mark.exhaustive) if case in OTHERS else case for case in CASES]
-# Tests of the same case follow each other, for what they share.
-of_every_case = pytest.mark.parametrize("case", CASES, scope="module")
+# Of variants of a declaration, and of the heads that a family has beside its first one, every second is looked at by
+# `make test-all` only. Tests of the same case follow each other, for what they share.
+OTHERS = [case for case in CASES if case not in ONE_A_DECLARATION][1::2]
+MARKED = [pytest.param(case, marks=pytest.mark.exhaustive) if case in OTHERS else case for case in CASES]
+of_every_case = pytest.mark.parametrize("case", MARKED, scope="module")
 
 
 def test_every_declared_class_has_a_case():
@@ -70,7 +70,7 @@ def test_random_elements_keep_the_function(case):
 
 
 @pytest.mark.usefixtures("float64_throughout")
-@pytest.mark.parametrize("case", LOOKED_INTO, scope="module")
+@of_every_case
 def test_every_tensor_matters(case):
     """Leave one block out of a random element: the function changes, unless the softmax cancels that block.
 
