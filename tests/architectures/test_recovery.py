@@ -24,7 +24,7 @@ def scramble(typed: Typed, seed: int):
     return typed.derived(Element.sample(form_of(typed.spec, folded=not typed.spec.unties), seed).apply(typed))
 
 
-@pytest.mark.parametrize("case", one_in(3, PLANTED))
+@pytest.mark.parametrize("case", one_in(4, PLANTED))
 def test_planted_element_is_recovered(case):
     original = checkpoint(case)
     scrambled = scramble(Typed.of(original), 5)
