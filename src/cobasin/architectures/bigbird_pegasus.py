@@ -14,6 +14,7 @@ from cobasin.architectures.encoder_decoder import (
     SELF,
     TOKENS_READ,
     both_stacks,
+    free_biases,
     multi_head,
     norms_in_front,
     read_in_layer,
@@ -26,11 +27,8 @@ from cobasin.symmetry.groups import Orthogonal, Permutation, SignedPermutation
 from cobasin.symmetry.spec import Space, Spec
 
 OWN = f"{ENCODER}.self_attn"
-# every attention: its key, its value and its output
-ATTENTIONS = (
-    (f"{OWN}.self.key", f"{OWN}.self.value", f"{OWN}.output"),
-    *((f"{name}.k_proj", f"{name}.v_proj", f"{name}.out_proj") for name in (SELF, CROSS)),
-)
+# the key projections
+PROJECTIONS = (f"{OWN}.self.key.weight", f"{SELF}.k_proj.weight", f"{CROSS}.k_proj.weight")
 HEADS = ("ForConditionalGeneration", "Model", "ForSequenceClassification", "ForQuestionAnswering")
 
 
@@ -44,7 +42,7 @@ def _norms(head: tuple[str, ...], biased: bool) -> tuple[Norm, ...]:
         **read_in_layer(DECODER, crossed=True),
         "decoder.layernorm_embedding": head,
     }
-    return norms_in_front(read, () if biased else tuple(f"{key}.weight" for key, *_ in ATTENTIONS))
+    return norms_in_front(read, () if biased else PROJECTIONS)
 
 
 def _layers(biased: bool) -> dict[str, str]:
@@ -66,9 +64,10 @@ def bigbird_pegasus(request: Request) -> Spec:
     tables, ties = embeddings(request)
     head = sequence_head(request)
     reader = next((name for name in head if name.endswith(".weight")), "lm_head.weight")
-    biases = (
-        *(KeyBias(f"{key}.bias") for key, _, _ in ATTENTIONS),
-        *(ValueBias(f"{value}.bias", f"{output}.weight", f"{output}.bias") for _, value, output in ATTENTIONS),
+    layers = _layers(biased)
+    own = (
+        KeyBias(f"{OWN}.self.key.bias"),
+        ValueBias(f"{OWN}.self.value.bias", f"{OWN}.output.weight", f"{OWN}.output.bias"),
     )
     stream = (None, None) if bare else (Permutation(), Orthogonal(fix_ones=True))
     sparse = ("block_size", "num_random_blocks") if config.attention_type == "block_sparse" else ()
@@ -83,14 +82,14 @@ def bigbird_pegasus(request: Request) -> Spec:
         },
         {
             **tables,
-            **_layers(biased),
+            **layers,
             **head,
             **({"final_logits_bias": "1 vocab"} if request.has("final_logits_bias") else {}),
         },
         prefix="model.",
         tied=ties,
         norms=() if bare else _norms((reader,), biased),
-        biases=biases if biased else (),
+        biases=(*own, *free_biases(layers)) if biased else (),
         unread=() if ties else (SHARED,),
         function_keys=(*keys, *tie_keys(ties)),
     )
