@@ -25,6 +25,7 @@ from model_scrambles import general_scramble
 from other_heads import BASES, fine_tunes
 from other_heads import shared as tensors_in
 from real_models import minilm, shared
+from sampling import one_in
 from tiny_models import checkpoint, model
 
 BERT, GPT2, LLAMA = "bert/BertForMaskedLM", "gpt2/GPT2LMHeadModel", "llama-gqa/LlamaForCausalLM"
@@ -228,7 +229,7 @@ def test_distances_of_the_files_are_of_each_layer():
     assert files == {OUTSIDE: 0.0, "layer 0": 0.0, "layer 1": pytest.approx((24 / size) ** 0.5, rel=1e-6)}
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", one_in(2, CASES))
 def test_independent_models_stay_so_when_one_was_matched_to_the_other(case):
     """Its coordinates have their places then, and that is all."""
     anchor, source = original(case), original(case, 1)

@@ -13,6 +13,7 @@ import transformers
 from safetensors.torch import load_file
 
 from real_models import minilm
+from sampling import one_in
 from tiny_experiments import SIZES, TRAINING, emotions, made_place, ran, refused
 
 ROOT = Path(__file__).parents[1]
@@ -134,7 +135,7 @@ def test_a_start_with_a_head_for_other_labels(place, tmp_path, capsys):
     assert "start: bert.encoder.layer.0.intermediate.dense.bias has another shape than the config says" in line
 
 
-@pytest.mark.parametrize("heads", ["keep", "merge"])
+@pytest.mark.parametrize("heads", one_in(2, ["keep", "merge"]))
 def test_methods_with_a_base(place, tmp_path, capsys, heads):
     """That of task vectors has the head that all were trained from, so there is no task vector without training."""
     ties = {"merge_method": "ties", "base_model": f"{place}/start-0", "parameters": {"density": 0.3}}

@@ -108,7 +108,7 @@ GROUPS = {
 }
 
 
-@pytest.mark.parametrize("case", GROUPS)
+@pytest.mark.parametrize("case", one_in(2, [*GROUPS]))
 def test_grams_and_merged_tensors_are_those_of_the_definition(case):
     typeds, data = candidates(case)
     fused = {}

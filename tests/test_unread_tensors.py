@@ -112,7 +112,7 @@ def test_a_fine_tune_has_them_not(tmp_path):
     assert run("verify", new, tmp_path / "out").code == 0  # nothing was learned
 
 
-@pytest.mark.parametrize("family", PRE_TRAINING)
+@pytest.mark.parametrize("family", one_in(2, [*PRE_TRAINING]))
 def test_pre_training_beside_a_bare_model(tmp_path, family):
     for seed, name in enumerate(("source", "anchor"), start=1):
         bare = model(f"{family}/{PRE_TRAINING[family]}Model", seed).float()

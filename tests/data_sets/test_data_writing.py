@@ -15,6 +15,7 @@ from cobasin.errors import InputError
 from cobasin.learning.descent import hold_out
 from cobasin.learning.inputs import Inputs
 from real_models import minilm
+from sampling import one_in
 
 TOKENIZER = transformers.AutoTokenizer.from_pretrained(minilm(), local_files_only=True)
 CLS, SEP, MASK = TOKENIZER.convert_tokens_to_ids(["[CLS]", "[SEP]", "[MASK]"])
@@ -115,7 +116,7 @@ CAUSAL = [
 BOTH_SIDES = [c for c in CAUSAL if not getattr(tiny_models.config(c), "is_decoder", True) and "gptneox" not in c]
 
 
-@pytest.mark.parametrize("case", [case for case in CAUSAL if case not in BOTH_SIDES])
+@pytest.mark.parametrize("case", one_in(3, [case for case in CAUSAL if case not in BOTH_SIDES]))
 def test_every_token_is_drawn_from_what_the_model_says_of_all_before_it(case):
     """What a decoder keeps of a text in memory, it need not read again."""
     model = tiny_models.model(case, dtype=torch.float32)
@@ -173,7 +174,7 @@ def own_answer(model, source, longest):
     return ids[1:]
 
 
-@pytest.mark.parametrize("case", ANSWERING[::2])
+@pytest.mark.parametrize("case", one_in(2, ANSWERING[::2]))
 def test_an_encoder_decoder_answers_to_random_tokens_and_to_its_answers(case, monkeypatch):
     monkeypatch.setattr("cobasin.data.writing._drawn", lambda model, logits, generator: taken(logits))
     model = tiny_models.model(case)
