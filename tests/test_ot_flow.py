@@ -16,6 +16,7 @@ from sampling import one_in
 # all layers, before a head is; with all of a head its basis, and sinks have none; what no layer writes at all
 NOT_FOLLOWED = {
     **dict.fromkeys(("siglip", "siglip2"), "vision_pool_head x vision_pool_qk"),
+    "xlnet": "head.0",
     "dinov2-swiglu": "ffn.0",
     "dinov2-registers-swiglu": "ffn.0",
     "wav2vec2-pre-training": "piece",

@@ -16,12 +16,12 @@ def part_of(config: PreTrainedConfig, name: str) -> PreTrainedConfig:
 def positions(config: PreTrainedConfig) -> int:
     """The rows of the position table, the decoder's where only that is made of tokens; 512 where there is no limit.
 
-    Of LED, whose tables differ, those that both have.
+    Of LED, whose tables differ, those that both have. XLNet, which has no table, says -1.
     """
     text = part_of(config, "text_config")
     limits = (getattr(text, name, None) for name in ("max_position_embeddings", "max_target_positions"))
     both = [getattr(text, f"max_{side}_position_embeddings", None) for side in ("encoder", "decoder")]
-    return next(filter(None, limits), None) or min(filter(None, both), default=512)
+    return next((rows for rows in limits if rows and rows > 0), None) or min(filter(None, both), default=512)
 
 
 def first_written(config: PreTrainedConfig) -> int | None:

@@ -249,5 +249,10 @@ def row_weights(count: int) -> Tensor:
 
 
 def segments(config: PreTrainedConfig) -> int:
-    """How many kinds of segments a text may have; 0 where they are not told apart."""
+    """How many kinds of segments a text may have; 0 where they are not told apart.
+
+    XLNet has no table of them: it asks whether two tokens are of one segment.
+    """
+    if config.model_type == "xlnet":
+        return 2
     return getattr(part_of(config, "text_config"), "type_vocab_size", None) or 0

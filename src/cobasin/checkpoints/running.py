@@ -95,6 +95,8 @@ def build(checkpoint: Checkpoint, state: dict[str, Tensor], dtype: torch.dtype) 
     _check_loaded(model, info, state, where)
     for row, given in padding:
         row.copy_(given)
+    if model.config.model_type == "xlnet":
+        _fill_anew(model, state, dtype)
     for part in model.modules():
         if hasattr(part, "config"):
             part.config.return_dict = True  # parts read by name what other parts return
@@ -107,6 +109,15 @@ def _padding_rows(config: PreTrainedConfig, state: Mapping[str, Tensor]) -> Iter
     padding, count = getattr(text, "pad_token_id", None), getattr(text, "vocab_size", None)
     if isinstance(padding, int) and isinstance(count, int) and 0 <= padding < count:
         yield from (x[padding] for x in state.values() if x.ndim == 2 and x.shape[0] == count)
+
+
+def _fill_anew(model: PreTrainedModel, state: Mapping[str, Tensor], dtype: torch.dtype) -> None:
+    """For a class that makes parameters in float32, and has them rounded to that as they are loaded, whatever dtype."""
+    prefix = f"{model.base_model_prefix}."
+    own = model.to(dtype).state_dict()
+    for name, given in state.items():
+        for full in {name, prefix + name, name.removeprefix(prefix)} & own.keys():
+            own[full].copy_(given)
 
 
 def _check_loaded(model: PreTrainedModel, info: Mapping[str, Any], state: Mapping[str, Tensor], where: str) -> None:

@@ -65,7 +65,7 @@ def task_of(checkpoint: Checkpoint) -> Task:
             f"{checkpoint.label}: no data is read or made up for a {name}, which chooses among several texts; match "
             "and merge it by weights, with nothing that runs models on data"
         )
-    if task == "seq2seq_lm" and not config.is_encoder_decoder:
+    if (task == "seq2seq_lm" and not config.is_encoder_decoder) or name == "XLNetLMHeadModel":
         raise InputError(
             f"{checkpoint.label}: no data is read or made up for a {name}; match and merge it by weights, with nothing "
             "that runs models on data"
