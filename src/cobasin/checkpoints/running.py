@@ -96,7 +96,7 @@ def build(checkpoint: Checkpoint, state: dict[str, Tensor], dtype: torch.dtype) 
     for row, given in padding:
         row.copy_(given)
     if model.config.model_type == "xlnet":
-        _fill_anew(model, state, dtype)
+        _fill_anew(model, f"{model.base_model_prefix}.", state, dtype)
     for part in model.modules():
         if hasattr(part, "config"):
             part.config.return_dict = True  # parts read by name what other parts return
@@ -111,9 +111,8 @@ def _padding_rows(config: PreTrainedConfig, state: Mapping[str, Tensor]) -> Iter
         yield from (x[padding] for x in state.values() if x.ndim == 2 and x.shape[0] == count)
 
 
-def _fill_anew(model: PreTrainedModel, state: Mapping[str, Tensor], dtype: torch.dtype) -> None:
+def _fill_anew(model: torch.nn.Module, prefix: str, state: Mapping[str, Tensor], dtype: torch.dtype) -> None:
     """For a class that makes parameters in float32, and has them rounded to that as they are loaded, whatever dtype."""
-    prefix = f"{model.base_model_prefix}."
     own = model.to(dtype).state_dict()
     for name, given in state.items():
         for full in {name, prefix + name, name.removeprefix(prefix)} & own.keys():
