@@ -19,13 +19,14 @@ from torch import Tensor
 from cobasin.matching.compared import Compared
 from cobasin.matching.experts import Experts
 from cobasin.matching.neurons import MARGIN
-from cobasin.matching.state import Match, on_cpu
+from cobasin.matching.state import Match
 from cobasin.symmetry.action import in_old_order
 from cobasin.symmetry.groups import Gram, Permutation, Value
 from cobasin.symmetry.groups.assignment import assign, assign_lazily
 from cobasin.symmetry.groups.isometry import Isometry
 from cobasin.symmetry.keys import Key
 from cobasin.symmetry.spec import Site, Spec
+from cobasin.symmetry.state import on_cpu
 
 LARGE = 1 << 28  # bytes: tables of this size are not made side by side; their products use all threads anyway
 SHARED = 4  # bases that are held whatever their size: more are not those of one layer

@@ -54,11 +54,6 @@ def identity(form: Form, groups: Mapping[Key, Group]) -> Values:
     return {key: group.identity(spec.batch(key[0]), spec.sizes[key[0]]) for key, group in groups.items()}
 
 
-def on_cpu(value: Value) -> Value:
-    """An element, found wherever its Gram is, where elements are kept."""
-    return {part: x.cpu() for part, x in value.items()}
-
-
 def same(a: Value, b: Value) -> bool:
     """Whether two values of a key are equal, part by part."""
     return a is b or (a.keys() == b.keys() and all(part.equal(b[name]) for name, part in a.items()))

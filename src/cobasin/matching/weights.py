@@ -22,14 +22,14 @@ from cobasin.matching.compared import Compared
 from cobasin.matching.experts import Experts
 from cobasin.matching.neurons import Neurons, terms
 from cobasin.matching.order import LARGE, inner_order, pairs_size, propose_order
-from cobasin.matching.state import Match, identity, on_cpu
+from cobasin.matching.state import Match, identity
 from cobasin.matching.streams import Streams
 from cobasin.matching.units import Units
 from cobasin.progress import Looks, silent
 from cobasin.symmetry.action import in_new_order, in_old_order
 from cobasin.symmetry.groups import Permutation, Value
 from cobasin.symmetry.keys import Key
-from cobasin.symmetry.state import squared_size
+from cobasin.symmetry.state import on_cpu, squared_size
 
 MAX_ROUNDS = 200
 SETTLED = 1e-6  # relative fall of the squared distance in a round
