@@ -18,8 +18,8 @@ from cobasin.finding.acting import acting_on
 from cobasin.finding.applying import check_made, transform
 from cobasin.paths import expanded
 from cobasin.symmetry.element import FILE, Element
-from cobasin.workflows.moved_adapters import adapter_evidence, on_new_base
-from cobasin.workflows.shared import evidence_of_file, products_kept, report_files, save_with_bar
+from cobasin.workflows.moved_adapters import adapter_evidence, on_new_base, products_kept
+from cobasin.workflows.shared import evidence_of_file, report_files, save_with_bar
 
 
 def apply_to_folder(element_path: str, model: str, out: Path, base: str | None, overwrite: bool) -> dict:

@@ -1,4 +1,4 @@
-"""Adapters that were moved with their bases: what shows that they compute what they did, what is said of them."""
+"""Adapters that were moved: what shows that they compute what they did, and what is said of them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 import torch
 
 from cobasin.adapters.folder import Adapter
+from cobasin.adapters.match import apply_to_adapter, products
 from cobasin.adapters.merged import merged as base_and_adapter
 from cobasin.adapters.move import move_adapter
 from cobasin.checkpoints.checkpoint import Checkpoint
@@ -18,6 +19,15 @@ from cobasin.presenting import progress as bars
 from cobasin.symmetry.element import Element
 from cobasin.verification import VERIFIED_PARAMETERS, change, judge, verify
 from cobasin.workflows.shared import checked, not_run
+
+
+def products_kept(element: Element, adapter: Adapter) -> dict:
+    """What shows that an adapter adds what it did: the products of its factors."""
+    before, after = products(adapter), products(apply_to_adapter(element, adapter, torch.float64))
+    pairs = zip(before.values(), after.values(), strict=True)
+    difference = max(float((old - new).norm() / old.norm().clamp_min(1e-300)) for old, new in pairs)
+    reason = f"relative difference {difference:.1e} of the products of the factors"
+    return {"deviation_from_group": element.deviation(), "verification": {"reason": reason}}
 
 
 def on_new_base(moved: Adapter, adapter: Adapter, new: str | None) -> list[str]:
