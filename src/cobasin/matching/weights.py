@@ -260,15 +260,8 @@ def _families(match: Match, streams: list[Key]) -> dict[int, list[Key]]:
     """Keys other than the streams, grouped so that keys of different groups share no tensor; by number."""
     family_of: dict[str, list[Key]] = {}
     for key in match.groups:
-        if key in streams:
-            continue
-        merged = [key]
-        for name in match.tensors_of([key]):
-            other = family_of.get(name)
-            if other is not None and other is not merged:
-                merged = other + [k for k in merged if k not in other]
-                for tensor in match.tensors_of(merged):
-                    family_of[tensor] = merged
-        for tensor in match.tensors_of(merged):
-            family_of[tensor] = merged
+        if key not in streams:
+            met = {id(family): family for name in match.tensors_of([key]) if (family := family_of.get(name))}
+            merged = [one for family in reversed(met.values()) for one in family] + [key]
+            family_of |= dict.fromkeys(match.tensors_of(merged), merged)
     return dict(enumerate({id(family): family for family in family_of.values()}.values()))
