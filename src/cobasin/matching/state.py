@@ -210,12 +210,9 @@ class Match:
 
     def fibres(self, base: Key) -> list[Key]:
         """The free keys whose elements vary over ``base``."""
-        index = self.spec.index(base)
-        found = []
-        for key in self.groups:
-            if base[0] in self.spec.batch_axes(key[0]) and index.items() <= self.spec.index(key).items():
-                found.append(key)
-        return found
+        spec, index = self.spec, self.spec.index(base).items()
+        there = [key for key in self.groups if base[0] in spec.batch_axes(key[0])]
+        return [key for key in there if index <= spec.index(key).items()]
 
     def set(self, values: Mapping[Key, Value]) -> None:
         """Take new values, whatever they do to the distance."""
