@@ -1,6 +1,7 @@
 """Weight matching: the objective never rises, planted elements are found, what is not asked for is left alone."""
 
 from itertools import combinations
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -500,3 +501,13 @@ def test_a_square_map_of_the_stream_is_linearised_where_it_stands():
     assert len(sites) == 2
     found = gram.gather(-2, perm[None])[0].sum()
     torch.testing.assert_close(found, 2 * anchor[name].square().sum())
+
+
+def test_a_key_that_meets_two_families_makes_them_one():
+    tensors = {("a",): ["x", "y"], ("b",): ["z"], ("c",): ["z", "y", "w"], ("d",): ["v"]}
+
+    def tensors_of(keys):
+        return list(dict.fromkeys(name for key in keys for name in tensors[key]))
+
+    families = weights._families(SimpleNamespace(groups=tensors, tensors_of=tensors_of), [])
+    assert [sorted(family) for family in families.values()] == [[("a",), ("b",), ("c",)], [("d",)]]

@@ -151,10 +151,10 @@ def apply_(
     Example: cobasin apply ./b-matched ./lora-of-b --out ./lora-matched
     """
     from cobasin.presenting import moving
-    from cobasin.workflows import apply as applying
+    from cobasin.workflows.apply import apply_to_folder
 
     declare(spec)
-    result(applying.apply_to_folder(element, model, out, base, overwrite), json, moving.apply_report)
+    result(apply_to_folder(element, model, out, base, overwrite), json, moving.apply_report)
 
 
 @app.command()
@@ -191,8 +191,8 @@ def transport(
     Example: cobasin transport ./base-v1 ./my-lora ./base-v2 --element ./base-v1-matched --out ./my-lora-v2
     """
     from cobasin.presenting import moving
-    from cobasin.workflows import apply as applying
+    from cobasin.workflows.transport import transport_to_folder
 
     declare(spec)
-    report = applying.transport_to_folder(base, tuned, new, out, element, symmetry, scale, overwrite)
+    report = transport_to_folder(base, tuned, new, out, element, symmetry, scale, overwrite)
     result(report, json, moving.transport_report)

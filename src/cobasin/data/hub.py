@@ -46,18 +46,15 @@ def sliced(split: str | None) -> str:
     return "; slices such as train[10:] are for data sets of the hub" if split and "[" in split else ""
 
 
-def _kind(feature: Any) -> str:
-    return type(feature).__name__
-
-
 def _converter(feature: Any) -> Callable[[Any], Any]:
     """What makes a stored value the one that a row holds."""
-    if _kind(feature) == "Image":
+    kind = type(feature).__name__
+    if kind == "Image":
         return lambda image: image and (image["bytes"] or Path(image["path"]))
-    if _kind(feature) == "ClassLabel":
+    if kind == "ClassLabel":
         names = class_names(feature.names)
         return lambda label: None if label is None or label < 0 else names[label]
-    if _kind(feature) in ("List", "LargeList", "Sequence"):
+    if kind in ("List", "LargeList", "Sequence"):
         one = _converter(feature.feature)
         return lambda values: values and [one(value) for value in values]
     return lambda value: value

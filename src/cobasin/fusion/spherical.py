@@ -27,7 +27,7 @@ NO_DIRECTION = 1e-3
 """Unit vectors whose mean is shorter than this point to all sides: float32 leaves 3e-4 of a sum that is zero."""
 
 
-@method("slerp", reference="Shoemake, Animating rotation with quaternion curves, SIGGRAPH 1985", fewest=1, most=1)
+@method("slerp", reference="Shoemake, Animating rotation with quaternion curves, SIGGRAPH 1985", most=1)
 def slerp(
     base: Tensor, tensors: Sequence[Tensor], dtype: torch.dtype | None = None, *, t: Annotated[float, Ge(0), Le(1)]
 ) -> Tensor:

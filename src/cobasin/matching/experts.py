@@ -17,7 +17,7 @@ from cobasin.execution.once import once
 from cobasin.matching.compared import Compared
 from cobasin.matching.neurons import EVERY, MARGIN, ROUNDING, Neurons, nearest, some_weights, terms
 from cobasin.symmetry.groups import Gram, Permutation, Value
-from cobasin.symmetry.state import wide
+from cobasin.symmetry.state import squared_size
 
 
 class Experts:
@@ -72,9 +72,6 @@ class Experts:
         """Squared norms of the experts, as if each were a column."""
         norms = Gram()
         for charge, *sides in self._terms:
-            norms.add_norms(charge, *(torch.stack([_squared_norm(one) for one in side]) for side in sides))
+            sizes = torch.tensor([[*map(squared_size, side)] for side in sides], dtype=torch.float64, device="cpu")
+            norms.add_norms(charge, *sizes)
         return norms
-
-
-def _squared_norm(x: Tensor) -> Tensor:
-    return wide(x).square().sum(-1).double().sum().cpu()

@@ -13,13 +13,14 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from cobasin.matching.state import Match, on_cpu, orders
+from cobasin.matching.state import Match, orders
 from cobasin.symmetry.action import in_old_order
 from cobasin.symmetry.form import Form
 from cobasin.symmetry.groups import Diagonal, Gram, Group, Permutation, Value
 from cobasin.symmetry.groups.assignment import assign
 from cobasin.symmetry.groups.permutation import at_pairs
 from cobasin.symmetry.keys import Key
+from cobasin.symmetry.state import on_cpu
 
 BONUS = 0.05
 """By how much the score of a matched pair is above that of any other of its target, at the least."""

@@ -19,13 +19,14 @@ from torch import Tensor
 from cobasin.matching.compared import Compared
 from cobasin.matching.experts import Experts
 from cobasin.matching.neurons import MARGIN
-from cobasin.matching.state import Match, on_cpu
+from cobasin.matching.state import Match
 from cobasin.symmetry.action import in_old_order
 from cobasin.symmetry.groups import Gram, Permutation, Value
 from cobasin.symmetry.groups.assignment import assign, assign_lazily
 from cobasin.symmetry.groups.isometry import Isometry
 from cobasin.symmetry.keys import Key
 from cobasin.symmetry.spec import Site, Spec
+from cobasin.symmetry.state import on_cpu
 
 LARGE = 1 << 28  # bytes: tables of this size are not made side by side; their products use all threads anyway
 SHARED = 4  # bases that are held whatever their size: more are not those of one layer
@@ -122,7 +123,7 @@ class _Nested:
 
     def _plain(self) -> list[Site]:
         """Where no free basis is: of a position bias for every head, or everywhere where bases are left alone."""
-        others = [*self.bases, *self.orders, *([self.inner] if self.inner else [])]
+        _, *others = self.family
         return [site for site in self._match.sites(self._base) if not _carries(self._match, site, others)]
 
     def in_place(self) -> dict[Key, Gram]:
@@ -158,12 +159,19 @@ class _Nested:
         own, shared = self._by_heads(key)
         if self.within is not None and self.inner and self.inner[0] in self._match.spec.batch_axes(key[0]):
             return own.map(partial(_heads_of, self.within))  # every head has its own
-        return own.map(*_matched_heads(self.within)).plus(shared.map(*_matched_heads(None)))
+        # what they share has none to sum over, and norms are those of all of them
+        return own.map(self._over_heads, lambda x: x.sum((2, 3))).plus(shared.map(lambda x: x[:, :, 0, 0]))
+
+    def _over_heads(self, x: Tensor) -> Tensor:
+        """Of ``[P, Q, R, S, ...]`` the sum over matched heads: ``[P, Q, ...]``."""
+        if self.within is None or self._count == 1:
+            return x[:, :, 0, 0]
+        return _heads_of(self.within, x).sum(2)
 
     def terms(self) -> list[Tensor]:
         """What every pair of items gains, ``[P, Q]``, in parts; but for `orders`."""
         match, base = self._match, self._base
-        terms = [_matched_heads(self.within)[0](term) for term in self._inside]
+        terms = [self._over_heads(term) for term in self._inside]
         if plain := self._plain():
             terms.append(match.gram(base, self.family, sites=plain).total())
         return terms + [_support(match.groups[key].support(self.matched(key)), leading=2) for key in self.bases]
@@ -230,20 +238,6 @@ def _support(support: Tensor, leading: int) -> Tensor:
 
 def _total(terms: list[Tensor]) -> Tensor:
     return torch.stack([term.double() for term in terms]).sum(0).cpu()
-
-
-def _matched_heads(within: Tensor | None):
-    """Reduce ``[P, Q, R, S, ...]`` to ``[P, Q, ...]``: the sum over matched heads; norms sum over all heads."""
-
-    def cross(x: Tensor) -> Tensor:
-        if x.shape[2:4] == (1, 1):
-            return x[:, :, 0, 0]
-        if within is None:
-            return x.sum((2, 3))
-        index = within.to(x.device).reshape(*within.shape[:2], 1, -1, *[1] * (x.ndim - 4))
-        return x.gather(2, index.expand(*within.shape[:2], 1, *x.shape[3:])).sum((2, 3))
-
-    return cross, lambda x: x.sum((2, 3))
 
 
 def _heads_of(within: Tensor, x: Tensor) -> Tensor:

@@ -17,12 +17,13 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from cobasin.matching.state import Match, on_cpu, orders
+from cobasin.matching.state import Match, orders
 from cobasin.symmetry.form import Form
 from cobasin.symmetry.groups import Diagonal, Group, Permutation, Value
 from cobasin.symmetry.groups.assignment import assign
 from cobasin.symmetry.groups.permutation import at_pairs
 from cobasin.symmetry.keys import Key
+from cobasin.symmetry.state import on_cpu
 
 SOFT = 0.6  # share of all steps, after which the order stays
 SHARPER = 6.6  # times as sharp as at the start are the logits then

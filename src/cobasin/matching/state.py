@@ -54,11 +54,6 @@ def identity(form: Form, groups: Mapping[Key, Group]) -> Values:
     return {key: group.identity(spec.batch(key[0]), spec.sizes[key[0]]) for key, group in groups.items()}
 
 
-def on_cpu(value: Value) -> Value:
-    """An element, found wherever its Gram is, where elements are kept."""
-    return {part: x.cpu() for part, x in value.items()}
-
-
 def same(a: Value, b: Value) -> bool:
     """Whether two values of a key are equal, part by part."""
     return a is b or (a.keys() == b.keys() and all(part.equal(b[name]) for name, part in a.items()))
@@ -215,12 +210,9 @@ class Match:
 
     def fibres(self, base: Key) -> list[Key]:
         """The free keys whose elements vary over ``base``."""
-        index = self.spec.index(base)
-        found = []
-        for key in self.groups:
-            if base[0] in self.spec.batch_axes(key[0]) and index.items() <= self.spec.index(key).items():
-                found.append(key)
-        return found
+        spec, index = self.spec, self.spec.index(base).items()
+        there = [key for key in self.groups if base[0] in spec.batch_axes(key[0])]
+        return [key for key in there if index <= spec.index(key).items()]
 
     def set(self, values: Mapping[Key, Value]) -> None:
         """Take new values, whatever they do to the distance."""

@@ -23,10 +23,11 @@ from cobasin.matching.neurons import (
     nearest_by_far,
     some_weights,
 )
-from cobasin.matching.state import Match, on_cpu, same
+from cobasin.matching.state import Match, same
 from cobasin.symmetry.groups import Gram, Group, Permutation, Value
 from cobasin.symmetry.keys import Key
 from cobasin.symmetry.spec import Site
+from cobasin.symmetry.state import on_cpu
 
 LEANING = 1e-10  # of the norm of what the ends say: far above the rounding of float64
 

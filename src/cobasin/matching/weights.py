@@ -22,14 +22,14 @@ from cobasin.matching.compared import Compared
 from cobasin.matching.experts import Experts
 from cobasin.matching.neurons import Neurons, terms
 from cobasin.matching.order import LARGE, inner_order, pairs_size, propose_order
-from cobasin.matching.state import Match, identity, on_cpu
+from cobasin.matching.state import Match, identity
 from cobasin.matching.streams import Streams
 from cobasin.matching.units import Units
 from cobasin.progress import Looks, silent
 from cobasin.symmetry.action import in_new_order, in_old_order
 from cobasin.symmetry.groups import Permutation, Value
 from cobasin.symmetry.keys import Key
-from cobasin.symmetry.state import squared_size
+from cobasin.symmetry.state import on_cpu, squared_size
 
 MAX_ROUNDS = 200
 SETTLED = 1e-6  # relative fall of the squared distance in a round
@@ -81,12 +81,12 @@ def ascend(
         warm: the values come from an earlier ascent: go on from there, and from no other start.
         keep: where to keep what is found on the way; from what it has the ascent goes on.
     """
-    progress, units, streams = Ascent([match.total]), Units(match, keep), Streams(match)
+    ascent, units, streams = Ascent([match.total]), Units(match, keep), Streams(match)
     least_fall = LARGE_SETTLED if _entries(match, list(match.groups)) > LARGE_MODEL else SETTLED
     families = _families(match, streams.keys)
     reorder = True
     if (kept := units.last_round()) is not None:
-        progress.history, reorder, match.hold_scales = kept["history"], kept["reorder"], kept["hold_scales"]
+        ascent.history, reorder, match.hold_scales = kept["history"], kept["reorder"], kept["hold_scales"]
         sweep = Sweep(**kept["sweep"])
     else:
         one_start = warm or not streams.keys or _near(match)
@@ -95,38 +95,38 @@ def ascend(
         match.hold_scales = "scale" in match.choice.parts and not one_start
         first = partial(_round, reorder=reorder, name="1") if one_start else _first_round
         sweep = first(units, streams, families)
-        progress.history.append(match.total)
+        ascent.history.append(match.total)
 
     def moving() -> bool:
         return sweep.streams_moved or bool(sweep.left) or any(match.groups[key].scaled for key in streams.keys)
 
     while True:
-        said = {"history": progress.history, "reorder": reorder, "hold_scales": match.hold_scales}
+        said = {"history": ascent.history, "reorder": reorder, "hold_scales": match.hold_scales}
         units.end_round(said | {"sweep": asdict(sweep)})
-        report(progress.rounds, match.total)
-        before, after = progress.history[-2:]
-        settled = after >= before * (1 - least_fall) or after <= EXACT * progress.history[0]
+        report(ascent.rounds, match.total)
+        before, after = ascent.history[-2:]
+        settled = after >= before * (1 - least_fall) or after <= EXACT * ascent.history[0]
         if settled and reorder and not match.hold_scales:
             break
-        last = progress.rounds == MAX_ROUNDS - 1  # the round to come is the last that there may be
+        last = ascent.rounds == MAX_ROUNDS - 1  # the round to come is the last that there may be
         settled |= not moving()  # whatever that round took off
         if match.hold_scales and ((settled and reorder) or last or not moving()):
             match.hold_scales = False
             scaled = (i for i, family in families.items() if any(match.groups[key].scaled for key in family))
             sweep.left = sorted({*sweep.left, *scaled})
-        if progress.rounds == MAX_ROUNDS or not moving():
+        if ascent.rounds == MAX_ROUNDS or not moving():
             break
         # Nested assignments and joint optima are the dear part: only while they still change an order, and when
         # all has settled. In between every key takes one exact step, which the next round repeats anyway.
         reorder = sweep.orders_changed or settled or not streams.keys
         due = families if sweep.streams_moved else {i: families[i] for i in sweep.left}
-        sweep = _round(units, streams, due, reorder, str(progress.rounds + 1))
-        progress.history.append(match.total)
+        sweep = _round(units, streams, due, reorder, str(ascent.rounds + 1))
+        ascent.history.append(match.total)
     for key, group in match.groups.items():
         if group.scaled and "scale" not in match.values[key]:  # it was held, and no step was a gain since
             match.values[key] = match.values[key] | {"scale": identity(match.form, {key: group})[key]["scale"]}
     units.end_round(said | {"sweep": asdict(sweep)}, last=True)
-    return progress
+    return ascent
 
 
 def _near(match: Match) -> bool:
@@ -260,15 +260,8 @@ def _families(match: Match, streams: list[Key]) -> dict[int, list[Key]]:
     """Keys other than the streams, grouped so that keys of different groups share no tensor; by number."""
     family_of: dict[str, list[Key]] = {}
     for key in match.groups:
-        if key in streams:
-            continue
-        merged = [key]
-        for name in match.tensors_of([key]):
-            other = family_of.get(name)
-            if other is not None and other is not merged:
-                merged = other + [k for k in merged if k not in other]
-                for tensor in match.tensors_of(merged):
-                    family_of[tensor] = merged
-        for tensor in match.tensors_of(merged):
-            family_of[tensor] = merged
+        if key not in streams:
+            met = {id(family): family for name in match.tensors_of([key]) if (family := family_of.get(name))}
+            merged = [one for family in reversed(met.values()) for one in family] + [key]
+            family_of |= dict.fromkeys(match.tensors_of(merged), merged)
     return dict(enumerate({id(family): family for family in family_of.values()}.values()))

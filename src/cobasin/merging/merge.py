@@ -176,7 +176,7 @@ def merge_recipe(
     Raises:
         InputError: for a recipe that cannot be read, models that do not fit it or each other, data that do not fit.
     """
-    report = progress_of(progress)
+    progress = progress_of(progress)
     check_kept(keep)
     if not isinstance(models, Mapping | None):
         raise InputError(f"models: {shown(models)}: expected names of the recipe, and the model of each")
@@ -197,14 +197,14 @@ def merge_recipe(
     if recipe.method.couple is not None:
         flow_of(typed[0])  # an architecture that it cannot follow is refused before models are matched
     parents = [model.checkpoint for model in typed]
-    matched = _matched(recipe, typed, report, keep)
+    matched = _matched(recipe, typed, progress, keep)
     matched = replace(matched, typed=equally_tied(matched.typed))
-    statistics = statistics_of(recipe, read, matched, report, keep)
-    states = _coupled(recipe, matched, filled(recipe, matched.typed, matched.states), statistics, report)
+    statistics = statistics_of(recipe, read, matched, progress, keep)
+    states = _coupled(recipe, matched, filled(recipe, matched.typed, matched.states), statistics, progress)
     fused, states = as_fused(recipe, matched.typed, states)
     parameters = Parameters(recipe, fused[0])
     if recipe.method.statistics == "grams_in_turn":
-        statistics = _in_turn(Fusion(parameters, fused, states), read, matched, report)
+        statistics = _in_turn(Fusion(parameters, fused, states), read, matched, progress)
     element = next((element for element in matched.elements if element is not None), None)
     fusion = Fusion(parameters, fused, states, statistics, element)
     notes += fusion.notes
@@ -214,7 +214,7 @@ def merge_recipe(
     merged = [merged_state(fusion, one, own_head=recipe.head is not None, narrow=afterwards is None) for one in owning]
     after = None
     if afterwards is not None:
-        merged[0], after = afterwards.run(fusion, matched, merged[0], report)
+        merged[0], after = afterwards.run(fusion, matched, merged[0], progress)
         notes += cautions(after)
     checkpoints = [result(recipe, fused[one], state) for one, state in zip(owning, merged, strict=True)]
     for one, checkpoint in zip(owning, checkpoints, strict=True):
@@ -224,7 +224,7 @@ def merge_recipe(
     return Merge(recipe, names, parents, checkpoints, matched, parameters.weights, statistics.report, notes, after)
 
 
-def _matched(recipe: Recipe, typed: list[Typed], report: Progress, keep: Kept | None) -> Matched:
+def _matched(recipe: Recipe, typed: list[Typed], progress: Progress, keep: Kept | None) -> Matched:
     """The models brought together, as the recipe says."""
     match = recipe.match
     if not matches(recipe, typed):
@@ -234,13 +234,13 @@ def _matched(recipe: Recipe, typed: list[Typed], report: Progress, keep: Kept | 
         match.symmetry,
         match.layers,
         match.anchor if match.anchor in ("medoid", "consensus") else recipe.referenced.index(match.anchor),
-        progress=report,
+        progress=progress,
         **match.search,
         keep=keep,
     )
 
 
-def _in_turn(fusion: Fusion, read: Sequence[Batches], matched: Matched, report: Progress) -> Statistics:
+def _in_turn(fusion: Fusion, read: Sequence[Batches], matched: Matched, progress: Progress) -> Statistics:
     """What a method needs that collects it on the merged layers before."""
     first = fusion.recipe.positions[0]
     kept = fusion.typed[first].task_heads if fusion.recipe.head else ()  # never fused: of other shapes, perhaps
@@ -248,11 +248,11 @@ def _in_turn(fusion: Fusion, read: Sequence[Batches], matched: Matched, report: 
     def fuse(name: str, grams: list[InputGram] | None) -> Tensor:
         return fusion.states[first][name] if name in kept else fusion.from_tensors(name, grams)
 
-    return in_turn(fusion.recipe, read, matched, fuse, report)
+    return in_turn(fusion.recipe, read, matched, fuse, progress)
 
 
 def _coupled(
-    recipe: Recipe, matched: Matched, states: list[State], statistics: Statistics, report: Progress
+    recipe: Recipe, matched: Matched, states: list[State], statistics: Statistics, progress: Progress
 ) -> list[State]:
     """The matched models, those that are fused coupled by optimal transport where the method does so."""
     fused = recipe.positions
@@ -266,7 +266,7 @@ def _coupled(
         once.index(matched.reference) if matched.reference in once else 0,
         activations,
         recipe.parameters_of("", None, 1),
-        lambda done, total: report("coupling neurons", done, total),
+        lambda done, total: progress("coupling neurons", done, total),
     )
     for i, state in zip(once, coupled, strict=True):
         states[i] = state

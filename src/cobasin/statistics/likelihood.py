@@ -66,10 +66,8 @@ def loss_of(task: str, logits: Tensor, labels: Tensor, inputs: Mapping[str, Tens
         task, logits, labels, inputs: as in `log_likelihood`, of any number of rows; labels of a causal model are
             counted from the second token on, which is the first that is predicted.
     """
-    loss = -log_likelihood(task, logits, labels, inputs, None) * (
-        2 if task == "regression" else 1
-    )  # half is the likelihood
-    return loss, counted(task, labels)
+    halves = 2 if task == "regression" else 1  # of a squared error the likelihood has one
+    return -halves * log_likelihood(task, logits, labels, inputs, None), counted(task, labels)
 
 
 def counted(task: str, labels: Tensor) -> Tensor:

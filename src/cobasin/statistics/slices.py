@@ -17,6 +17,7 @@ from cobasin.execution.outcomes import Keep, Outcome, found_by
 from cobasin.progress import Count
 from cobasin.statistics.rows import row_count
 from cobasin.symmetry.keys import Key
+from cobasin.symmetry.state import on_cpu
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -82,7 +83,7 @@ def alone(sums: Collector, batches: Batches, partial: Partial | None, report: Co
             if partial is not None and done < len(batches) and time.monotonic() - saved >= SAVE_EVERY:
                 partial.save(total, sums.state(), done, row)
                 saved = time.monotonic()
-        total, own = sums.joined(total, _on_cpu(sums.state())), {}
+        total, own = sums.joined(total, on_cpu(sums.state())), {}
     sums.resume(total)
     return row
 
@@ -100,7 +101,7 @@ def together(sums: Collector, batches: Batches, keep: Keep, report: Count) -> in
         for more in _adding(sums, batches, slices[number]):
             rows, ran = rows + more, ran + 1
             report(ran, len(batches))
-        return Outcome({_SUMS: _on_cpu(sums.state())}, {}, {"rows": rows})
+        return Outcome({_SUMS: on_cpu(sums.state())}, {}, {"rows": rows})
 
     def slice_(number: int) -> Outcome:
         return found_by(keep, f"slice-{number}", number, lambda: of_slice(number))
@@ -140,7 +141,3 @@ def _slices(count: int) -> list[range]:
     """So many batches, in consecutive slices."""
     slices = min(SLICES, count)
     return [range(count * i // slices, count * (i + 1) // slices) for i in range(slices)]
-
-
-def _on_cpu(sums: Sums) -> Sums:
-    return {name: tensor.cpu() for name, tensor in sums.items()}

@@ -49,6 +49,11 @@ def wide(tensor: Tensor) -> Tensor:
     return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
+def on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors by name, made on whatever device, where elements and sums are kept."""
+    return {name: tensor.cpu() for name, tensor in tensors.items()}
+
+
 class Computed(Mapping[str, Tensor]):
     """Tensors of these names; a subclass says what each of them is as it is asked for."""
 

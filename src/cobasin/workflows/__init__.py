@@ -1,1 +1,1 @@
-"""What the commands do, one a file."""
+"""What the commands do, one a file; and what several of them share."""

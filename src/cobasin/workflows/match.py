@@ -22,12 +22,12 @@ from cobasin.finding.search import Search
 from cobasin.presenting import progress as bars
 from cobasin.recipe.data_file import data_config
 from cobasin.symmetry.element import Element
+from cobasin.workflows.moved_adapters import products_kept
 from cobasin.workflows.shared import (
     evidence_of_file,
     inputs_of,
     match_files,
     part_report,
-    products_kept,
     save_with_bar,
     shards_with_bar,
     write_with_bar,

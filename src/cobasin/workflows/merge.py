@@ -152,8 +152,7 @@ def _check_out(
     recipe: Recipe, out: Path, overwrite: bool, arguments: Sequence[str], loaded: Mapping[str, Checkpoint]
 ) -> list[str]:
     """Refuse an output folder that is in the way of what is read; the recipe and the data, which are read, too."""
-    folders = [model.folder for model in loaded.values() if model.folder is not None]
-    check_output(out, overwrite, folders)
+    check_output(out, overwrite, [model.folder for model in loaded.values()])
     given = recipe.statistics
     data = [] if given is None or given.data is None else given.data if isinstance(given.data, list) else [given.data]
     after = None if recipe.after is None else recipe.after.data

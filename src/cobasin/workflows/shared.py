@@ -10,8 +10,6 @@ from typing import Any
 import torch
 
 from cobasin import __version__
-from cobasin.adapters.folder import Adapter
-from cobasin.adapters.match import apply_to_adapter, products
 from cobasin.architectures import declared_in
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.output import stamp
@@ -42,15 +40,6 @@ def match_files(element: Element, report: dict, text: str) -> dict:
 def report_files(report: dict, text: str) -> dict[str, str]:
     """Report and model card, by the names of their files."""
     return {"cobasin.json": json.dumps(report, indent=2), "README.md": text}
-
-
-def products_kept(element: Element, adapter: Adapter) -> dict:
-    """What shows that an adapter adds what it did: the products of its factors."""
-    before, after = products(adapter), products(apply_to_adapter(element, adapter, torch.float64))
-    pairs = zip(before.values(), after.values(), strict=True)
-    difference = max(float((old - new).norm() / old.norm().clamp_min(1e-300)) for old, new in pairs)
-    reason = f"relative difference {difference:.1e} of the products of the factors"
-    return {"deviation_from_group": element.deviation(), "verification": {"reason": reason}}
 
 
 def evidence_of(element: Element, source: Checkpoint) -> dict:
