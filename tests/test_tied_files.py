@@ -5,10 +5,16 @@ import torch
 
 from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.typed import Typed
+from cobasin.checkpoints.writer import save
+from cobasin.finding.applying import transform
+from cobasin.finding.match import match
+from cobasin.verification import verify
 from command_line import duplicate, edit_tensors, refused, refused_by_both, run, stock, tensors_of
 from tiny_models import model
 
 pytestmark = pytest.mark.usefixtures("one_round")
+
+EMBEDDING = "model.embed_tokens.weight"
 
 # a case, and the name that is kept of those that share a tensor
 KEPT = [
@@ -109,3 +115,14 @@ def test_a_head_that_differs_is_refused_where_it_would_be_untied(tmp_path, case,
     edit_tensors(other, lambda tensors: tensors[head][0].add_(1))
     refused_by_both(own, other, f"the config ties {head} to {twin}, but their values differ", unread=False)
     refused_by_both(other, own, f"the config ties {head} to {twin}, but their values differ", unread=False)
+
+
+def test_a_head_that_is_tied_in_memory_only(tmp_path):
+    """The config says that it is a tensor of its own, and so it is written."""
+    anchor, tied = (model("llama-gqa/LlamaForCausalLM", seed).float() for seed in (0, 1))
+    tied.lm_head.weight = tied.model.embed_tokens.weight
+    moved = transform(match(tied, anchor), tied)
+    assert verify(tied, moved).same
+    save(moved, tmp_path / "moved")
+    assert not torch.equal(*(tensors_of(tmp_path / "moved")[name] for name in ("lm_head.weight", EMBEDDING)))
+    assert verify(tied, stock(tmp_path / "moved")).same
