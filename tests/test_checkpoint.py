@@ -21,6 +21,7 @@ from transformers import (
 
 from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.pairs import check_pair
+from cobasin.checkpoints.running import instantiate
 from cobasin.checkpoints.typed import Typed
 from cobasin.checkpoints.weight_files import Header
 from cobasin.checkpoints.writer import save
@@ -153,6 +154,9 @@ def test_a_part_of_a_model_that_is_wrapped(tiny_bert, wrapper):
     told = f"a part of it is wrapped, as bert.encoder.layer.0.{wrapper}.attention"
     assert told in str(caught.value)
     assert str(caught.value).endswith(f"tells: unwrap it, or take '{wrapper}.' out of the names")
+    with pytest.raises(InputError) as caught:  # where its class is asked for the function alone
+        instantiate(load(named, tiny_bert.config), torch.float32)
+    assert told in str(caught.value)
 
 
 def test_a_state_dict_by_the_names_in_memory():

@@ -5,11 +5,17 @@ import torch
 
 from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.typed import Typed
-from command_line import duplicate, edit_tensors, refused, run, stock, tensors_of
+from cobasin.checkpoints.writer import save
+from cobasin.finding.applying import transform
+from cobasin.finding.match import match
+from cobasin.verification import verify
+from command_line import duplicate, edit_tensors, refused, refused_by_both, run, stock, tensors_of
 from sampling import one_in
 from tiny_models import model
 
 pytestmark = pytest.mark.usefixtures("one_round")
+
+EMBEDDING = "model.embed_tokens.weight"
 
 # a case, and the name that is kept of those that share a tensor
 KEPT = [
@@ -94,3 +100,30 @@ def test_a_head_of_its_own_that_the_config_ties(tmp_path):
     assert run("match", *ends, "--out", tmp_path / "out").code == 0
     assert run("verify", tmp_path / "one", tmp_path / "out").code == 0
     stock(tmp_path / "out")
+
+
+@pytest.mark.parametrize(("case", "head"), KEPT[:2])
+def test_a_head_that_differs_is_refused_where_it_would_be_untied(tmp_path, case, head):
+    """Versions of Transformers differ in which of the two they load."""
+    own, other = (tmp_path / name for name in ("own", "other"))
+    for seed, folder in enumerate((own, other)):
+        model(case, seed).float().save_pretrained(folder)
+    typed = Typed.of(load(own))
+    twin = typed.disk_names[typed.spec.tied[head]]
+    for folder in (own, other):
+        edit_tensors(folder, lambda tensors: tensors.update({head: tensors[twin].clone()}))
+    assert run("match", other, own, "--out", tmp_path / "equal").code == 0
+    edit_tensors(other, lambda tensors: tensors[head][0].add_(1))
+    refused_by_both(own, other, f"the config ties {head} to {twin}, but their values differ", unread=False)
+    refused_by_both(other, own, f"the config ties {head} to {twin}, but their values differ", unread=False)
+
+
+def test_a_head_that_is_tied_in_memory_only(tmp_path):
+    """The config says that it is a tensor of its own, and so it is written."""
+    anchor, tied = (model("llama-gqa/LlamaForCausalLM", seed).float() for seed in (0, 1))
+    tied.lm_head.weight = tied.model.embed_tokens.weight
+    moved = transform(match(tied, anchor), tied)
+    assert verify(tied, moved).same
+    save(moved, tmp_path / "moved")
+    assert not torch.equal(*(tensors_of(tmp_path / "moved")[name] for name in ("lm_head.weight", EMBEDDING)))
+    assert verify(tied, stock(tmp_path / "moved")).same

@@ -211,7 +211,10 @@ def _from_model(model: PreTrainedModel) -> Checkpoint:
     describe(tensors, SINGLE_FILE, label)
     try:
         # What save_pretrained does: one name for tied weights, then names and layouts as on disk.
-        tensors = revert_weight_conversion(model, remove_tied_weights_from_state_dict(tensors, model))
+        single = remove_tied_weights_from_state_dict(dict(tensors), model)
+        # But a head that shares its weight where the config ties none has no other place to be read from.
+        own = {name: tensors[name] for name in tensors.keys() - single.keys() - model.all_tied_weights_keys.keys()}
+        tensors = revert_weight_conversion(model, single | own)
     except RuntimeError as error:
         raise InputError(f"{label}: has no form on disk: {one_line(error)}") from error
     config = copy.deepcopy(model.config)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.limits import part_of
+from cobasin.checkpoints.wrapped import saved_with
 from cobasin.errors import InputError, NotProbed, one_line
 
 if TYPE_CHECKING:
@@ -125,7 +126,10 @@ def _check_loaded(model: PreTrainedModel, info: Mapping[str, Any], state: Mappin
         raise InputError(f"{where} expects {name} of shape {list(expected)}, the checkpoint has {list(found)}")
     missing = {name for name in info["missing_keys"] if not name.endswith(_IN_TRAINING)}
     if missing := missing and missing - _constants(type(model), model.config):
-        raise InputError(f"{where} needs tensors that the checkpoint lacks: {_some(missing)}")
+        why = saved_with(state)
+        raise InputError(
+            f"{where} needs tensors that the checkpoint lacks: {_some(missing)}{f'; {why}' if why else ''}"
+        )
     # A name that differs from a tensor of the class in its numbers only is a layer too many; any other
     # belongs to a head that this class does not have, and cannot change what it computes.
     known = {re.sub(r"\d+", "#", name) for name in model.state_dict()}

@@ -88,6 +88,9 @@ class Typed(Mapping[str, Tensor]):
         header = {name: self.checkpoint.headers[disk] for name, disk in self.disk_names.items()}
         for disk, name in sorted(own.items()):
             headers[disk] = header[self.spec.tied.get(name, name)]
+        twins = {twin for pair in self.spec.tied.items() for twin in pair}
+        # where the file has both, they are read here, which refuses those that differ
+        own |= {self.disk_names[name]: name for name in twins if name in self.disk_names}
 
         def read(on_disk: str) -> Tensor:
             return self[own[on_disk]] if on_disk in own else self.checkpoint[on_disk]

@@ -165,7 +165,9 @@ def _compared(given: Comparable, symmetry: str, progress: Progress) -> Compariso
         layers["chance"] = by_layer(matches["chance"].spec, by_tensor(matches["chance"]))
         shared = _shared(layers["after"], layers["chance"])
         verdict = "independent" if shared < HALF else "share a base" if stays else "share a basin"
-        reason = f"matched, the layers are {shared:.0%} of the way from what chance gives to equality in weights"
+        reason = (
+            f"matched, the layers are {max(shared, 0.0):.0%} of the way from what chance gives to equality in weights"
+        )
         if stay is not None:
             reason = f"{stay:.0%} of the coordinates stay in their places; {reason}"
     relative = {stage: total(parts.values()).relative for stage, parts in layers.items()}
