@@ -40,6 +40,10 @@ _CONFORMER = {
     "right_max_position_embeddings": 2,
     "conv_depthwise_kernel_size": 5,
 }
+_ADAPTER = {
+    **{"add_adapter": True, "num_adapter_layers": 2, "output_hidden_size": 16},
+    **{"adapter_kernel_size": 3, "adapter_stride": 2, "use_intermediate_ffn_before_adapter": True},
+}
 _HEADS = ("ForCTC", "Model", "ForSequenceClassification")
 _FRAMES = (*_HEADS, "ForAudioFrameClassification")
 
@@ -70,6 +74,12 @@ FAMILIES = {
         T.Wav2Vec2BertConfig,
         {**_CONFORMER, "position_embeddings_type": "rotary", "hidden_act": "relu"},
     ),
+    "wav2vec2-bert-adapter": (
+        "Wav2Vec2Bert",
+        ("ForCTC", "Model"),
+        T.Wav2Vec2BertConfig,
+        {**_CONFORMER, **_ADAPTER},
+    ),
 }
 FLOAT32_PARTS: tuple[str, ...] = ("wav2vec2-pre-training",)  # its code book
 
@@ -96,7 +106,12 @@ KEYS = {
         "num_attention_heads": (2, SHAPES),  # of the table of positions
         "position_embeddings_type": ("rotary", SHAPES),
         "left_max_position_embeddings + right_max_position_embeddings": ((3, 3), CHANGES),
-        "add_adapter": (True, UNCOVERED),
+        "add_adapter": (True, SHAPES),
+    },
+    "wav2vec2-bert-adapter/Wav2Vec2BertForCTC": {
+        "adapter_act": ("gelu", CHANGES),
+        "adapter_stride": (1, CHANGES),
+        "adapter_kernel_size": (5, SHAPES),
     },
     "wav2vec2-bert-rotary/Wav2Vec2BertForCTC": {
         "num_attention_heads": (2, CHANGES),

@@ -7,7 +7,7 @@ front of its channels, a norm over them behind.
 from __future__ import annotations
 
 from cobasin.architectures import Request, declares
-from cobasin.architectures.parts import LAYER, NEURONS, attention, labels, layer_norm, linear, neurons, require
+from cobasin.architectures.parts import LAYER, NEURONS, attention, head_bases, labels, layer_norm, linear, neurons
 from cobasin.architectures.speech import HEADS, task_head
 from cobasin.symmetry.gauges import FreeGauge, KeyBias, SoftmaxShift, ValueBias
 from cobasin.symmetry.groups import Orthogonal, Permutation
@@ -16,10 +16,7 @@ from cobasin.symmetry.spec import Space, Spec
 ONE = "encoder.layers.{layer}"
 OWN, CONV = f"{ONE}.self_attn", f"{ONE}.conv_module"
 KEYS = ("num_attention_heads", "hidden_act", "layer_norm_eps", "position_embeddings_type")
-BIASES = (
-    KeyBias(f"{OWN}.linear_k.bias"),
-    ValueBias(f"{OWN}.linear_v.bias", f"{OWN}.linear_out.weight", f"{OWN}.linear_out.bias"),
-)
+ADAPTER_KEYS = ("adapter_act", "adapter_stride")
 
 
 def _positions(config) -> tuple[dict[str, Space], dict[str, str], tuple[FreeGauge, ...], tuple[str, ...]]:
@@ -48,12 +45,70 @@ def _positions(config) -> tuple[dict[str, Space], dict[str, str], tuple[FreeGaug
     return {}, {}, (), ("rotary_embedding_base",) if kind == "rotary" else ()
 
 
+def _attention(own: str, read: str, written: str, kind: str = "") -> dict[str, str]:
+    """Attention that reads one space and writes another; the spaces of its heads begin with ``kind``."""
+    return {
+        **linear(f"{own}.linear_q", f"({kind}head {kind}qk)", read),
+        **linear(f"{own}.linear_k", f"({kind}head {kind}qk')", read),
+        **linear(f"{own}.linear_v", f"({kind}head {kind}vo)", read),
+        **linear(f"{own}.linear_out", written, f"({kind}head {kind}vo')"),
+    }
+
+
+def _free(own: str) -> tuple[FreeGauge, ...]:
+    """The free biases of such attention."""
+    value = ValueBias(f"{own}.linear_v.bias", f"{own}.linear_out.weight", f"{own}.linear_out.bias")
+    return KeyBias(f"{own}.linear_k.bias"), value
+
+
+def _feed_forward(name: str, inner: str, stream: str) -> dict[str, str]:
+    return linear(f"{name}.intermediate_dense", inner, stream) | linear(f"{name}.output_dense", stream, f"{inner}'")
+
+
+def _adapter(config, bare: bool) -> tuple[dict[str, Space], dict[str, str], tuple[FreeGauge, ...]]:
+    """What shortens the frames behind the layers: spaces, the last of which is what a head reads, templates, biases.
+
+    Every layer of it begins a stream with a gated convolution, and its attention reads another one.
+    """
+    size, read = config.output_hidden_size, "resid"
+    heads = Space(config.num_attention_heads, Permutation(), part="heads")
+    spaces, templates, biases = {"tap": Space(config.adapter_kernel_size)}, dict[str, str](), tuple[FreeGauge, ...]()
+    if config.use_intermediate_ffn_before_adapter:
+        templates |= _feed_forward("intermediate_ffn", "before", read)
+        spaces["before"] = Space(config.intermediate_size, neurons("relu"), part="ffn")
+    if size != config.hidden_size:
+        templates |= linear("adapter.proj", "narrow", read) | layer_norm("adapter.proj_layer_norm", "narrow")
+        spaces["narrow"], read = Space(size, Permutation(), part="residual"), "narrow"
+    for i in range(config.num_adapter_layers):
+        one, kind = f"adapter.layers.{i}", f"adapter{i}_"
+        stream, inner, ffn = f"{kind}resid", f"{kind}mixed", f"{kind}ffn"
+        fixed = bare and i == config.num_adapter_layers - 1
+        spaces |= {
+            f"{kind}head": heads,
+            **{f"{kind}{name}": basis for name, basis in head_bases(size // heads.size, (f"{kind}head",))[0].items()},
+            inner: Space(size, NEURONS, part="ffn"),
+            ffn: Space(config.intermediate_size, neurons(config.adapter_act), part="ffn"),
+            stream: Space(size, None if fixed else Permutation(), part="residual"),
+        }
+        templates |= {
+            **layer_norm(f"{one}.residual_layer_norm", read),
+            f"{one}.residual_conv.weight": f"({stream} + {stream}) {read} tap",
+            f"{one}.residual_conv.bias": f"({stream} + {stream})",
+            **layer_norm(f"{one}.self_attn_layer_norm", read),
+            f"{one}.self_attn_conv.weight": f"({inner} + {inner}~) {read} tap",
+            f"{one}.self_attn_conv.bias": f"({inner} + {inner}~)",
+            **_attention(f"{one}.self_attn", f"{inner}'", stream, kind),
+            **layer_norm(f"{one}.ffn_layer_norm", stream),
+            **_feed_forward(f"{one}.ffn", ffn, stream),
+        }
+        biases += _free(f"{one}.self_attn")
+        read = stream
+    return spaces, templates, biases
+
+
 def _layer() -> dict[str, str]:
     templates = {
-        **linear(f"{OWN}.linear_q", "(head qk)", "resid"),
-        **linear(f"{OWN}.linear_k", "(head qk')", "resid"),
-        **linear(f"{OWN}.linear_v", "(head vo)", "resid"),
-        **linear(f"{OWN}.linear_out", "resid", "(head vo')"),
+        **_attention(OWN, "resid", "resid"),
         f"{CONV}.pointwise_conv1.weight": "(mixed + mixed~) resid 1",
         f"{CONV}.depthwise_conv.weight": "mixed' 1 kernel",
         **layer_norm(f"{CONV}.depthwise_layer_norm", "mixed~"),
@@ -63,9 +118,7 @@ def _layer() -> dict[str, str]:
         **layer_norm(f"{ONE}.final_layer_norm"),
     }
     for name in ("ffn1", "ffn2"):
-        templates |= layer_norm(f"{ONE}.{name}_layer_norm")
-        templates |= linear(f"{ONE}.{name}.intermediate_dense", name, "resid")
-        templates |= linear(f"{ONE}.{name}.output_dense", "resid", f"{name}'")
+        templates |= layer_norm(f"{ONE}.{name}_layer_norm") | _feed_forward(f"{ONE}.{name}", name, "resid")
     return templates
 
 
@@ -76,9 +129,12 @@ def wav2vec2_bert(request: Request) -> Spec:
     Only training reads the vector that hides frames.
     """
     config = request.config
-    require(not config.add_adapter, "add_adapter")
-    still = request.head == "Model" or config.position_embeddings_type == "rotary"
+    bare = request.head == "Model"
+    still = (bare and not config.add_adapter) or config.position_embeddings_type == "rotary"
     spaces, positions, biases, keys = _positions(config)
+    behind, adapter, more = _adapter(config, bare) if config.add_adapter else ({}, {}, ())
+    # of heads only that of CTC takes an adapter
+    last = linear("lm_head", "vocab", [*behind][-1]) if config.add_adapter and not bare else task_head(request)
     ffn = Space(config.intermediate_size, neurons(config.hidden_act), LAYER, part="ffn")
     masked = {"masked_spec_embed": "resid"} if request.has("masked_spec_embed") else {}
     return Spec(
@@ -97,6 +153,7 @@ def wav2vec2_bert(request: Request) -> Spec:
             "vocab": Space(config.vocab_size or 0),
             "label": labels(config),
             "depth": Space(config.num_hidden_layers + 1),
+            **behind,
         },
         {
             **layer_norm("feature_projection.layer_norm", "feature"),
@@ -104,10 +161,11 @@ def wav2vec2_bert(request: Request) -> Spec:
             **masked,
             **_layer(),
             **positions,
-            **task_head(request),
+            **adapter,
+            **last,
         },
         prefix="wav2vec2_bert.",
-        biases=(*BIASES, *biases),
+        biases=(*_free(OWN), *biases, *more),
         unread=tuple(masked),
-        function_keys=(*KEYS, *keys),
+        function_keys=(*KEYS, *keys, *(ADAPTER_KEYS if config.add_adapter else ())),
     )
