@@ -311,6 +311,15 @@ def test_a_vector_that_moves_from_one_table_to_another_changes_nothing():
     assert verify(model, of(model, dict(model) | moved)).same is True
 
 
+def test_other_kinds_of_cells_of_tables_are_other_inputs():
+    sizes = [[3, 7, 9], [3, 7, 8]]
+    ends = [
+        load(transformers.TapasForMaskedLM(config("tapas/TapasForMaskedLM", type_vocab_sizes=one))) for one in sizes
+    ]
+    for a, b in (ends, ends[::-1]):
+        assert "type_vocab_sizes [3, 7, 8]" in verify(a, b).reason
+
+
 @pytest.mark.parametrize(
     ("case", "key"),
     [

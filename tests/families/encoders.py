@@ -109,6 +109,12 @@ FAMILIES = {
     "roformer": ("RoFormer", (*ANSWERING_HEADS, "ForCausalLM"), T.RoFormerConfig, {**SMALL, "embedding_size": 10}),
     "roformer-wide": ("RoFormer", ("ForMaskedLM",), T.RoFormerConfig, SMALL),
     "layoutlm": ("LayoutLM", ANSWERING_HEADS, T.LayoutLMConfig, {**SMALL, "max_2d_position_embeddings": 16}),
+    "tapas": (
+        "Tapas",
+        ("ForMaskedLM", "ForSequenceClassification", "Model"),
+        T.TapasConfig,
+        {**SMALL, "type_vocab_sizes": [3, 7, 9, 2, 5, 6, 4]},
+    ),
     "layoutlmv3": ("LayoutLMv3", (*DECODER_HEADS, "ForQuestionAnswering"), T.LayoutLMv3Config, _LAYOUT_LM_V3),
     "layoutlmv3-words": (
         "LayoutLMv3",
@@ -191,6 +197,11 @@ KEYS = {
         "rotary_value": (True, UNCOVERED),
     },
     "layoutlm/LayoutLMForMaskedLM": _KEYS,
+    "tapas/TapasForMaskedLM": {
+        **_KEYS,
+        "reset_position_index_per_cell": (False, CHANGES),
+        "add_cross_attention": (True, UNCOVERED),
+    },
     "layoutlmv3/LayoutLMv3ForSequenceClassification": {
         **{**_KEYS, "num_attention_heads": (2, SHAPES)},
         "pad_token_id": (3, CHANGES),
@@ -238,6 +249,7 @@ TIED = (
     "electra/ElectraForMaskedLM",
     "roformer/RoFormerForMaskedLM",
     "layoutlm/LayoutLMForMaskedLM",
+    "tapas/TapasForMaskedLM",
     "big-bird/BigBirdForMaskedLM",
     "roc-bert/RoCBertForMaskedLM",
     "longformer/LongformerForMaskedLM",

@@ -1,4 +1,4 @@
-"""BERT and RoBERTa with other tables, masks or heads: LayoutLM, BigBird, Longformer, DPR."""
+"""BERT and RoBERTa with other tables, masks or heads: LayoutLM, TAPAS, BigBird, Longformer, DPR."""
 
 from __future__ import annotations
 
@@ -30,6 +30,18 @@ def layoutlm(request: Request) -> Spec:
     spec = bert_spec(request, *bert_head(request, "pooler.dense", bert_masked_lm(request)), "layoutlm.")
     tables = {f"embeddings.{side}_position_embeddings.weight": "place resid" for side in "xyhw"}
     return without_keys(with_tables(spec, tables, place=request.config.max_2d_position_embeddings), *OF_BERT)
+
+
+@declares("Tapas", "tapas", "Model", "ForMaskedLM", "ForSequenceClassification")
+def tapas(request: Request) -> Spec:
+    """TAPAS: BERT, with several tables of kinds of tokens: their row and column in a table, their rank, and others."""
+    config, table = request.config, "embeddings.token_type_embeddings"
+    spec = bert_spec(request, *bert_head(request, "pooler.dense", bert_masked_lm(request)), "tapas.")
+    rows = {f"type_{i}": size for i, size in enumerate(config.type_vocab_sizes)}
+    templates = {name: type_ for name, type_ in spec.templates.items() if name != f"{table}.weight"}
+    spec = replace(spec, templates=templates, function_keys=(*spec.function_keys, "reset_position_index_per_cell"))
+    tables = {f"{table}_{i}.weight": f"{kind} resid" for i, kind in enumerate(rows)}
+    return without_keys(with_tables(spec, tables, **rows), *OF_BERT, "is_causal")
 
 
 @declares("BigBird", "big_bird", *BIG_BIRD)

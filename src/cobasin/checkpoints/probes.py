@@ -157,6 +157,9 @@ def _tokens(
     inputs = {"input_ids": tokens, "attention_mask": mask}
     if count := segments(config):
         inputs["token_type_ids"] = (torch.arange(length) * count // length).repeat(2, 1)
+    if kinds := getattr(config, "type_vocab_sizes", ()):  # TAPAS reads a question, and a table behind it
+        types = [torch.randint(count, (2, length), generator=generator) for count in kinds]
+        inputs["token_type_ids"] = torch.stack(types, -1) * (torch.arange(length) >= length // 2)[:, None]
     if places := getattr(config, "max_2d_position_embeddings", 0):  # where a word stands on its page: two corners
         inputs["bbox"] = torch.randint(places, (2, length, 2, 2), generator=generator).sort(2).values.flatten(2)
     for name, key in KINDS.items():

@@ -39,6 +39,7 @@ _ENDINGS: dict[str, Task] = {
     "ForConditionalGeneration": "seq2seq_lm",
     "MarianMTModel": "seq2seq_lm",
 }
+_READING = {"tapas": "reads tables"}  # what the rows of no data set say, by type of model
 IGNORED = -100  # what the losses of transformers leave out
 LABELS_LISTED = 30
 DIGITS = 9  # of an index
@@ -60,9 +61,10 @@ def task_of(checkpoint: Checkpoint) -> Task:
         return "causal_lm"  # of texts without pictures
     if task == "masked_lm" and getattr(config, "causal", False):
         return "causal_lm"  # an XLM that looks back only
-    if name.endswith("ForMultipleChoice"):
+    reading = "chooses among several texts" if name.endswith("ForMultipleChoice") else _READING.get(config.model_type)
+    if reading:
         raise InputError(
-            f"{checkpoint.label}: no data is read or made up for a {name}, which chooses among several texts; match "
+            f"{checkpoint.label}: no data is read or made up for a {name}, which {reading}; match "
             "and merge it by weights, with nothing that runs models on data"
         )
     if task == "seq2seq_lm" and not config.is_encoder_decoder:
