@@ -140,6 +140,12 @@ FAMILIES = {
     ),
     "big-bird-causal": ("BigBird", ("ForCausalLM",), T.BigBirdConfig, {**_BIG_BIRD, "attention_type": "original_full"}),
     "longformer": ("Longformer", CHOOSING_HEADS, T.LongformerConfig, {**SMALL, "attention_window": 4}),
+    "bert-generation": (
+        "BertGeneration",
+        ("Decoder", "Encoder"),
+        T.BertGenerationConfig,
+        {**SMALL, "is_decoder": True},
+    ),
     "dpr": ("DPR", ("Reader", "ContextEncoder", "QuestionEncoder"), T.DPRConfig, SMALL),
     "albert": ("Albert", CHOOSING_HEADS, T.AlbertConfig, _ALBERT),
     "albert-groups-untied": (
@@ -231,6 +237,12 @@ KEYS = {
     "big-bird-causal/BigBirdForCausalLM": {"is_decoder": (True, CHANGES)},
     "longformer/LongformerForMaskedLM": {**_KEYS, "pad_token_id": (3, CHANGES), "attention_window": (8, CHANGES)},
     "longformer/LongformerForQuestionAnswering": {"sep_token_id": (3, KEEPS)},  # a probe leaves no mask to the config
+    "bert-generation/BertGenerationDecoder": {
+        **_KEYS,
+        "is_decoder": (False, CHANGES),
+        "is_causal": (False, CHANGES),
+        "add_cross_attention": (True, UNCOVERED),
+    },
     "dpr/DPRContextEncoder": {"pad_token_id": (7, KEEPS)},
     "dpr/DPRReader": {**_BERT_KEYS, "is_decoder": (True, FAILS), "projection_dim": (8, UNCOVERED)},
     "albert/AlbertForMaskedLM": {**_KEYS, **_NO_DECODER_KEYS, "num_hidden_layers": (5, CHANGES)},
@@ -250,6 +262,7 @@ TIED = (
     "roformer/RoFormerForMaskedLM",
     "layoutlm/LayoutLMForMaskedLM",
     "tapas/TapasForMaskedLM",
+    "bert-generation/BertGenerationDecoder",
     "big-bird/BigBirdForMaskedLM",
     "roc-bert/RoCBertForMaskedLM",
     "longformer/LongformerForMaskedLM",

@@ -38,6 +38,7 @@ _ENDINGS: dict[str, Task] = {
     "ForMaskedLM": "masked_lm",
     "ForConditionalGeneration": "seq2seq_lm",
     "MarianMTModel": "seq2seq_lm",
+    "BertGenerationDecoder": "causal_lm",
 }
 _READING = {"tapas": "reads tables"}  # what the rows of no data set say, by type of model
 IGNORED = -100  # what the losses of transformers leave out
