@@ -317,6 +317,7 @@ def test_many_models():
         (CHOICE, {"method": "activations"}, "which chooses among several texts; match and merge it by weights"),
         (CHOICE, {"method": "learned", "data": rows()}, "no data is read or made up for a BertForMultipleChoice"),
         ("tapas/TapasForMaskedLM", {"method": "activations"}, "which reads tables; match and merge it by weights"),
+        ("luke/LukeForEntityClassification", {"method": "activations"}, "which reads entities; match and merge it by"),
         ("tapas/TapasModel", {"method": "learned", "data": rows()}, "no data is read or made up for a TapasModel"),
         ("wav2vec2/Wav2Vec2ForCTC", {"method": "activations"}, "for Wav2Vec2ForCTC, nor read; match by weights"),
         ("videomae/VideoMAEForVideoClassification", {"method": "activations"}, "nor read; match by weights"),

@@ -277,7 +277,7 @@ def _domain(checkpoint: Checkpoint) -> str:
     if "input_ids" in inputs and (count := segments(checkpoint.config)) > 1:
         inputs["token_type_ids"] = {"type_vocab_size": count}
     if "input_ids" in inputs:
-        keys = (*KINDS.values(), "type_vocab_sizes")
+        keys = (*KINDS.values(), "type_vocab_sizes", "entity_vocab_size")
         inputs["input_ids"] |= {key: kinds for key in keys if (kinds := getattr(checkpoint.config, key, 0))}
     texts = (", ".join(f"{key} {size}" for key, size in sizes.items()) for sizes in inputs.values())
     return "; ".join(f"{name} with {text}" for name, text in zip(inputs, texts, strict=True))

@@ -162,6 +162,7 @@ def _tokens(
         inputs["token_type_ids"] = torch.stack(types, -1) * (torch.arange(length) >= length // 2)[:, None]
     if places := getattr(config, "max_2d_position_embeddings", 0):  # where a word stands on its page: two corners
         inputs["bbox"] = torch.randint(places, (2, length, 2, 2), generator=generator).sort(2).values.flatten(2)
+    inputs |= _entities(config, length, generator)
     for name, key in KINDS.items():
         if kinds := getattr(config, key, 0):
             inputs[name] = torch.randint(kinds, (2, length), generator=generator)
@@ -173,6 +174,24 @@ def _tokens(
     if architecture.endswith("ForMultipleChoice"):
         inputs = {name: value[None] for name, value in inputs.items()}
     return inputs
+
+
+def _entities(config: PreTrainedConfig, length: int, generator: torch.Generator) -> dict[str, Tensor]:
+    """Entities that LUKE reads beside a text, with the words that each is made of; the first row has one less."""
+    count, entities = getattr(config, "entity_vocab_size", 0), 4
+    if not count:
+        return {}
+    starts = torch.randint(length - 1, (2, entities), generator=generator)
+    places = torch.stack([starts, starts + 1, torch.full_like(starts, -1)], -1)
+    places[:, 0, 1] = -1  # of one word
+    return {
+        "entity_ids": torch.randint(count, (2, entities), generator=generator),
+        "entity_attention_mask": torch.ones(2, entities, dtype=torch.int64).tril(entities - 2),
+        "entity_token_type_ids": (torch.arange(entities) * segments(config) // entities).repeat(2, 1),
+        "entity_position_ids": places,
+        "entity_start_positions": starts,
+        "entity_end_positions": places[..., :2].amax(-1),
+    }
 
 
 Change = tuple[Any, str, Any]
@@ -206,6 +225,7 @@ def mixed_vocabulary(model: PreTrainedModel) -> list[Change]:
             if isinstance(part, PreTrainedModel):
                 tables[part.get_input_embeddings()] = None
                 tables[getattr(part, "embed_tokens_per_layer", None)] = None
+                tables[getattr(getattr(part, "entity_embeddings", None), "entity_embeddings", None)] = None
     places: list[tuple[Any, str, int]] = []
     if model.config.model_type in READ:  # small pictures meet a few rows of a table of positions that is resampled
         tables |= dict.fromkeys(part for part in model.modules() if isinstance(part, torch.nn.Embedding))

@@ -63,6 +63,8 @@ def task_of(checkpoint: Checkpoint) -> Task:
     if task == "masked_lm" and getattr(config, "causal", False):
         return "causal_lm"  # an XLM that looks back only
     reading = "chooses among several texts" if name.endswith("ForMultipleChoice") else _READING.get(config.model_type)
+    if "ForEntity" in name:
+        reading = "reads entities"
     if reading:
         raise InputError(
             f"{checkpoint.label}: no data is read or made up for a {name}, which {reading}; match "
