@@ -327,9 +327,11 @@ def test_other_kinds_of_cells_of_tables_are_other_inputs():
         ("roc-bert/RoCBertForMaskedLM", "shape_vocab_size"),
         ("roc-bert/RoCBertForMaskedLM", "pronunciation_vocab_size"),
         ("luke/LukeForMaskedLM", "entity_vocab_size"),
+        ("markuplm/MarkupLMModel", "max_depth"),
+        ("markuplm/MarkupLMModel", "max_xpath_subs_unit_embeddings"),
     ],
 )
-def test_other_numbers_of_languages_looks_sounds_and_entities_are_other_inputs(case, key):
+def test_other_numbers_of_what_is_read_beside_ids_are_other_inputs(case, key):
     cls, kinds = getattr(transformers, case.split("/")[1]), getattr(config(case), key)
     ends = [load(cls(config(case, **{key: count}))) for count in (kinds, kinds - 1)]
     for a, b in (ends, ends[::-1]):

@@ -32,6 +32,10 @@ KINDS = {
     "input_shape_ids": "shape_vocab_size",
     "input_pronunciation_ids": "pronunciation_vocab_size",
 }
+# What of a token is told at every depth of a tree, of which MarkupLM sees the upmost ones.
+IN_TREE = {"xpath_tags_seq": "max_xpath_tag_unit_embeddings", "xpath_subs_seq": "max_xpath_subs_unit_embeddings"}
+# The sizes of what is read beside the ids of tokens.
+BESIDE_IDS = (*KINDS.values(), *IN_TREE.values(), "max_depth", "type_vocab_sizes", "entity_vocab_size")
 # Tables of positions that are no embeddings, with the axis of their rows.
 POSITIONS = {"position_embedding_table": 1, "pos_embedding": 0}
 
@@ -166,6 +170,9 @@ def _tokens(
     for name, key in KINDS.items():
         if kinds := getattr(config, key, 0):
             inputs[name] = torch.randint(kinds, (2, length), generator=generator)
+    for name, key in IN_TREE.items():
+        if kinds := getattr(config, key, 0):
+            inputs[name] = torch.randint(kinds, (2, length, config.max_depth), generator=generator)
     inputs["global_attention_mask"] = (torch.arange(length) == 0).long().repeat(2, 1)
     if not architecture.endswith(SHIFTING):
         inputs["decoder_input_ids"] = decoder_tokens

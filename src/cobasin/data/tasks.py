@@ -40,7 +40,7 @@ _ENDINGS: dict[str, Task] = {
     "MarianMTModel": "seq2seq_lm",
     "BertGenerationDecoder": "causal_lm",
 }
-_READING = {"tapas": "reads tables"}  # what the rows of no data set say, by type of model
+_READING = {"tapas": "reads tables", "markuplm": "reads pages"}  # what the rows of no data set say, by type of model
 IGNORED = -100  # what the losses of transformers leave out
 LABELS_LISTED = 30
 DIGITS = 9  # of an index
