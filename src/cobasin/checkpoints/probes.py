@@ -35,7 +35,7 @@ KINDS = {
 # What of a token is told at every depth of a tree, of which MarkupLM sees the upmost ones.
 IN_TREE = {"xpath_tags_seq": "max_xpath_tag_unit_embeddings", "xpath_subs_seq": "max_xpath_subs_unit_embeddings"}
 # The sizes of what is read beside the ids of tokens.
-BESIDE_IDS = (*KINDS.values(), *IN_TREE.values(), "max_depth", "type_vocab_sizes", "entity_vocab_size")
+BESIDE_IDS = (*KINDS.values(), *IN_TREE.values(), "max_depth", "type_vocab_sizes", "entity_vocab_size", "languages")
 # Tables of positions that are no embeddings, with the axis of their rows.
 POSITIONS = {"position_embedding_table": 1, "pos_embedding": 0}
 
@@ -170,6 +170,8 @@ def _tokens(
     for name, key in KINDS.items():
         if kinds := getattr(config, key, 0):
             inputs[name] = torch.randint(kinds, (2, length), generator=generator)
+    if languages := getattr(config, "languages", ()):  # X-MOD has adapters for each
+        inputs["lang_ids"] = torch.randint(len(languages), (2, length), generator=generator)
     for name, key in IN_TREE.items():
         if kinds := getattr(config, key, 0):
             inputs[name] = torch.randint(kinds, (2, length, config.max_depth), generator=generator)

@@ -65,6 +65,8 @@ def task_of(checkpoint: Checkpoint) -> Task:
     reading = "chooses among several texts" if name.endswith("ForMultipleChoice") else _READING.get(config.model_type)
     if "ForEntity" in name:
         reading = "reads entities"
+    if config.model_type == "xmod" and config.default_language is None:
+        reading = "names no default_language"
     if reading:
         raise InputError(
             f"{checkpoint.label}: no data is read or made up for a {name}, which {reading}; match "
