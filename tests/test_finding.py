@@ -319,6 +319,11 @@ def test_many_models():
         ("tapas/TapasForMaskedLM", {"method": "activations"}, "which reads tables; match and merge it by weights"),
         ("luke/LukeForEntityClassification", {"method": "activations"}, "which reads entities; match and merge it by"),
         ("xmod/XmodModel", {"method": "activations"}, "which names no default_language; match and merge it by weights"),
+        (
+            "nystromformer/NystromformerModel",
+            {"method": "activations"},
+            "reads texts of 24 tokens only; match and merge",
+        ),
         ("markuplm/MarkupLMModel", {"method": "activations"}, "which reads pages; match and merge it by weights"),
         ("tapas/TapasModel", {"method": "learned", "data": rows()}, "no data is read or made up for a TapasModel"),
         ("wav2vec2/Wav2Vec2ForCTC", {"method": "activations"}, "for Wav2Vec2ForCTC, nor read; match by weights"),

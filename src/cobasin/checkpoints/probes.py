@@ -13,7 +13,14 @@ from torch.nn import Parameter
 
 from cobasin.architectures.parts import sides
 from cobasin.checkpoints.inputs import SHIFTING, input_sizes
-from cobasin.checkpoints.limits import first_written, part_of, positions, takes_no_padding, written_vocabulary
+from cobasin.checkpoints.limits import (
+    first_written,
+    fixed_length,
+    part_of,
+    positions,
+    takes_no_padding,
+    written_vocabulary,
+)
 from cobasin.checkpoints.pictures_in_text import READ, normal, with_pictures
 from cobasin.checkpoints.running import model_class
 
@@ -44,10 +51,10 @@ def probe(config: PreTrainedConfig, architecture: str, seed: int = 0) -> dict[st
     """Inputs that a model of this config and class runs on.
 
     Token ids [2, length], special tokens among them, the second row a third shorter, with an attention mask and
-    segments, length at most 32; one row [1, length] where the class cannot take a padded batch; pixel values
-    [2, channels, height, width], clips [2, frames, channels, height, width], mel features [2, bins, frames] or
-    [2, frames, bins], spectrograms [2, frames, bins] or waveforms [2, samples] from a normal distribution. The same
-    seed gives the same inputs.
+    segments, length at most 32 where it is free; one row [1, length] where the class cannot take a padded batch;
+    pixel values [2, channels, height, width], clips [2, frames, channels, height, width], mel features [2, bins,
+    frames] or [2, frames, bins], spectrograms [2, frames, bins] or waveforms [2, samples] from a normal distribution.
+    The same seed gives the same inputs.
 
     Raises:
         InputError: the class is unknown.
@@ -129,7 +136,7 @@ def _tokens(
 ) -> dict[str, Tensor]:
     """Token ids for encoder and decoder, none of which is among ``kept``, and the attention mask."""
     # RoBERTa's position table has rows for the padding token and those before it, which are no positions.
-    length = max(2, min(32, positions(config) - 4))
+    length = fixed_length(config) or max(2, min(32, positions(config) - 4))
     named = {kind: getattr(config, f"{kind}_token_id", None) for kind in PLACED + IN_TEXTS}
     start = first_written(config)
     specials = {*kept, start} | {i for value in named.values() for i in (value if isinstance(value, list) else [value])}
@@ -178,7 +185,7 @@ def _tokens(
     inputs["global_attention_mask"] = (torch.arange(length) == 0).long().repeat(2, 1)
     if not architecture.endswith(SHIFTING):
         inputs["decoder_input_ids"] = decoder_tokens
-    if takes_no_padding(config, architecture):
+    if takes_no_padding(config, architecture) or fixed_length(config):
         inputs = {name: value[:1] for name, value in inputs.items()}
     if architecture.endswith("ForMultipleChoice"):
         inputs = {name: value[None] for name, value in inputs.items()}

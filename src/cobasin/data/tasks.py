@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from cobasin.checkpoints.checkpoint import Checkpoint
+from cobasin.checkpoints.limits import fixed_length
 from cobasin.checkpoints.pictures_in_text import READ
 from cobasin.data.rows import Numeral
 from cobasin.errors import InputError, shown
@@ -67,6 +68,8 @@ def task_of(checkpoint: Checkpoint) -> Task:
         reading = "reads entities"
     if config.model_type == "xmod" and config.default_language is None:
         reading = "names no default_language"
+    if length := fixed_length(config):
+        reading = f"reads texts of {length} tokens only"
     if reading:
         raise InputError(
             f"{checkpoint.label}: no data is read or made up for a {name}, which {reading}; match "
