@@ -99,6 +99,10 @@ def float64_throughout(monkeypatch):
 
         return lambda *args, **named: call(*map(wide, args), **{name: wide(value) for name, value in named.items()})
 
+    reduce = torch.Tensor.scatter_reduce  # of TAPAS, into a tensor of float32
+    monkeypatch.setattr(
+        torch.Tensor, "scatter_reduce", lambda out, *, src, **named: reduce(out.to(src.dtype), src=src, **named)
+    )
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
     for name in ("to", "type", "softmax"):
         monkeypatch.setattr(torch.Tensor, name, widened(getattr(torch.Tensor, name)))

@@ -243,10 +243,11 @@ def test_every_row_of_a_table_of_positions_counts():
         ("gemma4-unified-pictures", "model.embed_vision.pos_embedding", 0),
         ("gemma4-shared", "model.embed_tokens_per_layer.weight", 0),
         ("gemma4-experts", "model.layers.0.experts.down_proj", 0),
+        ("luke", "entity_embeddings.entity_embeddings.weight", 0),
     ],
 )
-def test_every_row_of_other_tables_of_gemma4_counts(case, name, axis):
-    """Those of positions are no embeddings, inputs of layers have one of their own, few tokens meet an expert."""
+def test_every_row_of_other_tables_counts(case, name, axis):
+    """Those of positions are no embeddings, inputs of layers and entities have their own, few tokens meet an expert."""
     made = model(next(one for one in CASES if one.startswith(f"{case}/")))
     assert_rows_count(made, name, range(made.state_dict()[name].shape[axis]), axis)
 

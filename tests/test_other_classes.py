@@ -25,7 +25,7 @@ from tiny_models import CASES, checkpoint, model, tolerance
 
 # no other head on the same layers: without the decoder, with other sizes, another group of the embeddings, a stream
 # that is the output
-APART = {"t5", "mt5", "umt5", "whisper", "siglip", "electra", "electra-wide-leaky-relu", "albert", "clip-text"}
+APART = {"t5", "mt5", "umt5", "whisper", "siglip", "electra", "electra-wide-leaky-relu", "albert", "clip-text", "luke"}
 APART |= {"clip-vision", "vit-mae", "videomae", "dpr", "mobilebert"}
 LLAMA = "llama-gqa/LlamaForCausalLM"
 BERT, CLASSIFIER = "bert/BertForMaskedLM", "bert/BertForSequenceClassification"

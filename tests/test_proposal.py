@@ -32,6 +32,7 @@ AGREEING = (
 )
 OTHERS = ("Model", "ForQuestionAnswering", "BertForPreTraining")  # a draft takes any two outputs for labels
 OTHERS += ("ForNextSentencePrediction", "ForMultipleChoice")  # and one for none
+OTHERS += ("BertGenerationDecoder",)  # whose name does not end in a head, as that of a bare model
 TINY = {**SMALL, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 
 

@@ -311,15 +311,27 @@ def test_a_vector_that_moves_from_one_table_to_another_changes_nothing():
     assert verify(model, of(model, dict(model) | moved)).same is True
 
 
+def test_other_kinds_of_cells_of_tables_are_other_inputs():
+    sizes = [[3, 7, 9], [3, 7, 8]]
+    ends = [
+        load(transformers.TapasForMaskedLM(config("tapas/TapasForMaskedLM", type_vocab_sizes=one))) for one in sizes
+    ]
+    for a, b in (ends, ends[::-1]):
+        assert "type_vocab_sizes [3, 7, 8]" in verify(a, b).reason
+
+
 @pytest.mark.parametrize(
     ("case", "key"),
     [
         ("xlm-languages-untied-relu/XLMWithLMHeadModel", "n_langs"),
         ("roc-bert/RoCBertForMaskedLM", "shape_vocab_size"),
         ("roc-bert/RoCBertForMaskedLM", "pronunciation_vocab_size"),
+        ("luke/LukeForMaskedLM", "entity_vocab_size"),
+        ("markuplm/MarkupLMModel", "max_depth"),
+        ("markuplm/MarkupLMModel", "max_xpath_subs_unit_embeddings"),
     ],
 )
-def test_other_numbers_of_languages_looks_and_sounds_are_other_inputs(case, key):
+def test_other_numbers_of_what_is_read_beside_ids_are_other_inputs(case, key):
     cls, kinds = getattr(transformers, case.split("/")[1]), getattr(config(case), key)
     ends = [load(cls(config(case, **{key: count}))) for count in (kinds, kinds - 1)]
     for a, b in (ends, ends[::-1]):

@@ -22,7 +22,7 @@ from torch import Tensor
 from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.inputs import input_sizes
 from cobasin.checkpoints.limits import positions
-from cobasin.checkpoints.probes import KINDS, all_experts, changed, mixed_vocabulary, probe, segments
+from cobasin.checkpoints.probes import BESIDE_IDS, all_experts, changed, mixed_vocabulary, probe, segments
 from cobasin.checkpoints.running import build, cast_floats, instantiate, outputs
 from cobasin.checkpoints.typed import check_finite
 from cobasin.errors import InputError, NotProbed, one_line, shown
@@ -277,6 +277,6 @@ def _domain(checkpoint: Checkpoint) -> str:
     if "input_ids" in inputs and (count := segments(checkpoint.config)) > 1:
         inputs["token_type_ids"] = {"type_vocab_size": count}
     if "input_ids" in inputs:
-        inputs["input_ids"] |= {key: kinds for key in KINDS.values() if (kinds := getattr(checkpoint.config, key, 0))}
+        inputs["input_ids"] |= {key: size for key in BESIDE_IDS if (size := getattr(checkpoint.config, key, 0))}
     texts = (", ".join(f"{key} {size}" for key, size in sizes.items()) for sizes in inputs.values())
     return "; ".join(f"{name} with {text}" for name, text in zip(inputs, texts, strict=True))

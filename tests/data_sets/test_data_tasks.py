@@ -29,6 +29,7 @@ EMOTIONS = named("joy", "anger", "fear")
         ("bert/BertModel", "features"),
         ("t5/T5ForConditionalGeneration", "seq2seq_lm"),
         ("marian/MarianMTModel", "seq2seq_lm"),
+        ("bert-generation/BertGenerationDecoder", "causal_lm"),
         ("t5/T5ForSequenceClassification", "classification"),
         ("t5/T5EncoderModel", "features"),
         ("deit/DeiTForImageClassificationWithTeacher", "image"),

@@ -109,6 +109,12 @@ FAMILIES = {
     "roformer": ("RoFormer", (*ANSWERING_HEADS, "ForCausalLM"), T.RoFormerConfig, {**SMALL, "embedding_size": 10}),
     "roformer-wide": ("RoFormer", ("ForMaskedLM",), T.RoFormerConfig, SMALL),
     "layoutlm": ("LayoutLM", ANSWERING_HEADS, T.LayoutLMConfig, {**SMALL, "max_2d_position_embeddings": 16}),
+    "tapas": (
+        "Tapas",
+        ("ForMaskedLM", "ForSequenceClassification", "Model"),
+        T.TapasConfig,
+        {**SMALL, "type_vocab_sizes": [3, 7, 9, 2, 5, 6, 4]},
+    ),
     "layoutlmv3": ("LayoutLMv3", (*DECODER_HEADS, "ForQuestionAnswering"), T.LayoutLMv3Config, _LAYOUT_LM_V3),
     "layoutlmv3-words": (
         "LayoutLMv3",
@@ -134,6 +140,12 @@ FAMILIES = {
     ),
     "big-bird-causal": ("BigBird", ("ForCausalLM",), T.BigBirdConfig, {**_BIG_BIRD, "attention_type": "original_full"}),
     "longformer": ("Longformer", CHOOSING_HEADS, T.LongformerConfig, {**SMALL, "attention_window": 4}),
+    "bert-generation": (
+        "BertGeneration",
+        ("Decoder", "Encoder"),
+        T.BertGenerationConfig,
+        {**SMALL, "is_decoder": True},
+    ),
     "dpr": ("DPR", ("Reader", "ContextEncoder", "QuestionEncoder"), T.DPRConfig, SMALL),
     "albert": ("Albert", CHOOSING_HEADS, T.AlbertConfig, _ALBERT),
     "albert-groups-untied": (
@@ -191,6 +203,11 @@ KEYS = {
         "rotary_value": (True, UNCOVERED),
     },
     "layoutlm/LayoutLMForMaskedLM": _KEYS,
+    "tapas/TapasForMaskedLM": {
+        **_KEYS,
+        "reset_position_index_per_cell": (False, CHANGES),
+        "add_cross_attention": (True, UNCOVERED),
+    },
     "layoutlmv3/LayoutLMv3ForSequenceClassification": {
         **{**_KEYS, "num_attention_heads": (2, SHAPES)},
         "pad_token_id": (3, CHANGES),
@@ -220,6 +237,12 @@ KEYS = {
     "big-bird-causal/BigBirdForCausalLM": {"is_decoder": (True, CHANGES)},
     "longformer/LongformerForMaskedLM": {**_KEYS, "pad_token_id": (3, CHANGES), "attention_window": (8, CHANGES)},
     "longformer/LongformerForQuestionAnswering": {"sep_token_id": (3, KEEPS)},  # a probe leaves no mask to the config
+    "bert-generation/BertGenerationDecoder": {
+        **_KEYS,
+        "is_decoder": (False, CHANGES),
+        "is_causal": (False, CHANGES),
+        "add_cross_attention": (True, UNCOVERED),
+    },
     "dpr/DPRContextEncoder": {"pad_token_id": (7, KEEPS)},
     "dpr/DPRReader": {**_BERT_KEYS, "is_decoder": (True, FAILS), "projection_dim": (8, UNCOVERED)},
     "albert/AlbertForMaskedLM": {**_KEYS, **_NO_DECODER_KEYS, "num_hidden_layers": (5, CHANGES)},
@@ -238,6 +261,8 @@ TIED = (
     "electra/ElectraForMaskedLM",
     "roformer/RoFormerForMaskedLM",
     "layoutlm/LayoutLMForMaskedLM",
+    "tapas/TapasForMaskedLM",
+    "bert-generation/BertGenerationDecoder",
     "big-bird/BigBirdForMaskedLM",
     "roc-bert/RoCBertForMaskedLM",
     "longformer/LongformerForMaskedLM",

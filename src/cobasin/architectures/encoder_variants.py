@@ -1,4 +1,4 @@
-"""BERT and RoBERTa with other tables, masks or heads: LayoutLM, BigBird, Longformer, DPR."""
+"""BERT and RoBERTa with other tables, masks or heads: LayoutLM, TAPAS, BigBird, Longformer, DPR, BertGeneration."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from cobasin.symmetry.gauges import KeyBias
 from cobasin.symmetry.groups import Orthogonal
 from cobasin.symmetry.spec import Space, Spec
 
+WORDS = "embeddings.word_embeddings.weight"
 OF_BERT = ("is_decoder", "position_embedding_type")  # config keys that not all of these read
 BIG_BIRD = ("ForPreTraining", *(head for head in HEADS if head != "ForQuestionAnswering"), "ForCausalLM")
 
@@ -30,6 +31,18 @@ def layoutlm(request: Request) -> Spec:
     spec = bert_spec(request, *bert_head(request, "pooler.dense", bert_masked_lm(request)), "layoutlm.")
     tables = {f"embeddings.{side}_position_embeddings.weight": "place resid" for side in "xyhw"}
     return without_keys(with_tables(spec, tables, place=request.config.max_2d_position_embeddings), *OF_BERT)
+
+
+@declares("Tapas", "tapas", "Model", "ForMaskedLM", "ForSequenceClassification")
+def tapas(request: Request) -> Spec:
+    """TAPAS: BERT, with several tables of kinds of tokens: their row and column in a table, their rank, and others."""
+    config, table = request.config, "embeddings.token_type_embeddings"
+    spec = bert_spec(request, *bert_head(request, "pooler.dense", bert_masked_lm(request)), "tapas.")
+    rows = {f"type_{i}": size for i, size in enumerate(config.type_vocab_sizes)}
+    templates = {name: type_ for name, type_ in spec.templates.items() if name != f"{table}.weight"}
+    spec = replace(spec, templates=templates, function_keys=(*spec.function_keys, "reset_position_index_per_cell"))
+    tables = {f"{table}_{i}.weight": f"{kind} resid" for i, kind in enumerate(rows)}
+    return without_keys(with_tables(spec, tables, **rows), *OF_BERT, "is_causal")
 
 
 @declares("BigBird", "big_bird", *BIG_BIRD)
@@ -84,3 +97,17 @@ def dpr(request: Request) -> Spec:
     reader = "span_predictor"
     head = linear(f"{reader}.qa_outputs", "span", "resid") | linear(f"{reader}.qa_classifier", "1", "resid")
     return bert_spec(request, head, {}, f"{reader}.encoder.bert_model.")
+
+
+@declares("BertGeneration", "bert-generation", "Encoder", "Decoder")
+def bert_generation(request: Request) -> Spec:
+    """BertGeneration: BERT without segments; its decoder's head reads the stream as it is."""
+    tied, head = request.config.tie_word_embeddings, "lm_head.decoder"
+    if request.head == "Encoder":
+        request, templates = replace(request, head="Model"), {}
+    else:
+        templates = linear(head, "vocab", "resid") | {"lm_head.bias": "vocab"}
+    ties = {f"{head}.weight": WORDS, f"{head}.bias": "lm_head.bias"} if templates and tied else {}
+    spec = without_keys(bert_spec(request, templates, ties, "bert."), "position_embedding_type")
+    segments = "embeddings.token_type_embeddings.weight"
+    return replace(spec, templates={name: type_ for name, type_ in spec.templates.items() if name != segments})

@@ -24,6 +24,12 @@ def positions(config: PreTrainedConfig) -> int:
     return next((rows for rows in limits if rows and rows > 0), None) or min(filter(None, both), default=512)
 
 
+def fixed_length(config: PreTrainedConfig) -> int | None:
+    """How long every text has to be, where it is cut into as many parts as Nyströmformer has landmarks."""
+    length = getattr(config, "segment_means_seq_len", None)
+    return length if length != getattr(config, "num_landmarks", None) else None
+
+
 def first_written(config: PreTrainedConfig) -> int | None:
     """The token that a decoder begins with, where a config says it; T5Gemma says it as that of its decoder's texts."""
     start = getattr(config, "decoder_start_token_id", None)

@@ -13,7 +13,14 @@ from torch.nn import Parameter
 
 from cobasin.architectures.parts import sides
 from cobasin.checkpoints.inputs import SHIFTING, input_sizes
-from cobasin.checkpoints.limits import first_written, part_of, positions, takes_no_padding, written_vocabulary
+from cobasin.checkpoints.limits import (
+    first_written,
+    fixed_length,
+    part_of,
+    positions,
+    takes_no_padding,
+    written_vocabulary,
+)
 from cobasin.checkpoints.pictures_in_text import READ, normal, with_pictures
 from cobasin.checkpoints.running import model_class
 
@@ -32,6 +39,10 @@ KINDS = {
     "input_shape_ids": "shape_vocab_size",
     "input_pronunciation_ids": "pronunciation_vocab_size",
 }
+# What of a token is told at every depth of a tree, of which MarkupLM sees the upmost ones.
+IN_TREE = {"xpath_tags_seq": "max_xpath_tag_unit_embeddings", "xpath_subs_seq": "max_xpath_subs_unit_embeddings"}
+# The sizes of what is read beside the ids of tokens.
+BESIDE_IDS = (*KINDS.values(), *IN_TREE.values(), "max_depth", "type_vocab_sizes", "entity_vocab_size", "languages")
 # Tables of positions that are no embeddings, with the axis of their rows.
 POSITIONS = {"position_embedding_table": 1, "pos_embedding": 0}
 
@@ -40,10 +51,10 @@ def probe(config: PreTrainedConfig, architecture: str, seed: int = 0) -> dict[st
     """Inputs that a model of this config and class runs on.
 
     Token ids [2, length], special tokens among them, the second row a third shorter, with an attention mask and
-    segments, length at most 32; one row [1, length] where the class cannot take a padded batch; pixel values
-    [2, channels, height, width], clips [2, frames, channels, height, width], mel features [2, bins, frames] or
-    [2, frames, bins], spectrograms [2, frames, bins] or waveforms [2, samples] from a normal distribution. The same
-    seed gives the same inputs.
+    segments, length at most 32 where it is free; one row [1, length] where the class cannot take a padded batch;
+    pixel values [2, channels, height, width], clips [2, frames, channels, height, width], mel features [2, bins,
+    frames] or [2, frames, bins], spectrograms [2, frames, bins] or waveforms [2, samples] from a normal distribution.
+    The same seed gives the same inputs.
 
     Raises:
         InputError: the class is unknown.
@@ -125,7 +136,7 @@ def _tokens(
 ) -> dict[str, Tensor]:
     """Token ids for encoder and decoder, none of which is among ``kept``, and the attention mask."""
     # RoBERTa's position table has rows for the padding token and those before it, which are no positions.
-    length = max(2, min(32, positions(config) - 4))
+    length = fixed_length(config) or max(2, min(32, positions(config) - 4))
     named = {kind: getattr(config, f"{kind}_token_id", None) for kind in PLACED + IN_TEXTS}
     start = first_written(config)
     specials = {*kept, start} | {i for value in named.values() for i in (value if isinstance(value, list) else [value])}
@@ -157,19 +168,46 @@ def _tokens(
     inputs = {"input_ids": tokens, "attention_mask": mask}
     if count := segments(config):
         inputs["token_type_ids"] = (torch.arange(length) * count // length).repeat(2, 1)
+    if kinds := getattr(config, "type_vocab_sizes", ()):  # TAPAS reads a question, and a table behind it
+        types = [torch.randint(count, (2, length), generator=generator) for count in kinds]
+        inputs["token_type_ids"] = torch.stack(types, -1) * (torch.arange(length) >= length // 2)[:, None]
     if places := getattr(config, "max_2d_position_embeddings", 0):  # where a word stands on its page: two corners
         inputs["bbox"] = torch.randint(places, (2, length, 2, 2), generator=generator).sort(2).values.flatten(2)
+    inputs |= _entities(config, length, generator)
     for name, key in KINDS.items():
         if kinds := getattr(config, key, 0):
             inputs[name] = torch.randint(kinds, (2, length), generator=generator)
+    if languages := getattr(config, "languages", ()):  # X-MOD has adapters for each
+        inputs["lang_ids"] = torch.randint(len(languages), (2, length), generator=generator)
+    for name, key in IN_TREE.items():
+        if kinds := getattr(config, key, 0):
+            inputs[name] = torch.randint(kinds, (2, length, config.max_depth), generator=generator)
     inputs["global_attention_mask"] = (torch.arange(length) == 0).long().repeat(2, 1)
     if not architecture.endswith(SHIFTING):
         inputs["decoder_input_ids"] = decoder_tokens
-    if takes_no_padding(config, architecture):
+    if takes_no_padding(config, architecture) or fixed_length(config):
         inputs = {name: value[:1] for name, value in inputs.items()}
     if architecture.endswith("ForMultipleChoice"):
         inputs = {name: value[None] for name, value in inputs.items()}
     return inputs
+
+
+def _entities(config: PreTrainedConfig, length: int, generator: torch.Generator) -> dict[str, Tensor]:
+    """Entities that LUKE reads beside a text, with the words that each is made of; the first row has one less."""
+    count, entities = getattr(config, "entity_vocab_size", 0), 4
+    if not count:
+        return {}
+    starts = torch.randint(length - 1, (2, entities), generator=generator)
+    places = torch.stack([starts, starts + 1, torch.full_like(starts, -1)], -1)
+    places[:, 0, 1] = -1  # of one word
+    return {
+        "entity_ids": torch.randint(count, (2, entities), generator=generator),
+        "entity_attention_mask": torch.ones(2, entities, dtype=torch.int64).tril(entities - 2),
+        "entity_token_type_ids": (torch.arange(entities) * segments(config) // entities).repeat(2, 1),
+        "entity_position_ids": places,
+        "entity_start_positions": starts,
+        "entity_end_positions": places[..., :2].amax(-1),
+    }
 
 
 Change = tuple[Any, str, Any]
@@ -203,6 +241,7 @@ def mixed_vocabulary(model: PreTrainedModel) -> list[Change]:
             if isinstance(part, PreTrainedModel):
                 tables[part.get_input_embeddings()] = None
                 tables[getattr(part, "embed_tokens_per_layer", None)] = None
+                tables[getattr(getattr(part, "entity_embeddings", None), "entity_embeddings", None)] = None
     places: list[tuple[Any, str, int]] = []
     if model.config.model_type in READ:  # small pictures meet a few rows of a table of positions that is resampled
         tables |= dict.fromkeys(part for part in model.modules() if isinstance(part, torch.nn.Embedding))

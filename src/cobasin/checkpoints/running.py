@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 OUTPUT_NAMES = (
     (
         "logits",
+        "entity_logits",
         "cls_logits",
         "distillation_logits",
         "prediction_logits",
@@ -36,7 +37,7 @@ OUTPUT_NAMES = (
         "projected_states",
         "projected_quantized_states",
     ),
-    ("text_embeds", "image_embeds", "last_hidden_state", "pooler_output"),
+    ("text_embeds", "image_embeds", "last_hidden_state", "pooler_output", "entity_last_hidden_state"),
 )
 _JOINING = "eh_proj.weight"  # of a layer that predicts a further token
 _IN_TRAINING = ("masked_spec_embed",)  # what only training reads, in place of masked frames

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from cobasin.checkpoints.checkpoint import Checkpoint
+from cobasin.checkpoints.limits import fixed_length
 from cobasin.checkpoints.pictures_in_text import READ
 from cobasin.data.rows import Numeral
 from cobasin.errors import InputError, shown
@@ -38,7 +39,9 @@ _ENDINGS: dict[str, Task] = {
     "ForMaskedLM": "masked_lm",
     "ForConditionalGeneration": "seq2seq_lm",
     "MarianMTModel": "seq2seq_lm",
+    "BertGenerationDecoder": "causal_lm",
 }
+_READING = {"tapas": "reads tables", "markuplm": "reads pages"}  # what the rows of no data set say, by type of model
 IGNORED = -100  # what the losses of transformers leave out
 LABELS_LISTED = 30
 DIGITS = 9  # of an index
@@ -60,9 +63,16 @@ def task_of(checkpoint: Checkpoint) -> Task:
         return "causal_lm"  # of texts without pictures
     if task == "masked_lm" and getattr(config, "causal", False):
         return "causal_lm"  # an XLM that looks back only
-    if name.endswith("ForMultipleChoice"):
+    reading = "chooses among several texts" if name.endswith("ForMultipleChoice") else _READING.get(config.model_type)
+    if "ForEntity" in name:
+        reading = "reads entities"
+    if config.model_type == "xmod" and config.default_language is None:
+        reading = "names no default_language"
+    if length := fixed_length(config):
+        reading = f"reads texts of {length} tokens only"
+    if reading:
         raise InputError(
-            f"{checkpoint.label}: no data is read or made up for a {name}, which chooses among several texts; match "
+            f"{checkpoint.label}: no data is read or made up for a {name}, which {reading}; match "
             "and merge it by weights, with nothing that runs models on data"
         )
     if (task == "seq2seq_lm" and not config.is_encoder_decoder) or name == "XLNetLMHeadModel":

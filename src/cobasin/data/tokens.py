@@ -43,7 +43,18 @@ _FILES = (
     CHAT_TEMPLATE,
 )
 # families whose texts begin at the position behind the number of the padding token
-_BEHIND_PADDING = ("roberta", "camembert", "data2vec-text", "mpnet", "esm", "layoutlmv3", "altclip")
+_BEHIND_PADDING = (
+    "roberta",
+    "camembert",
+    "data2vec-text",
+    "mpnet",
+    "esm",
+    "layoutlmv3",
+    "altclip",
+    "luke",
+    "markuplm",
+    "xmod",
+)
 # what tokenizers say of every token beside its id: RoCBert's also how a character looks, and how it is read
 _BESIDE = ("token_type_ids", "input_shape_ids", "input_pronunciation_ids")
 UNLIMITED = 512  # tokens of a text, for models and tokenizers that take any number
