@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from cobasin.checkpoints.limits import fixed_length
 from cobasin.checkpoints.pictures_in_text import READ
 from cobasin.data.rows import Numeral
 from cobasin.errors import InputError, shown
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 Task = Literal[
     "classification",
@@ -41,7 +44,7 @@ _ENDINGS: dict[str, Task] = {
     "MarianMTModel": "seq2seq_lm",
     "BertGenerationDecoder": "causal_lm",
 }
-_READING = {"tapas": "reads tables", "markuplm": "reads pages"}  # what the rows of no data set say, by type of model
+_READING = {"tapas": "reads tables", "markuplm": "reads pages"}  # by type of model
 IGNORED = -100  # what the losses of transformers leave out
 LABELS_LISTED = 30
 DIGITS = 9  # of an index
@@ -63,22 +66,11 @@ def task_of(checkpoint: Checkpoint) -> Task:
         return "causal_lm"  # of texts without pictures
     if task == "masked_lm" and getattr(config, "causal", False):
         return "causal_lm"  # an XLM that looks back only
-    reading = "chooses among several texts" if name.endswith("ForMultipleChoice") else _READING.get(config.model_type)
-    if "ForEntity" in name:
-        reading = "reads entities"
-    if config.model_type == "xmod" and config.default_language is None:
-        reading = "names no default_language"
-    if length := fixed_length(config):
-        reading = f"reads texts of {length} tokens only"
-    if reading:
+    reading = _beside_rows(name, config)
+    if reading or (task == "seq2seq_lm" and not config.is_encoder_decoder):
         raise InputError(
-            f"{checkpoint.label}: no data is read or made up for a {name}, which {reading}; match "
-            "and merge it by weights, with nothing that runs models on data"
-        )
-    if (task == "seq2seq_lm" and not config.is_encoder_decoder) or name == "XLNetLMHeadModel":
-        raise InputError(
-            f"{checkpoint.label}: no data is read or made up for a {name}; match and merge it by weights, with nothing "
-            "that runs models on data"
+            f"{checkpoint.label}: no data is read or made up for a {name}{f', which {reading}' if reading else ''}; "
+            "match and merge it by weights, with nothing that runs models on data"
         )
     if task not in ("classification", "image"):
         return task
@@ -88,6 +80,21 @@ def task_of(checkpoint: Checkpoint) -> Task:
     if problem == "regression" and config.num_labels != 1:
         raise InputError(f"{checkpoint.label}: a regression of {config.num_labels} numbers; only one is supported")
     return "regression" if config.num_labels == 1 else task
+
+
+def _beside_rows(name: str, config: PreTrainedConfig) -> str | None:
+    """What a class reads or asks for that no row of a data set says, if there is anything."""
+    if name.endswith("ForMultipleChoice"):
+        return "chooses among several texts"
+    if "ForEntity" in name:
+        return "reads entities"
+    if name == "XLNetLMHeadModel":
+        return "sees what it predicts unless it is told an order"
+    if config.model_type == "xmod" and config.default_language is None:
+        return "names no default_language"
+    if length := fixed_length(config):
+        return f"reads texts of {length} tokens only"
+    return _READING.get(config.model_type)
 
 
 TAG_PREFIXES = tuple(f"{letter}-" for letter in "BIESLU")
