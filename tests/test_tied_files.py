@@ -127,3 +127,18 @@ def test_a_head_that_is_tied_in_memory_only(tmp_path):
     save(moved, tmp_path / "moved")
     assert not torch.equal(*(tensors_of(tmp_path / "moved")[name] for name in ("lm_head.weight", EMBEDDING)))
     assert verify(tied, stock(tmp_path / "moved")).same
+
+
+@pytest.mark.parametrize("case", ["gpt2/GPT2LMHeadModel", "xlnet/XLNetLMHeadModel"])
+def test_a_head_of_another_dtype_is_refused(tmp_path, case):
+    """What is moved is rounded to each of the two dtypes, and no longer the same."""
+    own, other = (tmp_path / name for name in ("own", "other"))
+    for seed, folder in enumerate((own, other)):
+        model(case, seed).bfloat16().float().save_pretrained(folder)
+    typed = Typed.of(load(own))
+    ((tied, name),) = typed.spec.tied.items()
+    twin = typed.disk_names[name]
+    edit_tensors(own, lambda tensors: tensors.update({tied: tensors[twin].clone()}))
+    assert run("match", own, other, "--out", tmp_path / "equal").code == 0
+    edit_tensors(own, lambda tensors: tensors.update({tied: tensors[twin].bfloat16()}))
+    refused_by_both(own, other, f"the config ties {tied} to {twin}, but their dtypes differ", unread=False)

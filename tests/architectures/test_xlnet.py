@@ -7,6 +7,7 @@ from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.probes import probe
 from cobasin.checkpoints.running import instantiate
 from cobasin.checkpoints.typed import Typed
+from cobasin.errors import InputError
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import form_of
 from command_line import edit_json
@@ -66,3 +67,11 @@ def test_nor_where_a_file_has_the_names_of_a_head(tmp_path):
             one(**inputs).last_hidden_state for one in (instantiate(bare, torch.float64), own.transformer)
         )
     assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("case", ["xlnet/XLNet", "xlm/XLM", "flaubert/Flaubert"])
+def test_a_summary_that_transformers_only_announces(case):
+    made = checkpoint(f"{case}ForSequenceClassification")
+    made.config.summary_type = "attn"
+    with pytest.raises(InputError, match="summary_type = attn is not covered"):
+        Typed.of(made)

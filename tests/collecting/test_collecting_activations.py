@@ -131,3 +131,23 @@ def test_a_head_without_labels_puts_out_nothing_for_every_row():
     config = transformers.BertConfig(**sizes, vocab_size=9, num_labels=0)
     models = [transformers.BertForSequenceClassification(config) for _ in range(2)]
     assert cobasin.match(*models, method="activations", samples=2).report["inputs"]["count"] == 2
+
+
+@pytest.mark.parametrize("count", [4, 5])
+def test_layers_that_have_the_length_first(count):
+    """Those of XLNet, whose head has the rows first: of texts of 2, and of as many tokens as there are texts."""
+    model = tiny_models.checkpoint("xlnet/XLNetForTokenClassification")
+    rows = [{"input_ids": torch.arange(5, 5 + 2 + i % (count - 1))} for i in range(count)]
+    rows = [row | {"attention_mask": torch.ones_like(row["input_ids"])} for row in rows]
+    found = collect_activations(model, PlainBatches(rows, count), 1000)
+    with torch.no_grad():
+        runs = [instantiate(model, torch.float64)(**batch([row]).inputs, output_hidden_states=True) for row in rows]
+    expected = torch.cat([run.hidden_states[1][0] for run in runs])
+    assert torch.allclose(found["layer.0.ff.layer_norm.weight"].double(), expected, atol=1e-5)
+    logits = torch.cat([run.logits[0] for run in runs])
+    assert torch.allclose(found["classifier.weight"].double(), logits, atol=1e-5)
+    grams = collect("grams", Typed.of(model), PlainBatches(rows, count))
+    alone = collect("grams", Typed.of(model), PlainBatches(rows, 1))
+    assert "layer.1.ff.layer_1.weight" in grams
+    for name, gram in grams.items():
+        assert torch.allclose(gram.matrix, alone[name].matrix, atol=1e-5)

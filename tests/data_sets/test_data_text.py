@@ -433,3 +433,28 @@ def test_a_tokenizer_that_cannot_tell_words(tmp_path):
     for head, row in (("ForTokenClassification", {"tokens": ["a"]}), ("LMHeadModel", {"text": "a"})):
         assert message in refusal(first, bert(head, folder=tmp_path), [row])
     assert first(bert("Model", folder=tmp_path), [{"text": "ab"}]).inputs["input_ids"].tolist() == [[100, 101, 1]]
+
+
+@pytest.mark.parametrize("kind", ["last", "cls_index", "first"])
+def test_a_text_that_is_summed_up_at_one_end_is_padded_at_the_other(kind):
+    model = tiny_models.checkpoint("xlnet/XLNetForSequenceClassification")
+    model.config.summary_type = kind
+    rows = [{"input_ids": [5, 6, 7], "label": 1}, {"input_ids": [8], "label": 0}]
+    batch = first(model, rows)
+    assert batch.inputs["input_ids"][1].tolist() == ([8, 5, 5] if kind == "first" else [5, 5, 8])
+    assert batch.inputs["attention_mask"].sum(1).tolist() == [3, 1]
+    alone = torch.cat([forward(model, first(model, [row])).logits for row in rows])
+    assert torch.allclose(forward(model, batch).logits, alone, atol=5e-6)
+
+
+@pytest.mark.parametrize(
+    ("family", "kind"), [("xlm/XLM", "last"), ("flaubert/Flaubert", "mean"), ("xlnet/XLNet", "mean")]
+)
+def test_a_summary_that_takes_padding_for_text_is_of_one_row(family, kind):
+    model = tiny_models.checkpoint(f"{family}ForSequenceClassification")
+    rows = [{"input_ids": [5, 6, 7], "label": 1}, {"input_ids": [8], "label": 0}]
+    if family != "xlnet/XLNet":
+        assert first(model, rows).inputs["input_ids"].shape == (2, 3)  # sums up at the first token
+    model.config.summary_type = kind
+    assert f"(summary_type: {kind})" in refusal(first, model, rows)
+    assert first(model, rows, batch_size=1).inputs["input_ids"].tolist() == [[5, 6, 7]]

@@ -25,7 +25,7 @@ from cobasin.architectures.encoder import (
     unread,
     with_tables,
 )
-from cobasin.architectures.parts import layer_norm, linear, neurons, require, tie_keys
+from cobasin.architectures.parts import check_summary, layer_norm, linear, neurons, require, tie_keys
 from cobasin.symmetry.gauges import KeyBias, Norm, ValueBias
 from cobasin.symmetry.groups import Orthogonal, Permutation
 from cobasin.symmetry.spec import Space, Spec
@@ -72,7 +72,7 @@ def electra(request: Request) -> Spec:
     # the classification head has a gelu, whatever the config says
     pool, keys = neurons(config.hidden_act if request.head == "ForPreTraining" else "gelu"), ()
     if request.head == "ForMultipleChoice":
-        require(config.summary_use_proj, "summary_use_proj = false")
+        check_summary(config)
         pool, keys = neurons(config.summary_activation), ("summary_type", "summary_activation")
     spec = replace(spec, function_keys=(*spec.function_keys, *keys))
     return _projected(request, spec, pool)

@@ -183,3 +183,10 @@ def require(condition: bool, what: str) -> None:
     """Refuse a configuration that a declaration does not cover."""
     if not condition:
         raise InputError(f"{what} is not covered by cobasin's declaration of this architecture")
+
+
+def check_summary(config: PreTrainedConfig) -> None:
+    """Refuse what a summary of Transformers, one vector of a text behind a projection, does not compute."""
+    require(config.summary_use_proj, "summary_use_proj = false")
+    kinds = ("last", "first", "mean", "cls_index")
+    require(config.summary_type in kinds, f"summary_type = {config.summary_type}")  # attn is announced only

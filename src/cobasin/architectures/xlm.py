@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from cobasin.architectures import Request, declares
 from cobasin.architectures.encoder import stream
-from cobasin.architectures.parts import LAYER, attention, labels, layer_norm, linear, neurons, require, tie_keys
+from cobasin.architectures.parts import (
+    LAYER,
+    attention,
+    check_summary,
+    labels,
+    layer_norm,
+    linear,
+    neurons,
+    require,
+    tie_keys,
+)
 from cobasin.symmetry.gauges import KeyBias, ValueBias
 from cobasin.symmetry.spec import Space, Spec
 
@@ -28,7 +38,7 @@ def _head(request: Request) -> tuple[dict[str, str], dict[str, str], tuple[str, 
         ties = {"pred_layer.proj.weight": "embeddings.weight"} if config.tie_word_embeddings else {}
         return linear("pred_layer.proj", "vocab", "resid"), ties, tie_keys(ties)
     if request.head == "ForSequenceClassification":
-        require(config.summary_use_proj, "summary_use_proj = false")
+        check_summary(config)
         require(config.summary_proj_to_labels, "summary_proj_to_labels = false")
         return linear("sequence_summary.summary", "label", "resid"), {}, ("summary_type", "summary_activation")
     heads = {

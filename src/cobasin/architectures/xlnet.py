@@ -7,7 +7,17 @@ from __future__ import annotations
 
 from cobasin.architectures import Request, declares
 from cobasin.architectures.encoder import POOLED, stream
-from cobasin.architectures.parts import LAYER, attention, labels, layer_norm, linear, neurons, require, tie_keys
+from cobasin.architectures.parts import (
+    LAYER,
+    attention,
+    check_summary,
+    labels,
+    layer_norm,
+    linear,
+    neurons,
+    require,
+    tie_keys,
+)
 from cobasin.symmetry.gauges import SoftmaxShift
 from cobasin.symmetry.spec import Space, Spec
 
@@ -33,7 +43,7 @@ def _head(request: Request) -> tuple[dict[str, str], dict[str, str], tuple[str, 
         ties = {"lm_loss.weight": "word_embedding.weight"} if config.tie_word_embeddings else {}
         return linear("lm_loss", "vocab", "resid"), ties, tie_keys(ties)
     if request.head in POOLED:
-        require(config.summary_use_proj, "summary_use_proj = false")
+        check_summary(config)
         summary = linear("sequence_summary.summary", "pool", "resid")
         return summary | linear("logits_proj", "label", "pool'"), {}, ("summary_type", "summary_activation")
     heads = {

@@ -41,6 +41,21 @@ def takes_no_padding(config: PreTrainedConfig, architecture: str) -> bool:
     return architecture.endswith("ForSequenceClassification") and getattr(config, "pad_token_id", None) is None
 
 
+def pads_left(config: PreTrainedConfig, architecture: str) -> bool:
+    """Whether a class takes the last position of a row for its last token; XLNet has no positions that this moves."""
+    return architecture == "XLNetForSequenceClassification" and config.summary_type in ("last", "cls_index")
+
+
+def counts_padding(config: PreTrainedConfig, architecture: str) -> bool:
+    """Whether a class makes one vector of a text from positions that may be padding, on whichever side that is."""
+    summarises = architecture.endswith("ForSequenceClassification") and config.model_type in (
+        "xlm",
+        "flaubert",
+        "xlnet",
+    )
+    return summarises and config.summary_type != "first" and not pads_left(config, architecture)
+
+
 def written_vocabulary(config: PreTrainedConfig) -> int:
     """How many tokens a model writes, or compares its answers with: Marian may read others than it writes."""
     text = part_of(config, "text_config")

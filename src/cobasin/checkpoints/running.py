@@ -39,6 +39,7 @@ OUTPUT_NAMES = (
     ),
     ("text_embeds", "image_embeds", "last_hidden_state", "pooler_output", "entity_last_hidden_state"),
 )
+LENGTH_FIRST = "length_first"  # is true of the modules of an XLNet: [length, rows, n] is what they read and write
 _JOINING = "eh_proj.weight"  # of a layer that predicts a further token
 _IN_TRAINING = ("masked_spec_embed",)  # what only training reads, in place of masked frames
 
@@ -99,6 +100,8 @@ def build(checkpoint: Checkpoint, state: dict[str, Tensor], dtype: torch.dtype) 
         row.copy_(given)
     if model.config.model_type == "xlnet":
         _fill_anew(model, f"{model.base_model_prefix}.", state, dtype)
+        for part in model.base_model.modules():
+            setattr(part, LENGTH_FIRST, True)
     for part in model.modules():
         if hasattr(part, "config"):
             part.config.return_dict = True  # parts read by name what other parts return

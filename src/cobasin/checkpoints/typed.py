@@ -176,10 +176,15 @@ class Typed(Mapping[str, Tensor]):
         if (size := check_finite(label, disk[name], tensor)) > LARGEST:
             raise InputError(f"{label}: {disk[name]} has values up to {size:.1e}; the training diverged")
         for tied, twin in self.spec.tied.items():
-            # versions of transformers differ in what they load
-            if twin == name and tied in disk and not torch.equal(self.checkpoint[disk[tied]], tensor):
+            if twin != name or tied not in disk:
+                continue
+            # versions of transformers differ in what they load; moved, equal ones of two dtypes are rounded apart
+            repeated = self.checkpoint[disk[tied]]
+            alike = repeated.dtype == tensor.dtype
+            if not alike or not torch.equal(repeated, tensor):
                 raise InputError(
-                    f"{label}: the config ties {disk[tied]} to {disk[name]}, but their values differ; "
+                    f"{label}: the config ties {disk[tied]} to {disk[name]}, but their "
+                    f"{'values' if alike else 'dtypes'} differ; "
                     "remove the first from the file, or set tie_word_embeddings to false in config.json"
                 )
 

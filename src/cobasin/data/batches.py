@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from cobasin.checkpoints.checkpoint import Checkpoint
-from cobasin.checkpoints.limits import takes_no_padding
+from cobasin.checkpoints.limits import counts_padding, takes_no_padding
 from cobasin.data.blocks import blocks_of, choose
 from cobasin.data.config import DataConfig, DataSet
 from cobasin.data.encoder import Batch, Encoder, inputs_of
@@ -23,6 +23,7 @@ from cobasin.data.tokens import reads_looks, text_length, tokenizer_of
 from cobasin.errors import InputError, whole
 
 BLOCK = 512  # tokens that a language model reads at once, where the recipe does not say
+_ONE_ROW = "read one row at a time (batch_size: 1 under statistics, --batch-size 1 of cobasin path)"
 
 
 class Batches:
@@ -118,9 +119,12 @@ def batches(
     reads = inputs_of(checkpoint, task)
     if batch_size > 1 and takes_no_padding(checkpoint.config, checkpoint.architecture):
         raise InputError(
-            f"{checkpoint.label}: the config has no pad_token_id, by which padding is told from text; add it, or read "
-            "one row at a time (batch_size: 1 under statistics, --batch-size 1 of cobasin path)"
+            f"{checkpoint.label}: the config has no pad_token_id, by which padding is told from text; add it, or "
+            f"{_ONE_ROW}"
         )
+    if batch_size > 1 and counts_padding(checkpoint.config, checkpoint.architecture):
+        summary = checkpoint.config.summary_type
+        raise InputError(f"{checkpoint.label}: takes padding for text (summary_type: {summary}); {_ONE_ROW}")
     if isinstance(data, (str, Path, Mapping, DataConfig)):
         data = DataConfig.of(data)
         rows = rows_of(data)

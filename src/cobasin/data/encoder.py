@@ -32,9 +32,9 @@ class Batch:
     """One batch.
 
     Attributes:
-        inputs: keyword arguments of the model's forward. Token ids are padded on the right, with an
-            ``attention_mask``; those that a decoder reads have another length than its encoder's, and a
-            ``decoder_attention_mask``; those beside pictures another than these have positions.
+        inputs: keyword arguments of the model's forward. Token ids are padded on the right, those of
+            XLNet's classifiers left, with an ``attention_mask``; those that a decoder reads have another length than
+            its encoder's, and a ``decoder_attention_mask``; those beside pictures another than these have positions.
         labels: of classification and images [rows] (class index); multi-label [rows, labels] (0, 1, NaN where not
             annotated); regression [rows]; tokens and language models [rows, length], -100 where nothing is predicted.
             Those of a causal model are the ids themselves where they are not -100: its loss shifts them. None where

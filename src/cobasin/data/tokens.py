@@ -12,7 +12,7 @@ from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.inputs import SHIFTING
-from cobasin.checkpoints.limits import part_of, positions, written_vocabulary
+from cobasin.checkpoints.limits import pads_left, part_of, positions, written_vocabulary
 from cobasin.data.examples import Example, answer_length
 from cobasin.errors import InputError, one_line
 
@@ -153,10 +153,11 @@ def padding_id(checkpoint: Checkpoint, tokenizer: Any) -> int:
     return next((one for one in candidates if isinstance(one, int) and 0 <= one < text.vocab_size), 0)
 
 
-def padded(rows: Sequence[Sequence[int]], value: int, length: int = 0) -> Tensor:
-    """Rows of ids filled up on the right: [rows, length], or the longest row's length if that is more."""
+def padded(rows: Sequence[Sequence[int]], value: int, length: int = 0, left: bool = False) -> Tensor:
+    """Rows of ids filled up on the right, or left: [rows, length], or the longest row's length if that is more."""
     length = max(length, *map(len, rows))
-    return torch.tensor([[*row, *[value] * (length - len(row))] for row in rows])
+    more = ([value] * (length - len(row)) for row in rows)
+    return torch.tensor([[*fill, *row] if left else [*row, *fill] for row, fill in zip(rows, more, strict=True)])
 
 
 class TextInputs:
@@ -174,6 +175,7 @@ class TextInputs:
         self.length = next((one for one in range(length, 0, -1) if one not in taken), length)
         self.longest_answer = answer_length(checkpoint, self.length)
         self.padding = padding_id(checkpoint, tokenizer)
+        self.left = pads_left(checkpoint.config, checkpoint.architecture)
         text = part_of(checkpoint.config, "text_config")
         self.vocabulary, self.written = text.vocab_size, written_vocabulary(text)
 
@@ -224,7 +226,7 @@ class TextInputs:
         length = next((one for one in range(longest, self.most + 1) if one not in self.taken), longest)
         found = {"input_ids": (ids, self.padding), "attention_mask": ([[1] * len(row) for row in ids], 0)}
         found |= {name: (rows, 0) for name, rows in beside.items()}
-        return {name: padded(rows, value, length) for name, (rows, value) in found.items()}
+        return {name: padded(rows, value, length, self.left) for name, (rows, value) in found.items()}
 
 
 def _starts(words: list[int | None]) -> list[int | None]:

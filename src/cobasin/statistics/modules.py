@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from cobasin.checkpoints.checkpoint import load
-from cobasin.checkpoints.running import instantiate
+from cobasin.checkpoints.running import LENGTH_FIRST, instantiate
 from cobasin.checkpoints.typed import Typed
 from cobasin.symmetry.spec import Spec
 from cobasin.symmetry.state import State
@@ -71,10 +71,13 @@ def input_axis(module: nn.Module) -> int:
 
 @contextmanager
 def reading(modules: Mapping[str, nn.Module], call: Callable[[str, Tensor], None]) -> Iterator[None]:
-    """While this is open, call ``call(name, x)`` with the first argument of every module that runs, before it does."""
+    """While this is open, call ``call(name, x)`` with the first argument of every module that runs, before it does.
+
+    Rows come first, as in `writing`.
+    """
 
     def hook(name: str) -> Callable[..., None]:
-        return lambda module, arguments: call(name, arguments[0])
+        return lambda module, arguments: call(name, _rows_first(module, arguments[0]))
 
     with ExitStack() as stack:
         for name, module in modules.items():
@@ -84,12 +87,15 @@ def reading(modules: Mapping[str, nn.Module], call: Callable[[str, Tensor], None
 
 @contextmanager
 def writing(modules: Mapping[str, list[nn.Module]], call: Callable[[str, Tensor], None]) -> Iterator[None]:
-    """While this is open, call ``call(name, y)`` with the output of every module that runs; channels last."""
+    """While this is open, call ``call(name, y)`` with the output of every module that runs.
+
+    Rows come first, channels last.
+    """
 
     def hook(name: str) -> Callable[..., None]:
         def after(module: nn.Module, _: tuple, y: object) -> None:
             if isinstance(y, Tensor):
-                call(name, y.movedim(1, -1) if isinstance(module, _ConvNd) else y)
+                call(name, y.movedim(1, -1) if isinstance(module, _ConvNd) else _rows_first(module, y))
 
         return after
 
@@ -98,6 +104,10 @@ def writing(modules: Mapping[str, list[nn.Module]], call: Callable[[str, Tensor]
             for module in holders:
                 stack.enter_context(module.register_forward_hook(hook(name)))
         yield
+
+
+def _rows_first(module: nn.Module, x: Tensor) -> Tensor:
+    return x.transpose(0, 1) if getattr(module, LENGTH_FIRST, False) else x
 
 
 def by_spec_name(model: PreTrainedModel, typed: Typed) -> dict[str, Tensor]:
