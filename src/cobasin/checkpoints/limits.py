@@ -48,12 +48,10 @@ def pads_left(config: PreTrainedConfig, architecture: str) -> bool:
 
 def counts_padding(config: PreTrainedConfig, architecture: str) -> bool:
     """Whether a class makes one vector of a text from positions that may be padding, on whichever side that is."""
-    summarises = architecture.endswith("ForSequenceClassification") and config.model_type in (
-        "xlm",
-        "flaubert",
-        "xlnet",
+    summarised = config.model_type in ("xlm", "flaubert", "xlnet") and architecture.endswith(
+        "ForSequenceClassification"
     )
-    return summarises and config.summary_type != "first" and not pads_left(config, architecture)
+    return summarised and config.summary_type != "first" and not pads_left(config, architecture)
 
 
 def written_vocabulary(config: PreTrainedConfig) -> int:
