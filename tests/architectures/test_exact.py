@@ -120,7 +120,9 @@ def test_files_in_every_dtype(case, tmp_path):
     assert {h.shard for h in written.headers.values()} == {h.shard for h in given.headers.values()}
     inputs = probe(given.config, given.architecture)
     stock = type(source).from_pretrained(tmp_path / "moved", dtype=torch.float64, experts_implementation="eager")
-    reloaded = in_float32_always(stock.to(torch.float64)).eval()
+    for parameter in stock.parameters():  # XLNet makes its own in float32; buffers may be complex
+        parameter.data = parameter.data.double()
+    reloaded = in_float32_always(stock).eval()
     reference = outputs(instantiate(given, torch.float64), inputs)
     # rounding to eight bits may send a token to other experts, which changes its outputs altogether
     size = torch.median if dtype == torch.bfloat16 and any("expert" in name for name in given) else torch.max
