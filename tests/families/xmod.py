@@ -17,7 +17,13 @@ FAMILIES = {
         "Xmod",
         ("ForCausalLM",),
         T.XmodConfig,
-        {**_XMOD, "is_decoder": True, "adapter_layer_norm": True, "tie_word_embeddings": False},
+        {
+            **_XMOD,
+            "is_decoder": True,
+            "default_language": "de_DE",
+            "adapter_layer_norm": True,
+            "tie_word_embeddings": False,
+        },
     ),
 }
 FLOAT32_PARTS: tuple[str, ...] = ()
