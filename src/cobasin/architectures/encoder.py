@@ -79,9 +79,11 @@ def classes(request: Request) -> Space:
 
 def token_head(request: Request) -> dict[str, str]:
     """A head on every token: over the labels, or over the start and the end of an answer."""
+    answer = linear("qa_outputs", "span", "resid")
     heads = {
         "ForTokenClassification": linear("classifier", "label", "resid"),
-        "ForQuestionAnswering": linear("qa_outputs", "span", "resid"),
+        "ForQuestionAnswering": answer,
+        "ForQuestionAnsweringSimple": answer,  # beside one that searches beams
     }
     return heads.get(request.head, {})
 

@@ -27,8 +27,9 @@ def luke(request: Request) -> Spec:
     words = {name: type_ for name, type_ in spec.templates.items() if name.startswith("embeddings.")}
     entities = {f"entity_{name}": type_ for name, type_ in words.items() if "word_embeddings" not in name}
     into_stream = linear(f"{ENTITIES}.entity_embedding_dense", "resid", "embed'", bias=False) if narrow else {}
-    kinds = ("w2e", "e2w", "e2e") if aware else ()
-    asked = [linear(f"{OWN}.{kind}_query", "(head qk)", "resid") for kind in kinds]
+    asked = dict[str, str]()
+    for kind in ("w2e", "e2w", "e2e") if aware else ():
+        asked |= linear(f"{OWN}.{kind}_query", "(head qk)", "resid")
     group = Permutation(scaled=True) if tied else Orthogonal(scaled=True)
     return replace(
         spec,
@@ -44,7 +45,7 @@ def luke(request: Request) -> Spec:
             **entities,
             TABLE: f"entity {embed}",
             **into_stream,
-            **{name: type_ for one in asked for name, type_ in one.items()},
+            **asked,
         },
         # what a key adds to the products with two queries of a word is not the same
         biases=tuple(bias for bias in spec.biases if not (aware and isinstance(bias, KeyBias))),

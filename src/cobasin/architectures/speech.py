@@ -97,17 +97,17 @@ def _books(config) -> dict[str, Space]:
     }
 
 
-def task_head(request: Request) -> dict[str, str]:
-    """The templates of a task head on the stream."""
+def task_head(request: Request, stream: str = "resid") -> dict[str, str]:
+    """The templates of a task head on a stream."""
     config = request.config
     # the only heads that read it, and the streams of all layers with it
     weighted = {"layer_weights": "depth"} if config.use_weighted_layer_sum else {}
     return {
-        "ForCTC": linear("lm_head", "vocab", "resid"),
-        "ForSequenceClassification": linear("projector", "proj", "resid")
+        "ForCTC": linear("lm_head", "vocab", stream),
+        "ForSequenceClassification": linear("projector", "proj", stream)
         | linear("classifier", "label", "proj'")
         | weighted,
-        "ForAudioFrameClassification": linear("classifier", "label", "resid") | weighted,
+        "ForAudioFrameClassification": linear("classifier", "label", stream) | weighted,
     }.get(request.head, {})
 
 

@@ -65,8 +65,8 @@ def _feed_forward(name: str, inner: str, stream: str) -> dict[str, str]:
     return linear(f"{name}.intermediate_dense", inner, stream) | linear(f"{name}.output_dense", stream, f"{inner}'")
 
 
-def _adapter(config, bare: bool) -> tuple[dict[str, Space], dict[str, str], tuple[FreeGauge, ...]]:
-    """What shortens the frames behind the layers: spaces, the last of which is what a head reads, templates, biases.
+def _adapter(config, bare: bool) -> tuple[str, dict[str, Space], dict[str, str], tuple[FreeGauge, ...]]:
+    """What shortens the frames behind the layers: the stream that a head reads, spaces, templates, free biases.
 
     Every layer of it begins a stream with a gated convolution, and its attention reads another one.
     """
@@ -103,7 +103,7 @@ def _adapter(config, bare: bool) -> tuple[dict[str, Space], dict[str, str], tupl
         }
         biases += _free(f"{one}.self_attn")
         read = stream
-    return spaces, templates, biases
+    return read, spaces, templates, biases
 
 
 def _layer() -> dict[str, str]:
@@ -132,9 +132,7 @@ def wav2vec2_bert(request: Request) -> Spec:
     bare = request.head == "Model"
     still = (bare and not config.add_adapter) or config.position_embeddings_type == "rotary"
     spaces, positions, biases, keys = _positions(config)
-    behind, adapter, more = _adapter(config, bare) if config.add_adapter else ({}, {}, ())
-    # of heads only that of CTC takes an adapter
-    last = linear("lm_head", "vocab", [*behind][-1]) if config.add_adapter and not bare else task_head(request)
+    last, behind, adapter, more = _adapter(config, bare) if config.add_adapter else ("resid", {}, {}, ())
     ffn = Space(config.intermediate_size, neurons(config.hidden_act), LAYER, part="ffn")
     masked = {"masked_spec_embed": "resid"} if request.has("masked_spec_embed") else {}
     return Spec(
@@ -162,7 +160,7 @@ def wav2vec2_bert(request: Request) -> Spec:
             **_layer(),
             **positions,
             **adapter,
-            **last,
+            **task_head(request, last),
         },
         prefix="wav2vec2_bert.",
         biases=(*_free(OWN), *biases, *more),

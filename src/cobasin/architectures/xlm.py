@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cobasin.architectures import Request, declares
-from cobasin.architectures.encoder import stream
+from cobasin.architectures.encoder import stream, token_head
 from cobasin.architectures.parts import (
     LAYER,
     attention,
@@ -41,11 +41,7 @@ def _head(request: Request) -> tuple[dict[str, str], dict[str, str], tuple[str, 
         check_summary(config)
         require(config.summary_proj_to_labels, "summary_proj_to_labels = false")
         return linear("sequence_summary.summary", "label", "resid"), {}, ("summary_type", "summary_activation")
-    heads = {
-        "ForTokenClassification": linear("classifier", "label", "resid"),
-        "ForQuestionAnsweringSimple": linear("qa_outputs", "span", "resid"),
-    }
-    return heads.get(request.head, {}), {}, ()
+    return token_head(request), {}, ()
 
 
 @declares("XLM", "xlm", *HEADS)

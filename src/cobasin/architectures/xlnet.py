@@ -6,7 +6,7 @@ All three meet one query, so a head's Q-K basis acts on what makes them, and on 
 from __future__ import annotations
 
 from cobasin.architectures import Request, declares
-from cobasin.architectures.encoder import POOLED, stream
+from cobasin.architectures.encoder import POOLED, stream, token_head
 from cobasin.architectures.parts import (
     LAYER,
     attention,
@@ -46,11 +46,7 @@ def _head(request: Request) -> tuple[dict[str, str], dict[str, str], tuple[str, 
         check_summary(config)
         summary = linear("sequence_summary.summary", "pool", "resid")
         return summary | linear("logits_proj", "label", "pool'"), {}, ("summary_type", "summary_activation")
-    heads = {
-        "ForTokenClassification": linear("classifier", "label", "resid"),
-        "ForQuestionAnsweringSimple": linear("qa_outputs", "span", "resid"),
-    }
-    return heads.get(request.head, {}), {}, ()
+    return token_head(request), {}, ()
 
 
 @declares("XLNet", "xlnet", *HEADS)
