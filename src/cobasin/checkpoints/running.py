@@ -29,6 +29,7 @@ OUTPUT_NAMES = (
         "distillation_logits",
         "prediction_logits",
         "seq_relationship_logits",
+        "sop_logits",
         "start_logits",
         "end_logits",
         "relevance_logits",
