@@ -34,6 +34,7 @@ OUTPUT_NAMES = (
         "end_logits",
         "relevance_logits",
         "pred_boxes",
+        "reconstruction",
         "logits_per_image",
         "projected_states",
         "projected_quantized_states",
