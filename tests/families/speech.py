@@ -40,6 +40,7 @@ _CONFORMER = {
     "right_max_position_embeddings": 2,
     "conv_depthwise_kernel_size": 5,
 }
+_TURNED = {**_STABLE, "conv_depthwise_kernel_size": 3, "position_embeddings_type": "rotary", "hidden_act": "relu"}
 _ADAPTER = {
     **{"add_adapter": True, "num_adapter_layers": 2, "output_hidden_size": 16},
     **{"adapter_kernel_size": 3, "adapter_stride": 2, "use_intermediate_ffn_before_adapter": True},
@@ -74,6 +75,18 @@ FAMILIES = {
         T.Wav2Vec2BertConfig,
         {**_CONFORMER, "position_embeddings_type": "rotary", "hidden_act": "relu"},
     ),
+    "wav2vec2-conformer": (
+        "Wav2Vec2Conformer",
+        (*_FRAMES, "ForPreTraining"),
+        T.Wav2Vec2ConformerConfig,
+        {**_SPEECH, **_QUANTIZER, "conv_depthwise_kernel_size": 5},
+    ),
+    "wav2vec2-conformer-rotary": (
+        "Wav2Vec2Conformer",
+        ("ForAudioFrameClassification",),
+        T.Wav2Vec2ConformerConfig,
+        {**_TURNED, "use_weighted_layer_sum": True},
+    ),
     "wav2vec2-bert-adapter": (
         "Wav2Vec2Bert",
         ("ForCTC", "Model"),
@@ -81,7 +94,10 @@ FAMILIES = {
         {**_CONFORMER, **_ADAPTER},
     ),
 }
-FLOAT32_PARTS: tuple[str, ...] = ("wav2vec2-pre-training",)  # its code book
+FLOAT32_PARTS: tuple[str, ...] = (  # their code books
+    "wav2vec2-pre-training",
+    "wav2vec2-conformer/Wav2Vec2ConformerForPreTraining",
+)
 
 _KEYS = {
     "num_attention_heads": (2, CHANGES),
@@ -117,6 +133,15 @@ KEYS = {
         "num_attention_heads": (2, CHANGES),
         "position_embeddings_type": (None, CHANGES),
         "rotary_embedding_base": (10, CHANGES),
+    },
+    "wav2vec2-conformer/Wav2Vec2ConformerForCTC": {
+        **{key: row for key, row in _KEYS.items() if key != "do_stable_layer_norm"},
+        "num_attention_heads": (2, SHAPES),  # of what is added to queries
+        "position_embeddings_type": (None, SHAPES),
+    },
+    "wav2vec2-conformer-rotary/Wav2Vec2ConformerForAudioFrameClassification": {
+        "num_attention_heads": (2, SHAPES),  # of the frequencies
+        "position_embeddings_type": (None, SHAPES),
     },
     "wav2vec2/Wav2Vec2ForSequenceClassification": {"use_weighted_layer_sum": (True, SHAPES)},
 }

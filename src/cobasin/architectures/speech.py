@@ -50,11 +50,13 @@ def _chosen(config, key: str):
     return getattr(config, key, CHOICES[key]) if _reads_choices(config) else CHOICES[key]
 
 
-def _waveform(config, bare: bool) -> Parts:
+def waveform(config, bare: bool) -> Parts:
     """Spaces and tensors of the convolutions over the waveform, and of what reads them.
 
-    The last channels are an output of a bare model.
+    The last channels are an output of a bare model. An instance norm behind the first convolution cancels a bias there.
     """
+    grouped = _chosen(config, "feat_extract_norm") == "group"
+    require(not (config.conv_bias and grouped), "conv_bias with feat_extract_norm = group")
     spaces, templates, last = {}, {}, len(config.conv_dim) - 1
     for i, (size, kernel) in enumerate(zip(config.conv_dim, config.conv_kernel, strict=True)):
         name = f"feature_extractor.conv_layers.{i}"
@@ -62,7 +64,7 @@ def _waveform(config, bare: bool) -> Parts:
         spaces[f"kernel{i}"] = Space(kernel)
         templates[f"{name}.conv.weight"] = f"conv{i} {f'conv{i - 1}' if i else '1'} kernel{i}"
         templates |= {f"{name}.conv.bias": f"conv{i}"} if config.conv_bias else {}
-        normed = i == 0 or _chosen(config, "feat_extract_norm") == "layer"
+        normed = i == 0 or not grouped
         templates |= layer_norm(f"{name}.layer_norm", f"conv{i}") if normed else {}
     if _chosen(config, "feat_proj_layer_norm"):
         templates |= layer_norm("feature_projection.layer_norm", f"conv{last}")
@@ -86,7 +88,7 @@ def _positions(request: Request) -> Parts:
     }
 
 
-def _books(config) -> dict[str, Space]:
+def books(config) -> dict[str, Space]:
     """Spaces of the quantizer of pre-training, which takes an entry out of each of its books and puts them in a row."""
     count, book = config.num_codevector_groups, ("book",)
     return {
@@ -111,7 +113,7 @@ def task_head(request: Request, stream: str = "resid") -> dict[str, str]:
     }.get(request.head, {})
 
 
-def _coding(config) -> dict[str, str]:
+def coding(config) -> dict[str, str]:
     """Templates of pre-training, which compares the stream with codes of the last channels."""
     return (
         linear("quantizer.weight_proj", "(book entry)", f"conv{len(config.conv_dim) - 1}")
@@ -129,21 +131,18 @@ def _coding(config) -> dict[str, str]:
 def wav2vec2(request: Request) -> Spec:
     """wav2vec 2.0, XLS-R, HuBERT, UniSpeech, UniSpeech-SAT, data2vec. Only training reads the vector that hides frames.
 
-    An instance norm behind the first convolution cancels a bias there. A classifier's projection is linear: any basis
-    will do.
+    A classifier's projection is linear: any basis will do.
     """
     config = request.config
-    grouped = _chosen(config, "feat_extract_norm") == "group"
-    require(not (config.conv_bias and grouped), "conv_bias with feat_extract_norm = group")
     for key in ("add_adapter", "adapter_attn_dim", "conv_pos_batch_norm"):
         require(not getattr(config, key, False), key)
-    spaces, waveform = _waveform(config, request.head == "Model")
+    spaces, convolutions = waveform(config, request.head == "Model")
     kernel, positions = _positions(request)
     stable = _chosen(config, "do_stable_layer_norm")  # the last norm is in front of the layers or behind
     last = layer_norm("encoder.layer_norm")
     masked = {"masked_spec_embed": "resid"} if request.has("masked_spec_embed") else {}
     templates = {
-        **waveform,
+        **convolutions,
         **masked,
         **positions,
         **({} if stable else last),
@@ -153,7 +152,7 @@ def wav2vec2(request: Request) -> Spec:
         **linear(f"{ONE}.feed_forward.output_dense", "resid", "ffn'"),
         **layer_norm(f"{ONE}.final_layer_norm"),
         **(last if stable else {}),
-        **(_coding(config) if request.head == "ForPreTraining" else task_head(request)),
+        **(coding(config) if request.head == "ForPreTraining" else task_head(request)),
     }
     return Spec(
         request.architecture,
@@ -169,7 +168,7 @@ def wav2vec2(request: Request) -> Spec:
             "vocab": Space(config.vocab_size or 0),
             "label": labels(config),
             "depth": Space(config.num_hidden_layers + 1),
-            **(_books(config) if request.head == "ForPreTraining" else {}),
+            **(books(config) if request.head == "ForPreTraining" else {}),
         },
         templates,
         prefix=f"{config.model_type.replace('-', '_')}.",
