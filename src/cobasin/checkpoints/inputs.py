@@ -24,6 +24,7 @@ INPUT_SIZES = {
     "clips": ("num_frames", "image_size", "num_channels"),  # the pixel_values of a model that sees frames together
     "input_features": ("num_mel_bins", "max_source_positions"),
     "features": ("feature_projection_input_dim",),  # the input_features of a model that takes any number of frames
+    "filter_banks": ("input_feat_per_channel", "input_channels"),  # the same, beside what a decoder reads
     "input_values": ("num_mel_bins", "max_length"),
     "waveform": ("conv_kernel", "conv_stride"),  # the input_values of a model that begins with convolutions
 }
@@ -55,8 +56,9 @@ def input_sizes(config: PreTrainedConfig, architecture: str) -> dict[str, dict[s
     for name in names:
         part = part_of(config, "vision_config" if name in ("pixel_values", "picture") else "text_config")
         kind = "waveform" if name == "input_values" and hasattr(part, "conv_stride") else name
-        if name == "input_features" and hasattr(part, "feature_projection_input_dim"):
-            name = kind = "features"
+        if name == "input_features":
+            kinds = ("features", "filter_banks")
+            name = kind = next((one for one in kinds if hasattr(part, INPUT_SIZES[one][0])), name)
         if name == "pixel_values" and hasattr(part, "num_patches") and not hasattr(part, "image_size"):
             name = kind = "patches"
         cut = hasattr(config, "patch_size") or hasattr(config, "tubelet_size")
