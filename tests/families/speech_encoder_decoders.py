@@ -2,7 +2,7 @@
 
 import transformers as T
 
-from families import CAUSAL_KEYS, CHANGES
+from families import CAUSAL_KEYS, CHANGES, FAILS, LINEAR_ROPE, UNCOVERED
 
 _SPEECH_TO_TEXT = {
     "vocab_size": 40,
@@ -20,6 +20,19 @@ _SPEECH_TO_TEXT = {
     "input_channels": 2,
     "max_target_positions": 20,
 }
+_PARTLY = {"partial_rotary_factor": 0.7}  # 4 of 6 coordinates
+_HEADS = tuple(f"{side}_num_{kind}_heads" for side in ("encoder", "decoder") for kind in ("attention", "key_value"))
+_MOONSHINE = {
+    "vocab_size": 40,
+    "hidden_size": 24,
+    "intermediate_size": 20,
+    "encoder_num_hidden_layers": 2,
+    "decoder_num_hidden_layers": 3,
+    "encoder_num_attention_heads": 4,
+    "decoder_num_attention_heads": 4,
+    "max_position_embeddings": 20,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, **_PARTLY},
+}
 
 FAMILIES = {
     "speech-to-text": (
@@ -27,6 +40,13 @@ FAMILIES = {
         ("ForConditionalGeneration", "Model"),
         T.Speech2TextConfig,
         _SPEECH_TO_TEXT,
+    ),
+    "moonshine": ("Moonshine", ("ForConditionalGeneration", "Model"), T.MoonshineConfig, _MOONSHINE),
+    "moonshine-untied": (
+        "Moonshine",
+        ("ForConditionalGeneration",),
+        T.MoonshineConfig,
+        {**_MOONSHINE, "encoder_hidden_act": "relu", "pad_head_dim_to_multiple_of": 8, "tie_word_embeddings": False},
     ),
 }
 FLOAT32_PARTS: tuple[str, ...] = ()
@@ -40,5 +60,14 @@ KEYS = {
         "scale_embedding": (False, CHANGES),
         "pad_token_id": (7, CHANGES),
     },
+    "moonshine/MoonshineForConditionalGeneration": {
+        "is_causal": (False, FAILS),
+        " + ".join(_HEADS): ((2, 2, 2, 2), CHANGES),
+        **dict.fromkeys(_HEADS[1:], (2, UNCOVERED)),
+        "encoder_hidden_act": ("relu", CHANGES),
+        "decoder_hidden_act": ("relu", CHANGES),
+        "rope_parameters": (LINEAR_ROPE | _PARTLY, CHANGES),
+        "attention_bias": (True, UNCOVERED),
+    },
 }
-TIED: tuple[str, ...] = ("speech-to-text/Speech2TextForConditionalGeneration",)
+TIED = ("speech-to-text/Speech2TextForConditionalGeneration", "moonshine/MoonshineForConditionalGeneration")

@@ -82,8 +82,8 @@ def probe(config: PreTrainedConfig, architecture: str, seed: int = 0) -> dict[st
         inputs |= _clips(config, clips, generator)
     if "patches" in sizes:
         inputs |= _patches(part_of(config, "vision_config"), generator)
-    if not {"input_features", "filter_banks"}.isdisjoint(sizes):
-        inputs.pop("attention_mask", None)  # it would be over frames
+    if not {"input_features", "filter_banks", "input_values"}.isdisjoint(sizes):
+        inputs.pop("attention_mask", None)  # it would be over frames or samples
     if mel := sizes.get("input_features"):
         frames = 2 * mel["max_source_positions"]  # the second convolution has stride two
         inputs["input_features"] = normal(generator, 2, mel["num_mel_bins"], frames)
