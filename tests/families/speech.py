@@ -31,6 +31,7 @@ _QUANTIZER = {
 }
 # as the large models have it
 _STABLE = {**_SPEECH, "do_stable_layer_norm": True, "feat_extract_norm": "layer", "conv_bias": True}
+_SQUEEZED = {**_SPEECH, "conv_dim": (6, 5, 24)}  # the last convolution writes to the stream
 _WAVLM = {"num_buckets": 12, "max_bucket_distance": 20}
 _CONFORMER = {
     **{key: _SPEECH[key] for key in ("hidden_size", "num_attention_heads", "num_hidden_layers", "intermediate_size")},
@@ -62,6 +63,8 @@ FAMILIES = {
     "hubert-weighted": ("Hubert", _HEADS[2:], T.HubertConfig, {**_STABLE, "use_weighted_layer_sum": True}),
     "wavlm-weighted": ("WavLM", _FRAMES[2:], T.WavLMConfig, {**_SPEECH, **_WAVLM, "use_weighted_layer_sum": True}),
     "wavlm-stable": ("WavLM", ("ForCTC",), T.WavLMConfig, {**_STABLE, **_WAVLM}),
+    "sew": ("SEW", _HEADS, T.SEWConfig, {**_SPEECH, "squeeze_factor": 3}),
+    "sew-weighted": ("SEW", _HEADS[2:], T.SEWConfig, {**_SQUEEZED, "use_weighted_layer_sum": True}),
     "wav2vec2-bert": ("Wav2Vec2Bert", _FRAMES, T.Wav2Vec2BertConfig, _CONFORMER),
     "wav2vec2-bert-relative": (
         "Wav2Vec2Bert",
@@ -77,7 +80,7 @@ FAMILIES = {
     ),
     "wav2vec2-conformer": (
         "Wav2Vec2Conformer",
-        (*_FRAMES, "ForPreTraining"),
+        ("ForCTC", "ForPreTraining", *_FRAMES[1:]),
         T.Wav2Vec2ConformerConfig,
         {**_SPEECH, **_QUANTIZER, "conv_depthwise_kernel_size": 5},
     ),
@@ -117,6 +120,7 @@ KEYS = {
         **{key: row for key, row in _KEYS.items() if key != "do_stable_layer_norm"},
         "add_adapter": (True, UNCOVERED),
     },
+    "sew/SEWForCTC": {key: row for key, row in _KEYS.items() if key != "do_stable_layer_norm"},
     "wav2vec2-bert/Wav2Vec2BertForCTC": {
         **{key: _KEYS[key] for key in ("hidden_act", "layer_norm_eps")},
         "num_attention_heads": (2, SHAPES),  # of the table of positions

@@ -37,8 +37,7 @@ def wav2vec2_conformer(request: Request) -> Spec:
     require(not config.add_adapter, "add_adapter")
     still = head == "Model" or kind == "rotary"
     spaces, convolutions = waveform(config, head == "Model")
-    own, told, biases, keys = positions(config)
-    stored = kind == "rotary" and request.has(FREQUENCIES)
+    own, told, biases, _ = positions(config)
     masked = {"masked_spec_embed": "resid"} if request.has("masked_spec_embed") else {}
     # a classifier of the streams of all layers reads the last one in front of this norm
     last = layer_norm("encoder.layer_norm")
@@ -68,7 +67,7 @@ def wav2vec2_conformer(request: Request) -> Spec:
         {
             **convolutions,
             **masked,
-            **({FREQUENCIES: "freq"} if stored else {}),
+            **({FREQUENCIES: "freq"} if kind == "rotary" else {}),
             **layer(norm),
             **told,
             **last,
@@ -78,5 +77,5 @@ def wav2vec2_conformer(request: Request) -> Spec:
         biases=(*free(OWN), *biases),
         buffers=(*COPIED, *(PRE_TRAINING if head == "Model" else ())),
         unread=(*masked, *(last if weighted else ())),
-        function_keys=(*KEYS, *(() if stored else keys)),
+        function_keys=KEYS,
     )
