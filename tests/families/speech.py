@@ -46,6 +46,7 @@ _ADAPTER = {
     **{"add_adapter": True, "num_adapter_layers": 2, "output_hidden_size": 16},
     **{"adapter_kernel_size": 3, "adapter_stride": 2, "use_intermediate_ffn_before_adapter": True},
 }
+_SHORTENED = {key: value for key, value in _ADAPTER.items() if not key.startswith("use_")}
 _HEADS = ("ForCTC", "Model", "ForSequenceClassification")
 _FRAMES = (*_HEADS, "ForAudioFrameClassification")
 
@@ -54,6 +55,12 @@ FAMILIES = {
     "wav2vec2-pre-training": ("Wav2Vec2", ("ForPreTraining", "Model"), T.Wav2Vec2Config, {**_SPEECH, **_QUANTIZER}),
     "wav2vec2-weighted": ("Wav2Vec2", _FRAMES[2:], T.Wav2Vec2Config, {**_SPEECH, "use_weighted_layer_sum": True}),
     "wav2vec2-stable": ("Wav2Vec2", ("ForCTC",), T.Wav2Vec2Config, {**_STABLE, "hidden_act": "relu"}),
+    "wav2vec2-adapter": (
+        "Wav2Vec2",
+        ("ForCTC", "Model"),
+        T.Wav2Vec2Config,
+        {**_STABLE, **_SHORTENED, "adapter_attn_dim": 5},
+    ),
     "hubert": ("Hubert", _HEADS, T.HubertConfig, {**_SPEECH, "feat_proj_layer_norm": False}),
     "unispeech": ("UniSpeech", _HEADS, T.UniSpeechConfig, _SPEECH),
     "unispeech-sat": ("UniSpeechSat", _FRAMES, T.UniSpeechSatConfig, _STABLE),
@@ -90,6 +97,12 @@ FAMILIES = {
         T.Wav2Vec2ConformerConfig,
         {**_TURNED, "use_weighted_layer_sum": True},
     ),
+    "wav2vec2-conformer-adapter": (
+        "Wav2Vec2Conformer",
+        ("Model",),
+        T.Wav2Vec2ConformerConfig,
+        {**_SPEECH, **_SHORTENED, "conv_depthwise_kernel_size": 3, "position_embeddings_type": None},
+    ),
     "wav2vec2-bert-adapter": (
         "Wav2Vec2Bert",
         ("ForCTC", "Model"),
@@ -111,14 +124,20 @@ _KEYS = {
     "do_stable_layer_norm": (True, CHANGES),
 }
 KEYS = {
-    "wav2vec2/Wav2Vec2ForCTC": {**_KEYS, "add_adapter": (True, UNCOVERED), "adapter_attn_dim": (4, UNCOVERED)},
-    "hubert/HubertForCTC": {**_KEYS, "conv_pos_batch_norm": (True, UNCOVERED)},
+    "wav2vec2/Wav2Vec2ForCTC": {**_KEYS, "add_adapter": (True, SHAPES), "adapter_attn_dim": (4, UNCOVERED)},
+    "wav2vec2-pre-training/Wav2Vec2ForPreTraining": {"add_adapter": (True, UNCOVERED)},
+    "wav2vec2-adapter/Wav2Vec2ForCTC": {
+        "adapter_stride": (1, CHANGES),
+        "adapter_kernel_size": (5, SHAPES),
+        "adapter_attn_dim": (None, SHAPES),
+    },
+    "hubert/HubertForCTC": {**_KEYS, "conv_pos_batch_norm": (True, UNCOVERED), "add_adapter": (True, UNCOVERED)},
     "unispeech/UniSpeechForCTC": _KEYS,
     "unispeech-sat/UniSpeechSatForCTC": {**_KEYS, "do_stable_layer_norm": (False, CHANGES)},
     "wavlm/WavLMForCTC": {**_KEYS, "num_attention_heads": (2, SHAPES), "max_bucket_distance": (8, CHANGES)},
     "data2vec-audio/Data2VecAudioForCTC": {
         **{key: row for key, row in _KEYS.items() if key != "do_stable_layer_norm"},
-        "add_adapter": (True, UNCOVERED),
+        "add_adapter": (True, SHAPES),
     },
     "sew/SEWForCTC": {key: row for key, row in _KEYS.items() if key != "do_stable_layer_norm"},
     "wav2vec2-bert/Wav2Vec2BertForCTC": {
@@ -143,6 +162,8 @@ KEYS = {
         "num_attention_heads": (2, SHAPES),  # of what is added to queries
         "position_embeddings_type": (None, SHAPES),
     },
+    "wav2vec2-conformer-adapter/Wav2Vec2ConformerModel": {"adapter_stride": (1, CHANGES)},
+    "wav2vec2-conformer/Wav2Vec2ConformerForPreTraining": {"add_adapter": (True, UNCOVERED)},
     "wav2vec2-conformer-rotary/Wav2Vec2ConformerForAudioFrameClassification": {
         "num_attention_heads": (2, SHAPES),  # of the frequencies
         "position_embeddings_type": (None, SHAPES),

@@ -12,6 +12,7 @@ from dataclasses import replace
 from cobasin.architectures import Request, declares
 from cobasin.architectures.encoder_decoder import free_biases, multi_head
 from cobasin.architectures.parts import LAYER, Parts, attention, labels, layer_norm, linear, neurons, require
+from cobasin.architectures.speech_adapters import ADAPTER_KEYS, shortening, within_layers
 from cobasin.symmetry.gauges import FreeGauge, SoftmaxShift
 from cobasin.symmetry.groups import Orthogonal, Permutation
 from cobasin.symmetry.spec import Space, Spec
@@ -40,6 +41,10 @@ FUNCTION_KEYS = (
 )
 # keys with what holds where a config lacks them; data2vec's code goes this way, whatever its config says
 CHOICES = {"feat_extract_norm": "layer", "feat_proj_layer_norm": True, "do_stable_layer_norm": False}
+
+# the types that have convolutions behind the layers if told to, and those that end their layers in an FFN
+SHORTENED = ("wav2vec2", "wavlm", "data2vec-audio")
+EXTENDED = ("wav2vec2", "hubert", "unispeech", "unispeech-sat")
 
 
 def _reads_choices(config) -> bool:
@@ -134,11 +139,16 @@ def wav2vec2(request: Request) -> Spec:
     A classifier's projection is linear: any basis will do.
     """
     config = request.config
-    for key in ("add_adapter", "adapter_attn_dim", "conv_pos_batch_norm"):
-        require(not getattr(config, key, False), key)
+    stable = _chosen(config, "do_stable_layer_norm")  # the last norm is in front of the layers or behind
+    shortened, within = (getattr(config, key, None) for key in ("add_adapter", "adapter_attn_dim"))
+    behind = config.model_type in SHORTENED and request.head != "ForPreTraining"
+    require(behind or not shortened, "add_adapter")
+    require((stable and config.model_type in EXTENDED) or within is None, "adapter_attn_dim")
+    require(not getattr(config, "conv_pos_batch_norm", False), "conv_pos_batch_norm")
     spaces, convolutions = waveform(config, request.head == "Model")
     kernel, positions = _positions(request)
-    stable = _chosen(config, "do_stable_layer_norm")  # the last norm is in front of the layers or behind
+    read, (shorter, adapter) = shortening(config, request.head == "Model") if shortened else ("resid", ({}, {}))
+    added, layers_end = within_layers(config) if within is not None else ({}, {})
     last = layer_norm("encoder.layer_norm")
     masked = {"masked_spec_embed": "resid"} if request.has("masked_spec_embed") else {}
     templates = {
@@ -151,8 +161,10 @@ def wav2vec2(request: Request) -> Spec:
         **linear(f"{ONE}.feed_forward.intermediate_dense", "ffn", "resid"),
         **linear(f"{ONE}.feed_forward.output_dense", "resid", "ffn'"),
         **layer_norm(f"{ONE}.final_layer_norm"),
+        **layers_end,
         **(last if stable else {}),
-        **(coding(config) if request.head == "ForPreTraining" else task_head(request)),
+        **adapter,
+        **(coding(config) if request.head == "ForPreTraining" else task_head(request, read)),
     }
     return Spec(
         request.architecture,
@@ -163,6 +175,8 @@ def wav2vec2(request: Request) -> Spec:
             "resid": Space(config.hidden_size, part="residual"),
             "channel": Space(config.hidden_size // config.num_conv_pos_embedding_groups),
             **kernel,
+            **added,
+            **shorter,
             "ffn": Space(config.intermediate_size, neurons(config.hidden_act), LAYER, part="ffn"),
             "proj": Space(config.classifier_proj_size, Orthogonal(scaled=True), part="ffn"),
             "vocab": Space(config.vocab_size or 0),
@@ -175,7 +189,10 @@ def wav2vec2(request: Request) -> Spec:
         biases=free_biases(templates),
         buffers=PRE_TRAINING if request.head == "Model" else (),
         unread=tuple(masked),
-        function_keys=tuple(key for key in FUNCTION_KEYS if key not in CHOICES or _reads_choices(config)),
+        function_keys=(
+            *(key for key in FUNCTION_KEYS if key not in CHOICES or _reads_choices(config)),
+            *(ADAPTER_KEYS if shortened else ()),
+        ),
     )
 
 
@@ -204,5 +221,5 @@ def wavlm(request: Request) -> Spec:
             **linear(f"{ONE}.attention.gru_rel_pos_linear", "gate", "piece"),
         },
         biases=(*spec.biases, shift),
-        function_keys=(*FUNCTION_KEYS, "max_bucket_distance"),
+        function_keys=(*spec.function_keys, "max_bucket_distance"),
     )

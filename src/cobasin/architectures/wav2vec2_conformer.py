@@ -8,6 +8,7 @@ from __future__ import annotations
 from cobasin.architectures import Request, declares
 from cobasin.architectures.parts import LAYER, NEURONS, attention, labels, layer_norm, neurons, require
 from cobasin.architectures.speech import HEADS, PRE_TRAINING, books, coding, task_head, waveform
+from cobasin.architectures.speech_adapters import ADAPTER_KEYS, shortening
 from cobasin.architectures.wav2vec2_bert import CONV, OWN, free, layer, positions
 from cobasin.symmetry.groups import Orthogonal, Permutation
 from cobasin.symmetry.spec import Space, Spec
@@ -34,8 +35,9 @@ def wav2vec2_conformer(request: Request) -> Spec:
     config, head = request.config, request.head
     kind = config.position_embeddings_type
     require(kind in ("relative", "rotary", None), f"position_embeddings_type = {kind}")
-    require(not config.add_adapter, "add_adapter")
-    still = head == "Model" or kind == "rotary"
+    require(not (config.add_adapter and head == "ForPreTraining"), "add_adapter")
+    still = (head == "Model" and not config.add_adapter) or kind == "rotary"
+    read, (shorter, adapter) = shortening(config, head == "Model") if config.add_adapter else ("resid", ({}, {}))
     spaces, convolutions = waveform(config, head == "Model")
     own, told, biases, _ = positions(config)
     masked = {"masked_spec_embed": "resid"} if request.has("masked_spec_embed") else {}
@@ -62,6 +64,7 @@ def wav2vec2_conformer(request: Request) -> Spec:
             "vocab": Space(config.vocab_size or 0),
             "label": labels(config),
             "depth": Space(config.num_hidden_layers + 1),
+            **shorter,
             **(books(config) if head == "ForPreTraining" else {}),
         },
         {
@@ -71,11 +74,12 @@ def wav2vec2_conformer(request: Request) -> Spec:
             **layer(norm),
             **told,
             **last,
-            **(coding(config) if head == "ForPreTraining" else task_head(request)),
+            **adapter,
+            **(coding(config) if head == "ForPreTraining" else task_head(request, read)),
         },
         prefix="wav2vec2_conformer.",
         biases=(*free(OWN), *biases),
         buffers=(*COPIED, *(PRE_TRAINING if head == "Model" else ())),
         unread=(*masked, *(last if weighted else ())),
-        function_keys=KEYS,
+        function_keys=(*KEYS, *(ADAPTER_KEYS if config.add_adapter else ())),
     )
