@@ -241,7 +241,10 @@ def test_hub_id(folder, monkeypatch):
     def snapshot_download(hub_id, allow_patterns, ignore_patterns):
         asked.append((hub_id, "*.bin" in allow_patterns))
         assert "*.jinja" in allow_patterns  # chat templates
-        assert fnmatch("consolidated.safetensors", *ignore_patterns)  # Mistral's second copy
+        # Mistral's second copy; MMS's other languages
+        for name in ("consolidated.safetensors", "adapter.deu.safetensors"):
+            assert any(fnmatch(name, pattern) for pattern in ignore_patterns)
+        assert not any(fnmatch("model.safetensors", pattern) for pattern in ignore_patterns)
         return str(folder)
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)

@@ -331,6 +331,11 @@ def test_many_models():
         ("vilt/ViltForMaskedLM", {"method": "activations"}, "nor read; match by weights"),
         ("wav2vec2-bert/Wav2Vec2BertForCTC", {"method": "activations"}, "nor read; match by weights"),
         (
+            "speech-to-text/Speech2TextForConditionalGeneration",
+            {"method": "activations"},
+            "for Speech2TextForConditionalGeneration, nor read; match by weights",
+        ),
+        (
             "blip/BlipForConditionalGeneration",
             {"method": "activations"},
             "read or made up for a BlipForConditionalGeneration; match and merge it by weights",

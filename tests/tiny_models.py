@@ -59,6 +59,8 @@ def model(case: str, seed: int = 0, dtype: torch.dtype = torch.float64, pooler: 
         for parameter in made.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.3)
         for name, buffer in made.named_buffers():
+            if "running_" in name:  # what a batch norm has seen
+                buffer.add_(torch.rand_like(buffer))
             if buffer.isinf().all():  # bounds of what linear layers read and write
                 buffer.fill_(-1.1 if name.endswith("_min") else 0.9)
     if "-fused" in family:

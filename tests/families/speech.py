@@ -31,6 +31,7 @@ _QUANTIZER = {
 }
 # as the large models have it
 _STABLE = {**_SPEECH, "do_stable_layer_norm": True, "feat_extract_norm": "layer", "conv_bias": True}
+_SQUEEZED = {**_SPEECH, "conv_dim": (6, 5, 24)}  # the last convolution writes to the stream
 _WAVLM = {"num_buckets": 12, "max_bucket_distance": 20}
 _CONFORMER = {
     **{key: _SPEECH[key] for key in ("hidden_size", "num_attention_heads", "num_hidden_layers", "intermediate_size")},
@@ -40,10 +41,12 @@ _CONFORMER = {
     "right_max_position_embeddings": 2,
     "conv_depthwise_kernel_size": 5,
 }
+_TURNED = {**_STABLE, "conv_depthwise_kernel_size": 3, "position_embeddings_type": "rotary", "hidden_act": "relu"}
 _ADAPTER = {
     **{"add_adapter": True, "num_adapter_layers": 2, "output_hidden_size": 16},
     **{"adapter_kernel_size": 3, "adapter_stride": 2, "use_intermediate_ffn_before_adapter": True},
 }
+_SHORTENED = {key: value for key, value in _ADAPTER.items() if not key.startswith("use_")}
 _HEADS = ("ForCTC", "Model", "ForSequenceClassification")
 _FRAMES = (*_HEADS, "ForAudioFrameClassification")
 
@@ -52,6 +55,12 @@ FAMILIES = {
     "wav2vec2-pre-training": ("Wav2Vec2", ("ForPreTraining", "Model"), T.Wav2Vec2Config, {**_SPEECH, **_QUANTIZER}),
     "wav2vec2-weighted": ("Wav2Vec2", _FRAMES[2:], T.Wav2Vec2Config, {**_SPEECH, "use_weighted_layer_sum": True}),
     "wav2vec2-stable": ("Wav2Vec2", ("ForCTC",), T.Wav2Vec2Config, {**_STABLE, "hidden_act": "relu"}),
+    "wav2vec2-adapter": (
+        "Wav2Vec2",
+        ("ForCTC", "Model"),
+        T.Wav2Vec2Config,
+        {**_STABLE, **_SHORTENED, "adapter_attn_dim": 5},
+    ),
     "hubert": ("Hubert", _HEADS, T.HubertConfig, {**_SPEECH, "feat_proj_layer_norm": False}),
     "unispeech": ("UniSpeech", _HEADS, T.UniSpeechConfig, _SPEECH),
     "unispeech-sat": ("UniSpeechSat", _FRAMES, T.UniSpeechSatConfig, _STABLE),
@@ -61,6 +70,8 @@ FAMILIES = {
     "hubert-weighted": ("Hubert", _HEADS[2:], T.HubertConfig, {**_STABLE, "use_weighted_layer_sum": True}),
     "wavlm-weighted": ("WavLM", _FRAMES[2:], T.WavLMConfig, {**_SPEECH, **_WAVLM, "use_weighted_layer_sum": True}),
     "wavlm-stable": ("WavLM", ("ForCTC",), T.WavLMConfig, {**_STABLE, **_WAVLM}),
+    "sew": ("SEW", _HEADS, T.SEWConfig, {**_SPEECH, "squeeze_factor": 3}),
+    "sew-weighted": ("SEW", _HEADS[2:], T.SEWConfig, {**_SQUEEZED, "use_weighted_layer_sum": True}),
     "wav2vec2-bert": ("Wav2Vec2Bert", _FRAMES, T.Wav2Vec2BertConfig, _CONFORMER),
     "wav2vec2-bert-relative": (
         "Wav2Vec2Bert",
@@ -74,6 +85,24 @@ FAMILIES = {
         T.Wav2Vec2BertConfig,
         {**_CONFORMER, "position_embeddings_type": "rotary", "hidden_act": "relu"},
     ),
+    "wav2vec2-conformer": (
+        "Wav2Vec2Conformer",
+        ("ForCTC", "ForPreTraining", *_FRAMES[1:]),
+        T.Wav2Vec2ConformerConfig,
+        {**_SPEECH, **_QUANTIZER, "conv_depthwise_kernel_size": 5},
+    ),
+    "wav2vec2-conformer-rotary": (
+        "Wav2Vec2Conformer",
+        ("ForAudioFrameClassification",),
+        T.Wav2Vec2ConformerConfig,
+        {**_TURNED, "use_weighted_layer_sum": True},
+    ),
+    "wav2vec2-conformer-adapter": (
+        "Wav2Vec2Conformer",
+        ("Model",),
+        T.Wav2Vec2ConformerConfig,
+        {**_SPEECH, **_SHORTENED, "conv_depthwise_kernel_size": 3, "position_embeddings_type": None},
+    ),
     "wav2vec2-bert-adapter": (
         "Wav2Vec2Bert",
         ("ForCTC", "Model"),
@@ -81,7 +110,10 @@ FAMILIES = {
         {**_CONFORMER, **_ADAPTER},
     ),
 }
-FLOAT32_PARTS: tuple[str, ...] = ("wav2vec2-pre-training",)  # its code book
+FLOAT32_PARTS: tuple[str, ...] = (  # their code books
+    "wav2vec2-pre-training",
+    "wav2vec2-conformer/Wav2Vec2ConformerForPreTraining",
+)
 
 _KEYS = {
     "num_attention_heads": (2, CHANGES),
@@ -92,15 +124,22 @@ _KEYS = {
     "do_stable_layer_norm": (True, CHANGES),
 }
 KEYS = {
-    "wav2vec2/Wav2Vec2ForCTC": {**_KEYS, "add_adapter": (True, UNCOVERED), "adapter_attn_dim": (4, UNCOVERED)},
-    "hubert/HubertForCTC": {**_KEYS, "conv_pos_batch_norm": (True, UNCOVERED)},
+    "wav2vec2/Wav2Vec2ForCTC": {**_KEYS, "add_adapter": (True, SHAPES), "adapter_attn_dim": (4, UNCOVERED)},
+    "wav2vec2-pre-training/Wav2Vec2ForPreTraining": {"add_adapter": (True, UNCOVERED)},
+    "wav2vec2-adapter/Wav2Vec2ForCTC": {
+        "adapter_stride": (1, CHANGES),
+        "adapter_kernel_size": (5, SHAPES),
+        "adapter_attn_dim": (None, SHAPES),
+    },
+    "hubert/HubertForCTC": {**_KEYS, "conv_pos_batch_norm": (True, UNCOVERED), "add_adapter": (True, UNCOVERED)},
     "unispeech/UniSpeechForCTC": _KEYS,
     "unispeech-sat/UniSpeechSatForCTC": {**_KEYS, "do_stable_layer_norm": (False, CHANGES)},
     "wavlm/WavLMForCTC": {**_KEYS, "num_attention_heads": (2, SHAPES), "max_bucket_distance": (8, CHANGES)},
     "data2vec-audio/Data2VecAudioForCTC": {
         **{key: row for key, row in _KEYS.items() if key != "do_stable_layer_norm"},
-        "add_adapter": (True, UNCOVERED),
+        "add_adapter": (True, SHAPES),
     },
+    "sew/SEWForCTC": {key: row for key, row in _KEYS.items() if key != "do_stable_layer_norm"},
     "wav2vec2-bert/Wav2Vec2BertForCTC": {
         **{key: _KEYS[key] for key in ("hidden_act", "layer_norm_eps")},
         "num_attention_heads": (2, SHAPES),  # of the table of positions
@@ -117,6 +156,17 @@ KEYS = {
         "num_attention_heads": (2, CHANGES),
         "position_embeddings_type": (None, CHANGES),
         "rotary_embedding_base": (10, CHANGES),
+    },
+    "wav2vec2-conformer/Wav2Vec2ConformerForCTC": {
+        **{key: row for key, row in _KEYS.items() if key != "do_stable_layer_norm"},
+        "num_attention_heads": (2, SHAPES),  # of what is added to queries
+        "position_embeddings_type": (None, SHAPES),
+    },
+    "wav2vec2-conformer-adapter/Wav2Vec2ConformerModel": {"adapter_stride": (1, CHANGES)},
+    "wav2vec2-conformer/Wav2Vec2ConformerForPreTraining": {"add_adapter": (True, UNCOVERED)},
+    "wav2vec2-conformer-rotary/Wav2Vec2ConformerForAudioFrameClassification": {
+        "num_attention_heads": (2, SHAPES),  # of the frequencies
+        "position_embeddings_type": (None, SHAPES),
     },
     "wav2vec2/Wav2Vec2ForSequenceClassification": {"use_weighted_layer_sum": (True, SHAPES)},
 }

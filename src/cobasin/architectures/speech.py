@@ -12,6 +12,7 @@ from dataclasses import replace
 from cobasin.architectures import Request, declares
 from cobasin.architectures.encoder_decoder import free_biases, multi_head
 from cobasin.architectures.parts import LAYER, Parts, attention, labels, layer_norm, linear, neurons, require
+from cobasin.architectures.speech_adapters import ADAPTER_KEYS, shortening, within_layers
 from cobasin.symmetry.gauges import FreeGauge, SoftmaxShift
 from cobasin.symmetry.groups import Orthogonal, Permutation
 from cobasin.symmetry.spec import Space, Spec
@@ -41,6 +42,10 @@ FUNCTION_KEYS = (
 # keys with what holds where a config lacks them; data2vec's code goes this way, whatever its config says
 CHOICES = {"feat_extract_norm": "layer", "feat_proj_layer_norm": True, "do_stable_layer_norm": False}
 
+# the types that have convolutions behind the layers if told to, and those that end their layers in an FFN
+SHORTENED = ("wav2vec2", "wavlm", "data2vec-audio")
+EXTENDED = ("wav2vec2", "hubert", "unispeech", "unispeech-sat")
+
 
 def _reads_choices(config) -> bool:
     return config.model_type != "data2vec-audio"
@@ -50,11 +55,13 @@ def _chosen(config, key: str):
     return getattr(config, key, CHOICES[key]) if _reads_choices(config) else CHOICES[key]
 
 
-def _waveform(config, bare: bool) -> Parts:
+def waveform(config, bare: bool) -> Parts:
     """Spaces and tensors of the convolutions over the waveform, and of what reads them.
 
-    The last channels are an output of a bare model.
+    The last channels are an output of a bare model. An instance norm behind the first convolution cancels a bias there.
     """
+    grouped = _chosen(config, "feat_extract_norm") == "group"
+    require(not (config.conv_bias and grouped), "conv_bias with feat_extract_norm = group")
     spaces, templates, last = {}, {}, len(config.conv_dim) - 1
     for i, (size, kernel) in enumerate(zip(config.conv_dim, config.conv_kernel, strict=True)):
         name = f"feature_extractor.conv_layers.{i}"
@@ -62,7 +69,7 @@ def _waveform(config, bare: bool) -> Parts:
         spaces[f"kernel{i}"] = Space(kernel)
         templates[f"{name}.conv.weight"] = f"conv{i} {f'conv{i - 1}' if i else '1'} kernel{i}"
         templates |= {f"{name}.conv.bias": f"conv{i}"} if config.conv_bias else {}
-        normed = i == 0 or _chosen(config, "feat_extract_norm") == "layer"
+        normed = i == 0 or not grouped
         templates |= layer_norm(f"{name}.layer_norm", f"conv{i}") if normed else {}
     if _chosen(config, "feat_proj_layer_norm"):
         templates |= layer_norm("feature_projection.layer_norm", f"conv{last}")
@@ -86,7 +93,7 @@ def _positions(request: Request) -> Parts:
     }
 
 
-def _books(config) -> dict[str, Space]:
+def books(config) -> dict[str, Space]:
     """Spaces of the quantizer of pre-training, which takes an entry out of each of its books and puts them in a row."""
     count, book = config.num_codevector_groups, ("book",)
     return {
@@ -111,7 +118,7 @@ def task_head(request: Request, stream: str = "resid") -> dict[str, str]:
     }.get(request.head, {})
 
 
-def _coding(config) -> dict[str, str]:
+def coding(config) -> dict[str, str]:
     """Templates of pre-training, which compares the stream with codes of the last channels."""
     return (
         linear("quantizer.weight_proj", "(book entry)", f"conv{len(config.conv_dim) - 1}")
@@ -129,21 +136,23 @@ def _coding(config) -> dict[str, str]:
 def wav2vec2(request: Request) -> Spec:
     """wav2vec 2.0, XLS-R, HuBERT, UniSpeech, UniSpeech-SAT, data2vec. Only training reads the vector that hides frames.
 
-    An instance norm behind the first convolution cancels a bias there. A classifier's projection is linear: any basis
-    will do.
+    A classifier's projection is linear: any basis will do.
     """
     config = request.config
-    grouped = _chosen(config, "feat_extract_norm") == "group"
-    require(not (config.conv_bias and grouped), "conv_bias with feat_extract_norm = group")
-    for key in ("add_adapter", "adapter_attn_dim", "conv_pos_batch_norm"):
-        require(not getattr(config, key, False), key)
-    spaces, waveform = _waveform(config, request.head == "Model")
-    kernel, positions = _positions(request)
     stable = _chosen(config, "do_stable_layer_norm")  # the last norm is in front of the layers or behind
+    shortened, within = (getattr(config, key, None) for key in ("add_adapter", "adapter_attn_dim"))
+    behind = config.model_type in SHORTENED and request.head != "ForPreTraining"
+    require(behind or not shortened, "add_adapter")
+    require((stable and config.model_type in EXTENDED) or within is None, "adapter_attn_dim")
+    require(not getattr(config, "conv_pos_batch_norm", False), "conv_pos_batch_norm")
+    spaces, convolutions = waveform(config, request.head == "Model")
+    kernel, positions = _positions(request)
+    read, (shorter, adapter) = shortening(config, request.head == "Model") if shortened else ("resid", ({}, {}))
+    added, layers_end = within_layers(config) if within is not None else ({}, {})
     last = layer_norm("encoder.layer_norm")
     masked = {"masked_spec_embed": "resid"} if request.has("masked_spec_embed") else {}
     templates = {
-        **waveform,
+        **convolutions,
         **masked,
         **positions,
         **({} if stable else last),
@@ -152,8 +161,10 @@ def wav2vec2(request: Request) -> Spec:
         **linear(f"{ONE}.feed_forward.intermediate_dense", "ffn", "resid"),
         **linear(f"{ONE}.feed_forward.output_dense", "resid", "ffn'"),
         **layer_norm(f"{ONE}.final_layer_norm"),
+        **layers_end,
         **(last if stable else {}),
-        **(_coding(config) if request.head == "ForPreTraining" else task_head(request)),
+        **adapter,
+        **(coding(config) if request.head == "ForPreTraining" else task_head(request, read)),
     }
     return Spec(
         request.architecture,
@@ -164,19 +175,24 @@ def wav2vec2(request: Request) -> Spec:
             "resid": Space(config.hidden_size, part="residual"),
             "channel": Space(config.hidden_size // config.num_conv_pos_embedding_groups),
             **kernel,
+            **added,
+            **shorter,
             "ffn": Space(config.intermediate_size, neurons(config.hidden_act), LAYER, part="ffn"),
             "proj": Space(config.classifier_proj_size, Orthogonal(scaled=True), part="ffn"),
             "vocab": Space(config.vocab_size or 0),
             "label": labels(config),
             "depth": Space(config.num_hidden_layers + 1),
-            **(_books(config) if request.head == "ForPreTraining" else {}),
+            **(books(config) if request.head == "ForPreTraining" else {}),
         },
         templates,
         prefix=f"{config.model_type.replace('-', '_')}.",
         biases=free_biases(templates),
         buffers=PRE_TRAINING if request.head == "Model" else (),
         unread=tuple(masked),
-        function_keys=tuple(key for key in FUNCTION_KEYS if key not in CHOICES or _reads_choices(config)),
+        function_keys=(
+            *(key for key in FUNCTION_KEYS if key not in CHOICES or _reads_choices(config)),
+            *(ADAPTER_KEYS if shortened else ()),
+        ),
     )
 
 
@@ -205,5 +221,5 @@ def wavlm(request: Request) -> Spec:
             **linear(f"{ONE}.attention.gru_rel_pos_linear", "gate", "piece"),
         },
         biases=(*spec.biases, shift),
-        function_keys=(*FUNCTION_KEYS, "max_bucket_distance"),
+        function_keys=(*spec.function_keys, "max_bucket_distance"),
     )

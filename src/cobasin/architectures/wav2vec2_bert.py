@@ -19,7 +19,7 @@ KEYS = ("num_attention_heads", "hidden_act", "layer_norm_eps", "position_embeddi
 ADAPTER_KEYS = ("adapter_act", "adapter_stride")
 
 
-def _positions(config) -> tuple[dict[str, Space], dict[str, str], tuple[FreeGauge, ...], tuple[str, ...]]:
+def positions(config) -> tuple[dict[str, Space], dict[str, str], tuple[FreeGauge, ...], tuple[str, ...]]:
     """Spaces, templates, free biases and keys of how a layer tells positions.
 
     By a table that all heads share, and with it their basis of queries and keys; by a map of sines; or by turning what
@@ -55,7 +55,7 @@ def _attention(own: str, read: str, written: str, kind: str = "") -> dict[str, s
     }
 
 
-def _free(own: str) -> tuple[FreeGauge, ...]:
+def free(own: str) -> tuple[FreeGauge, ...]:
     """The free biases of such attention."""
     value = ValueBias(f"{own}.linear_v.bias", f"{own}.linear_out.weight", f"{own}.linear_out.bias")
     return KeyBias(f"{own}.linear_k.bias"), value
@@ -101,17 +101,18 @@ def _adapter(config, bare: bool) -> tuple[str, dict[str, Space], dict[str, str],
             **layer_norm(f"{one}.ffn_layer_norm", stream),
             **_feed_forward(f"{one}.ffn", ffn, stream),
         }
-        biases += _free(f"{one}.self_attn")
+        biases += free(f"{one}.self_attn")
         read = stream
     return read, spaces, templates, biases
 
 
-def _layer() -> dict[str, str]:
+def layer(norm: dict[str, str]) -> dict[str, str]:
+    """A layer of a conformer, with the ``norm`` behind its convolution over time."""
     templates = {
         **_attention(OWN, "resid", "resid"),
         f"{CONV}.pointwise_conv1.weight": "(mixed + mixed~) resid 1",
         f"{CONV}.depthwise_conv.weight": "mixed' 1 kernel",
-        **layer_norm(f"{CONV}.depthwise_layer_norm", "mixed~"),
+        **norm,
         f"{CONV}.pointwise_conv2.weight": "resid mixed~ 1",
         **layer_norm(f"{CONV}.layer_norm"),
         **layer_norm(f"{ONE}.self_attn_layer_norm"),
@@ -131,7 +132,7 @@ def wav2vec2_bert(request: Request) -> Spec:
     config = request.config
     bare = request.head == "Model"
     still = (bare and not config.add_adapter) or config.position_embeddings_type == "rotary"
-    spaces, positions, biases, keys = _positions(config)
+    spaces, told, biases, keys = positions(config)
     last, behind, adapter, more = _adapter(config, bare) if config.add_adapter else ("resid", {}, {}, ())
     ffn = Space(config.intermediate_size, neurons(config.hidden_act), LAYER, part="ffn")
     masked = {"masked_spec_embed": "resid"} if request.has("masked_spec_embed") else {}
@@ -157,13 +158,13 @@ def wav2vec2_bert(request: Request) -> Spec:
             **layer_norm("feature_projection.layer_norm", "feature"),
             **linear("feature_projection.projection", "resid", "feature"),
             **masked,
-            **_layer(),
-            **positions,
+            **layer(layer_norm(f"{CONV}.depthwise_layer_norm", "mixed~")),
+            **told,
             **adapter,
             **task_head(request, last),
         },
         prefix="wav2vec2_bert.",
-        biases=(*_free(OWN), *biases, *more),
+        biases=(*free(OWN), *biases, *more),
         unread=tuple(masked),
         function_keys=(*KEYS, *keys, *(ADAPTER_KEYS if config.add_adapter else ())),
     )

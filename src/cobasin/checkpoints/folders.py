@@ -41,12 +41,13 @@ def download(hub_id: str) -> Path:
     from huggingface_hub import snapshot_download
 
     patterns = ["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja"]
-    again = ["consolidated*"]  # of Mistral: the same weights under other names
+    # of Mistral: the same weights under other names; of MMS: adapters of more than a thousand languages
+    others = ["consolidated*", "adapter.*"]
     try:
-        folder = Path(snapshot_download(hub_id, allow_patterns=patterns, ignore_patterns=again))
+        folder = Path(snapshot_download(hub_id, allow_patterns=patterns, ignore_patterns=others))
         if not any((folder / name).exists() for name in (SINGLE_FILE, INDEX_FILE)):
             # Only now: many repositories hold the same weights in both formats.
-            folder = Path(snapshot_download(hub_id, allow_patterns=[*patterns, "*.bin"], ignore_patterns=again))
+            folder = Path(snapshot_download(hub_id, allow_patterns=[*patterns, "*.bin"], ignore_patterns=others))
     except Exception as error:  # the hub client, its HTTP client and the file system raise their own kinds
         reason = one_line(error)
         raise InputError(f"{hub_id}: no such folder, and not available from the hub: {reason}") from error

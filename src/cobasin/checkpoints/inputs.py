@@ -24,10 +24,13 @@ INPUT_SIZES = {
     "clips": ("num_frames", "image_size", "num_channels"),  # the pixel_values of a model that sees frames together
     "input_features": ("num_mel_bins", "max_source_positions"),
     "features": ("feature_projection_input_dim",),  # the input_features of a model that takes any number of frames
+    "filter_banks": ("input_feat_per_channel", "input_channels"),  # the same, beside what a decoder reads
     "input_values": ("num_mel_bins", "max_length"),
     "waveform": ("conv_kernel", "conv_stride"),  # the input_values of a model that begins with convolutions
 }
 
+# What of these the code of a model says, by its type.
+IN_CODE = {"moonshine": {"conv_kernel": (127, 7, 3), "conv_stride": (64, 3, 2)}}
 WITHOUT_LOSS = ("aimv2",)  # the types of contrastive models that return no loss, by which others are known
 BESIDE = ("vilt", "blip")  # the types of models that see a picture beside every text
 # Classes whose decoder, where they have one, reads what the encoder reads.
@@ -54,15 +57,17 @@ def input_sizes(config: PreTrainedConfig, architecture: str) -> dict[str, dict[s
     found: dict[str, dict[str, Any]] = {}
     for name in names:
         part = part_of(config, "vision_config" if name in ("pixel_values", "picture") else "text_config")
-        kind = "waveform" if name == "input_values" and hasattr(part, "conv_stride") else name
-        if name == "input_features" and hasattr(part, "feature_projection_input_dim"):
-            name = kind = "features"
+        coded = IN_CODE.get(config.model_type, {})
+        kind = "waveform" if name == "input_values" and (coded or hasattr(part, "conv_stride")) else name
+        if name == "input_features":
+            kinds = ("features", "filter_banks")
+            name = kind = next((one for one in kinds if hasattr(part, INPUT_SIZES[one][0])), name)
         if name == "pixel_values" and hasattr(part, "num_patches") and not hasattr(part, "image_size"):
             name = kind = "patches"
         cut = hasattr(config, "patch_size") or hasattr(config, "tubelet_size")
         if name == "pixel_values" and hasattr(config, "num_frames") and cut:
             name = kind = "clips"
-        found[name] = {key: getattr(part, key, None) for key in INPUT_SIZES.get(kind, ())}
+        found[name] = {key: coded.get(key, getattr(part, key, None)) for key in INPUT_SIZES.get(kind, ())}
         alone = name == "input_ids" and not {"pixel_values", "picture"} & {*names}
         foreign = alone and hasattr(config, "vision_config") and config.model_type not in READ
         if foreign or name not in INPUT_SIZES or None in found[name].values():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -82,12 +83,13 @@ def probe(config: PreTrainedConfig, architecture: str, seed: int = 0) -> dict[st
         inputs |= _clips(config, clips, generator)
     if "patches" in sizes:
         inputs |= _patches(part_of(config, "vision_config"), generator)
+    if not {"input_features", "filter_banks", "input_values"}.isdisjoint(sizes):
+        inputs.pop("attention_mask", None)  # it would be over frames or samples
     if mel := sizes.get("input_features"):
         frames = 2 * mel["max_source_positions"]  # the second convolution has stride two
         inputs["input_features"] = normal(generator, 2, mel["num_mel_bins"], frames)
-        inputs.pop("attention_mask", None)  # it would be over frames
-    if features := sizes.get("features"):
-        inputs["input_features"] = normal(generator, 2, 16, features["feature_projection_input_dim"])
+    if features := sizes.get("features") or sizes.get("filter_banks"):
+        inputs["input_features"] = normal(generator, 2, 16, math.prod(features.values()))
     if sounds := sizes.get("input_values"):
         shape = (sounds["max_length"], sounds["num_mel_bins"]) if "max_length" in sounds else (_samples(**sounds),)
         inputs["input_values"] = normal(generator, 2, *shape)

@@ -23,6 +23,8 @@ from cobasin.symmetry.spec import Spec
 LARGEST = 1e8
 """Of an entry: no trained weight is near, and the products of larger ones are soon beyond float32."""
 
+VARIANCE = ".running_var"  # of a batch norm
+
 
 @dataclass(frozen=True)
 class Typed(Mapping[str, Tensor]):
@@ -200,7 +202,7 @@ class Typed(Mapping[str, Tensor]):
         They are cast to the dtype they have here, or to ``dtype``. Buffers are carried along unchanged.
 
         Raises:
-            InputError: as a tensor is read, where that dtype does not hold it.
+            InputError: as a tensor is read, where that dtype does not hold it, or a variance is below zero.
         """
         spec_names = {disk: name for name, disk in self.disk_names.items()}
         headers = {
@@ -229,6 +231,10 @@ class Typed(Mapping[str, Tensor]):
                 raise InputError(
                     f"{source.label}: {disk}, transformed, does not fit {tensor.dtype}: its largest values become "
                     "infinite; convert the models to a dtype of wider range first, or move them by less"
+                )
+            if disk.endswith(VARIANCE) and (tensor < 0).any():
+                raise InputError(
+                    f"{source.label}: {disk}, a variance, would be below zero; take smaller weights or another method"
                 )
             return tensor
 

@@ -40,7 +40,7 @@ def check_synthetic(checkpoint: Checkpoint) -> None:
         reads = [*input_sizes(config, architecture)]
     except InputError:
         reads = []
-    if {"input_values", "input_features", "features", "clips", "picture"} & {*reads}:  # no data is read
+    if {"input_values", "input_features", "features", "filter_banks", "clips", "picture"} & {*reads}:  # no data is read
         raise InputError(
             f"{checkpoint.label}: no inputs can be made up for {architecture}, nor read; "
             "match by weights, without repair and heal"

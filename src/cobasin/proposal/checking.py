@@ -20,7 +20,7 @@ from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.probes import probe
-from cobasin.checkpoints.typed import Typed
+from cobasin.checkpoints.typed import VARIANCE, Typed
 from cobasin.errors import InputError
 from cobasin.proposal.repairs import repairs, subgroups
 from cobasin.symmetry.canonical import Gauge, gauge_of
@@ -168,7 +168,8 @@ def generic(typed: Typed, seed: int) -> Typed:
         scale = 0.3 if tensor.ndim < 2 else (tensor.shape[0] / max(1, tensor.numel())) ** 0.5
         seed_ = zlib.crc32(f"{seed} {typed.spec.tied.get(name, name)}".encode())  # a tie and its twin stay equal
         noise = torch.randn(tensor.shape, generator=torch.Generator().manual_seed(seed_), dtype=torch.float64)
-        return tensor + scale * noise
+        moved = tensor + scale * noise
+        return moved.abs() if name.endswith(VARIANCE) else moved
 
     return Typed.of(typed.derived({name: noisy(name) for name in typed}, torch.float64))
 
