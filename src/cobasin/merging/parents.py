@@ -13,7 +13,7 @@ from cobasin.checkpoints.checkpoint import Checkpoint, Content
 from cobasin.checkpoints.headed import headed_as, of_another_class
 from cobasin.checkpoints.pairs import check_pair
 from cobasin.checkpoints.relayered import depth_of
-from cobasin.checkpoints.sentence_transformers import module_weights
+from cobasin.checkpoints.sentence_transformers import differing_modules
 from cobasin.checkpoints.typed import Typed
 from cobasin.data.tokens import has_tokenizer
 from cobasin.errors import InputError, shown
@@ -139,18 +139,11 @@ def _coarsened(names: Sequence[str], models: Sequence[Typed], owner: int) -> lis
 
 def _unmerged(names: Sequence[str], models: Sequence[Typed], owner: int) -> list[str]:
     """A note on further modules of Sentence Transformers, of which the result has those of the ``owner``."""
-    found, own = set[str](), models[owner].checkpoint.folder
-    for model in models:
-        folder = model.checkpoint.folder
-        if own is None or folder is None or folder == own:
-            continue
-        for one, other in ((own, folder), (folder, own)):
-            for file in module_weights(one):
-                name = file.relative_to(one)
-                if not (other / name).is_file() or not filecmp.cmp(file, other / name, shallow=False):
-                    found.add(name.parent.name)
-    listed = ", ".join(sorted(found))
-    return [f"{listed}: not merged, but taken from {names[owner]}; the models differ there"] if found else []
+    own = models[owner].checkpoint.folder
+    folders = [model.checkpoint.folder for model in models]
+    others = [] if own is None else [folder for folder in folders if folder is not None and folder != own]
+    listed = ", ".join(sorted({name for other in others for name in differing_modules(own, other)}))
+    return [f"{listed}: not merged, but taken from {names[owner]}; the models differ there"] if listed else []
 
 
 def _same_files(a: Checkpoint, b: Checkpoint) -> bool:
