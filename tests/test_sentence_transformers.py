@@ -50,7 +50,7 @@ def test_pooling_that_differs_is_noted(tmp_path):
         with_modules(folder, {**POOLING, "pooling_mode": mode}, {"1_Pooling": "Pooling"})
     note = f"1_Pooling: not merged, but taken from {folders[0]}; the models differ there"
     assert merge(folders, symmetry="none").notes == [note]
-    assert verify(*folders).reason.endswith("; not compared, but other files: 1_Pooling")
+    assert verify(folders[0], folders[1]).reason.endswith("; not compared, but other files: 1_Pooling")
     assert "not compared" not in verify(folders[0], folders[0]).reason
 
 

@@ -139,10 +139,12 @@ def _coarsened(names: Sequence[str], models: Sequence[Typed], owner: int) -> lis
 
 def _unmerged(names: Sequence[str], models: Sequence[Typed], owner: int) -> list[str]:
     """A note on further modules of Sentence Transformers, of which the result has those of the ``owner``."""
-    own = models[owner].checkpoint.folder
-    folders = [model.checkpoint.folder for model in models]
-    others = [] if own is None else [folder for folder in folders if folder is not None and folder != own]
-    listed = ", ".join(sorted({name for other in others for name in differing_modules(own, other)}))
+    own, found = models[owner].checkpoint.folder, set[str]()
+    for model in models:
+        folder = model.checkpoint.folder
+        if own is not None and folder is not None and folder != own:
+            found.update(differing_modules(own, folder))
+    listed = ", ".join(sorted(found))
     return [f"{listed}: not merged, but taken from {names[owner]}; the models differ there"] if listed else []
 
 
