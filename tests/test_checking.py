@@ -186,6 +186,17 @@ def test_gains_that_a_bare_model_leaves_alone_and_stores_minus_one():
     assert check_declaration(checkpoint("gemma3/Gemma3TextModel")).sound
 
 
+@pytest.mark.parametrize("family", ["deberta-v2-shared", "deberta-v2-separate"])
+def test_relative_positions_that_are_read_as_keys_alone(family):
+    """The offset of their norm adds the same to all scores of a query."""
+    torch.manual_seed(0)
+    made = transformers.DebertaV2ForMaskedLM(config(f"{family}/DebertaV2ForMaskedLM", pos_att_type=["c2p"]))
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.3)
+    assert check_declaration(made).sound
+
+
 def test_a_model_that_amplifies_the_float32_of_its_parts(monkeypatch):
     sharp = model("llama-gqa/LlamaForCausalLM")
     with torch.no_grad():

@@ -159,7 +159,12 @@ def test_values_that_overflow(tmp_path, berts):
     stock(a).half().save_pretrained(a)
     path = recipe(tmp_path / "recipe.yaml", "linear", [a, b], parameters={"weight": 1e6, "normalize": False})
     line = refused(tmp_path, "merge", path, "--out", tmp_path / "out", unread=False)
-    assert "does not fit torch.float16: its largest values become infinite" in line
+    assert "does not fit torch.float16: its largest values become infinite; convert the models" in line
+    path = recipe(
+        tmp_path / "named.yaml", "linear", [b, b], dtype="float16", parameters={"weight": 1e6, "normalize": False}
+    )
+    line = refused(tmp_path, "merge", path, "--out", tmp_path / "out", unread=False)
+    assert line.endswith("its largest values become infinite; name a dtype of wider range")
 
 
 def test_different_vocabularies(tmp_path, berts):

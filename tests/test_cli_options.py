@@ -153,6 +153,10 @@ def test_damaged_element_files(folders):
     for missing in (out / "nothing", out.parent):  # in a folder it is looked for
         with pytest.raises(InputError, match="is not there; expected a folder that cobasin match has written"):
             Element.load(missing)
+    for number in (1, 2):  # a merge's
+        (out.parent / f"cobasin-{number}.safetensors").write_bytes(data)
+    with pytest.raises(InputError, match=r"such as cobasin-1\.safetensors, cobasin-2\.safetensors there$"):
+        Element.load(out.parent)
 
 
 @pytest.mark.parametrize("verb", ["match", "merge"])

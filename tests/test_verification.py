@@ -528,6 +528,14 @@ def test_a_config_of_impossible_sizes(setting):
         verify(model, model)
 
 
+@pytest.mark.parametrize("theta", ["10000", None])
+def test_a_config_with_a_text_in_place_of_a_number(theta):
+    model = make("LlamaForCausalLM", "LlamaConfig", LLAMA)
+    model.config.rope_parameters["rope_theta"] = theta
+    with pytest.raises(InputError, match="cannot be built by transformers from this config: unsupported operand"):
+        verify(model, model)
+
+
 def test_an_expert_that_is_missing():
     model = make("MixtralForCausalLM", "MixtralConfig", {**LLAMA, "num_local_experts": 4})
     lacking = {name: model[name] for name in model if ".1.block_sparse_moe.experts.3.w1." not in name}

@@ -66,7 +66,9 @@ def one_line(error: BaseException) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value in a message, cut where it is long; in one line, as of an array."""
+    """A value in a message, cut where it is long; in one line, as of an array; of NumPy as Python's own."""
+    if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
+        value = value.item()
     return re.sub(r"\n\s*", " ", _SHORT.repr(value))
 
 

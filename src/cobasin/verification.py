@@ -24,6 +24,7 @@ from cobasin.checkpoints.inputs import input_sizes
 from cobasin.checkpoints.limits import positions
 from cobasin.checkpoints.probes import BESIDE_IDS, all_experts, changed, mixed_vocabulary, probe, segments
 from cobasin.checkpoints.running import build, cast_floats, instantiate, outputs
+from cobasin.checkpoints.sentence_transformers import differing_modules
 from cobasin.checkpoints.typed import check_finite
 from cobasin.errors import InputError, NotProbed, one_line, shown
 
@@ -114,13 +115,19 @@ def verify(a: Any, b: Any, tolerance: float | None = None) -> Verdict:
     del rerun  # one model at a time
     return Verdict(
         same=same,
-        reason=reason,
+        reason=reason + _not_compared(a, b),
         relative_float64=relative,
         absolute_float64=(left - right).abs().max().item(),
         relative_native=_native_difference(a, b, inputs, relative),
         noise_float64=noise,
         tolerance=limit,
     )
+
+
+def _not_compared(a: Checkpoint, b: Checkpoint) -> str:
+    """What stands behind the models in folders of Sentence Transformers, where it differs."""
+    differing = differing_modules(a.folder, b.folder) if a.folder and b.folder else []
+    return f"; not compared, but other files: {', '.join(differing)}" if differing else ""
 
 
 def _saying_nothing(checkpoint: Checkpoint, y: Tensor) -> str:

@@ -262,6 +262,10 @@ def test_what_is_wrong_with_an_array_is_said_in_one_line(tmp_path):
     np.savez(tmp_path / "a.npz", text=["a", "b"], label=np.zeros((2, 2, 2)))
     message = refusal(batches, bert(), DataConfig(path=str(tmp_path / "a.npz")), **ALL)
     assert "[0]: label array([[0., 0.], [0., 0.]]) is none of the model's" in message
+    for labels, said in (([7, 7], "7"), (["bad", "bad"], "'bad'")):
+        np.savez(tmp_path / "b.npz", text=["a", "b"], label=labels)
+        message = refusal(batches, bert(), DataConfig(path=str(tmp_path / "b.npz")), **ALL)
+        assert f"[0]: label {said} is none of the model's" in message
 
 
 @pytest.mark.parametrize(

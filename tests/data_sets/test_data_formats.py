@@ -273,6 +273,7 @@ def test_image_folder(tmp_path):
     assert rows(tmp_path / "train").digest != found.digest
     assert [list(row) for row in rows(tmp_path / "train" / "cat", format="images")] == [["image"]]
     assert "no images" in refusal(rows, tmp_path / "train", format="images", split="val")
+    assert refusal(rows, tmp_path, format="images").endswith("a class; or say 'split', one of test, train")
 
 
 def test_a_folder_of_files_is_told_apart_by_split(tmp_path):

@@ -167,6 +167,8 @@ def deberta_v2(request: Request) -> Spec:
     normed = "layer_norm" in getattr(config, "norm_rel_ebd", "none")
     if normed:
         projections = layer_norm("encoder.LayerNorm", "rel_basis" if readers else "resid") | projections
+        if read == {"c2p"}:
+            key_biases += (KeyBias(RELATIVE[2]),)  # it reaches all position keys of a query alike
     basis, norms = _own_basis(config, readers, normed)
     kernel = getattr(config, "conv_kernel_size", 0)
     if kernel > 0:

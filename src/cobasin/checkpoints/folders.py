@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from cobasin.checkpoints.weight_files import INDEX_FILE, SINGLE_FILE
+from cobasin.checkpoints.sentence_transformers import module_folders
+from cobasin.checkpoints.weight_files import BIN_FILE, INDEX_FILE, SINGLE_FILE
 from cobasin.errors import InputError, one_line
 from cobasin.paths import check_name, expanded
 
@@ -48,6 +49,8 @@ def download(hub_id: str) -> Path:
         if not any((folder / name).exists() for name in (SINGLE_FILE, INDEX_FILE)):
             # Only now: many repositories hold the same weights in both formats.
             folder = Path(snapshot_download(hub_id, allow_patterns=[*patterns, "*.bin"], ignore_patterns=others))
+        elif bins := [f"{one.name}/{BIN_FILE}" for one in module_folders(folder) if not (one / SINGLE_FILE).exists()]:
+            folder = Path(snapshot_download(hub_id, allow_patterns=[*patterns, *bins], ignore_patterns=others))
     except Exception as error:  # the hub client, its HTTP client and the file system raise their own kinds
         reason = one_line(error)
         raise InputError(f"{hub_id}: no such folder, and not available from the hub: {reason}") from error

@@ -94,8 +94,8 @@ def build(checkpoint: Checkpoint, state: dict[str, Tensor], dtype: torch.dtype) 
             raise
         # Tensors that transformers joins as it loads them, such as those of the experts of a layer.
         raise InputError(f"{where} is loaded by joining tensors, of which some are missing or too many") from error
-    except (ArithmeticError, KeyError, ValueError, ImportError, AssertionError) as error:
-        # an activation or a padding that it does not know, no heads
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, ImportError, AssertionError) as error:
+        # an activation or a padding that it does not know, no heads, a text in place of a number
         raise InputError(f"{unbuilt}: {one_line(error)}") from error
     _check_loaded(model, info, state, where)
     for row, given in padding:

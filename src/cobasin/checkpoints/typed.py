@@ -228,9 +228,10 @@ class Typed(Mapping[str, Tensor]):
                 tensor = one_by_one(spec_names[disk]) if one_by_one else stacked(name)[place].clone()
             tensor = tensor.to(headers[disk].dtype)
             if not math.isfinite(_size(tensor)):
+                way_out = "convert the models to a dtype of wider range first, or move them by less"
                 raise InputError(
                     f"{source.label}: {disk}, transformed, does not fit {tensor.dtype}: its largest values become "
-                    "infinite; convert the models to a dtype of wider range first, or move them by less"
+                    f"infinite; {way_out if dtype is None else 'name a dtype of wider range'}"
                 )
             if disk.endswith(VARIANCE) and (tensor < 0).any():
                 raise InputError(

@@ -83,6 +83,10 @@ def _found(data: DataConfig, path: Path) -> tuple[Format, Path]:
     raise InputError(f"{data.path}: no such file or folder")
 
 
+def _has_classes(split: Path) -> bool:
+    return split.is_dir() and any(images_in(one) for one in visible(split) if one.is_dir())
+
+
 def _in_folder(data: DataConfig, folder: Path) -> tuple[Format, Path]:
     if data.format == "datasets" or any((folder / name).exists() for name in SAVED):
         return "datasets", folder
@@ -90,9 +94,9 @@ def _in_folder(data: DataConfig, folder: Path) -> tuple[Format, Path]:
     pictures = classes.is_dir() and any(images_in(one) for one in [classes, *visible(classes)] if one.is_dir())
     if data.format == "images" or (data.format is None and pictures):
         if not pictures:
-            raise InputError(
-                f"{classes}: no images in it, nor in its subfolders; expected a subfolder a class{sliced(data.split)}"
-            )
+            splits = [] if data.split else [one.name for one in sorted(visible(folder)) if _has_classes(one)]
+            hint = f"; or say 'split', one of {', '.join(splits)}" if splits else sliced(data.split)
+            raise InputError(f"{classes}: no images in it, nor in its subfolders; expected a subfolder a class{hint}")
         return "images", classes
     files = [file for file in sorted(visible(folder)) if file.is_file()]
     files = [file for file in files if data.format or SUFFIXES.get(file.suffix.lower(), "datasets") != "datasets"]

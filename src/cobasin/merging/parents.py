@@ -13,7 +13,7 @@ from cobasin.checkpoints.checkpoint import Checkpoint, Content
 from cobasin.checkpoints.headed import headed_as, of_another_class
 from cobasin.checkpoints.pairs import check_pair
 from cobasin.checkpoints.relayered import depth_of
-from cobasin.checkpoints.sentence_transformers import module_weights
+from cobasin.checkpoints.sentence_transformers import differing_modules
 from cobasin.checkpoints.typed import Typed
 from cobasin.data.tokens import has_tokenizer
 from cobasin.errors import InputError, shown
@@ -139,18 +139,13 @@ def _coarsened(names: Sequence[str], models: Sequence[Typed], owner: int) -> lis
 
 def _unmerged(names: Sequence[str], models: Sequence[Typed], owner: int) -> list[str]:
     """A note on further modules of Sentence Transformers, of which the result has those of the ``owner``."""
-    found, own = set[str](), models[owner].checkpoint.folder
+    own, found = models[owner].checkpoint.folder, set[str]()
     for model in models:
         folder = model.checkpoint.folder
-        if own is None or folder is None or folder == own:
-            continue
-        for one, other in ((own, folder), (folder, own)):
-            for file in module_weights(one):
-                name = file.relative_to(one)
-                if not (other / name).is_file() or not filecmp.cmp(file, other / name, shallow=False):
-                    found.add(name.parent.name)
+        if own is not None and folder is not None and folder != own:
+            found.update(differing_modules(own, folder))
     listed = ", ".join(sorted(found))
-    return [f"{listed}: not merged, but taken from {names[owner]}; the models differ there"] if found else []
+    return [f"{listed}: not merged, but taken from {names[owner]}; the models differ there"] if listed else []
 
 
 def _same_files(a: Checkpoint, b: Checkpoint) -> bool:

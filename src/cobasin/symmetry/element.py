@@ -174,8 +174,10 @@ class Element:
         """
         path = _file(path)
         if not path.exists():
+            made = sorted(one.name for one in path.parent.glob("cobasin-*.safetensors"))  # of a merge
+            hint = f", such as {', '.join(made)} there" if made else ""
             raise InputError(
-                f"{path}: is not there; expected a folder that cobasin match has written, or an element file"
+                f"{path}: is not there; expected a folder that cobasin match has written, or an element file{hint}"
             )
         try:
             metadata, tensors = read_tensors(path)
