@@ -59,12 +59,19 @@ def _pictures(encoder, decoder):
     return "VisionEncoderDecoder", ("Model",), T.VisionEncoderDecoderConfig, config
 
 
+def _both(vision, text):
+    config = {"vision_config": vision, "text_config": text, "projection_dim": 14}
+    return "VisionTextDualEncoder", ("Model",), T.VisionTextDualEncoderConfig, config
+
+
 FAMILIES = {
     "bert2bert": _texts({**_BERT, "vocab_size": 37}, {**_BERT, **_WRITES, "intermediate_size": 16}),
     "roberta2gpt2": _texts({**_ROBERTA, "hidden_size": 20}, _GPT2),
     "trocr": _pictures({**_PICTURES, "qkv_bias": False}, _TROCR),
     "trocr-sines-untied": _pictures({**_PICTURES, "model_type": "deit"}, _SINES),
     "vit2gpt2": _pictures({**_PICTURES, "hidden_size": 24}, _GPT2),
+    "vit-bert": _both({**_PICTURES, "pooler_act": "relu"}, _BERT),
+    "clip-roberta": _both({**_PICTURES, "model_type": "clip_vision_model"}, _ROBERTA),
     "vit2mbart": _pictures(_PICTURES, {**_BART, "model_type": "mbart"}),
 }
 FLOAT32_PARTS = ()
@@ -114,6 +121,17 @@ KEYS = {
         "decoder.cross_attention_hidden_size": (None, SHAPES),
     },
     "trocr-sines-untied/VisionEncoderDecoderModel": {"decoder.pad_token_id": (7, FAILS)},
+    "vit-bert/VisionTextDualEncoderModel": {
+        **within("text_config", _BERT_KEYS),
+        "text_config.is_decoder": (True, CHANGES),
+        **within("vision_config", LAYER_KEYS | PICTURE_KEYS),
+        "vision_config.pooler_act": ("tanh", CHANGES),
+        "vision_config.pooler_output_size": (12, UNCOVERED),
+    },
+    "clip-roberta/VisionTextDualEncoderModel": {
+        "text_config.pad_token_id": (3, CHANGES),
+        **within("vision_config", LAYER_KEYS | PICTURE_KEYS),
+    },
     "vit2gpt2/VisionEncoderDecoderModel": within("decoder", _GPT2_KEYS),
     "vit2mbart/VisionEncoderDecoderModel": within("decoder", _BART_KEYS),
 }

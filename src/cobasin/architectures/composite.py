@@ -36,13 +36,15 @@ ROOT, POOLER = "encoder.", "pooler.dense"
 PROJECTION = "enc_to_dec_proj"
 
 
-def part(request: Request, name: str, known: Collection[str]) -> Request:
+def part(request: Request, name: str, root: str, known: Collection[str]) -> Request:
     """What a part is declared from: its config, which is called ``name`` and of one of the ``known`` types.
+
+    The names of its tensors begin with ``root`` in the whole.
 
     Raises:
         InputError: it is of another type.
     """
-    config, root = getattr(request.config, name), f"{name}."
+    config = getattr(request.config, name)
     require(config.model_type in known, f"{name}.model_type {config.model_type!r}")
     names = [one.removeprefix(root) for one in request.names if one.startswith(root)]
     return Request(config, request.architecture, "", names)
@@ -67,7 +69,7 @@ def encoder_of(request: Request, known: Encoders, readers: tuple[str, ...], stre
 
     Its pooler, which only some files have, reads that norm as well, and nothing reads it.
     """
-    request = part(request, "encoder", known)
+    request = part(request, "encoder", ROOT, known)
     declaration, head = known[request.config.model_type]
     spec = declaration(replace(request, head=head))
     templates = {name: type_ for name, type_ in spec.templates.items() if not name.startswith(HEADS)}
@@ -86,7 +88,7 @@ def encoder_of(request: Request, known: Encoders, readers: tuple[str, ...], stre
 
 def composite(request: Request, encoders: Encoders) -> Spec:
     """An encoder and a decoder; between streams of two sizes there is a linear layer, unless the decoder says no."""
-    config, own = request.config, part(request, "decoder", DECODERS)
+    config, own = request.config, part(request, "decoder", "decoder.", DECODERS)
     # Transformers 5 ignores it, others would let one part have the weights of the other
     require(not getattr(config, "tie_encoder_decoder", False), "tie_encoder_decoder")
     spec = DECODERS[own.config.model_type](own)
