@@ -14,6 +14,16 @@ _PICTURES = {
     "image_size": 8,
     "patch_size": 4,
 }
+_DONUT = {
+    "model_type": "donut-swin",
+    "image_size": [8, 12],
+    "patch_size": 2,
+    "embed_dim": 12,
+    "depths": [2, 1],
+    "num_heads": [3, 4],
+    "window_size": 2,
+    "mlp_ratio": 1.0,
+}
 _WRITES = {"is_decoder": True, "add_cross_attention": True}
 _BERT = {**SMALL, "model_type": "bert", "intermediate_size": 18}
 _GPT2 = {
@@ -72,7 +82,7 @@ FAMILIES = {
     "vit2gpt2": _pictures({**_PICTURES, "hidden_size": 24}, _GPT2),
     "vit-bert": _both({**_PICTURES, "pooler_act": "relu"}, _BERT),
     "clip-roberta": _both({**_PICTURES, "model_type": "clip_vision_model"}, _ROBERTA),
-    "vit2mbart": _pictures(_PICTURES, {**_BART, "model_type": "mbart"}),
+    "donut": _pictures(_DONUT, {**_BART, "model_type": "mbart"}),
 }
 FLOAT32_PARTS = ()
 
@@ -133,6 +143,14 @@ KEYS = {
         **within("vision_config", LAYER_KEYS | PICTURE_KEYS),
     },
     "vit2gpt2/VisionEncoderDecoderModel": within("decoder", _GPT2_KEYS),
-    "vit2mbart/VisionEncoderDecoderModel": within("decoder", _BART_KEYS),
+    "donut/VisionEncoderDecoderModel": {
+        "encoder.num_heads": ([4, 3], SHAPES),
+        "encoder.hidden_act": ("relu", CHANGES),
+        "encoder.layer_norm_eps": (0.1, CHANGES),
+        "encoder.patch_size": (4, SHAPES),
+        "encoder.window_size": (3, SHAPES),
+        "encoder.use_absolute_embeddings": (True, UNCOVERED),
+        **within("decoder", _BART_KEYS),
+    },
 }
 TIED = ()

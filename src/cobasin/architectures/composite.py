@@ -17,6 +17,7 @@ from cobasin.architectures.encoder_variants import bert_generation
 from cobasin.architectures.joining import joined, relabelled
 from cobasin.architectures.parts import linear, require
 from cobasin.architectures.vision import deit, vit
+from cobasin.architectures.window_vision import swin
 from cobasin.symmetry.groups import Orthogonal
 from cobasin.symmetry.spec import Space, Spec
 
@@ -30,6 +31,7 @@ TEXTS: Encoders = {
 PICTURES: Encoders = {
     "vit": (vit, "ForImageClassification"),
     "deit": (deit, "ForImageClassification"),
+    **dict.fromkeys(("swin", "donut-swin"), (swin, "ForImageClassification")),
 }
 HEADS = ("cls.", "lm_head.", "output_projection.", "classifier.")  # what is no part of the base model
 ROOT, POOLER = "encoder.", "pooler.dense"
@@ -72,13 +74,14 @@ def encoder_of(request: Request, known: Encoders, readers: tuple[str, ...], stre
     request = part(request, "encoder", ROOT, known)
     declaration, head = known[request.config.model_type]
     spec = declaration(replace(request, head=head))
+    read = next(type_ for name, type_ in spec.templates.items() if name.startswith(HEADS)).split()[-1]
     templates = {name: type_ for name, type_ in spec.templates.items() if not name.startswith(HEADS)}
     kept, spaces = dict[str, str](), {name: space for name, space in spec.spaces.items() if name != "label"}
     if request.has(f"{POOLER}.weight") and f"{POOLER}.weight" not in templates:
         kept = linear(POOLER, "pooled", "resid")
         spaces["pooled"] = Space(request.config.pooler_output_size)
     spec = placed(replace(spec, spaces=spaces, templates=templates | kept, tied={}, unread=(*spec.unread, *kept)), ROOT)
-    spec = relabelled(spec, space=lambda name: stream if name == "resid" else f"encoder_{name}")
+    spec = relabelled(spec, space=lambda name: stream if name == read else f"encoder_{name}")
     readers = (*readers, *(f"{ROOT}{name}" for name in kept if name.endswith(".weight")))
     norms = (
         replace(norm, readers=readers) if norm.readers[0].startswith(HEADS, len(ROOT)) else norm for norm in spec.norms
@@ -113,5 +116,5 @@ def encoder_decoder(request: Request) -> Spec:
 
 @declares("VisionEncoderDecoder", "vision-encoder-decoder", "Model")
 def vision_encoder_decoder(request: Request) -> Spec:
-    """TrOCR, ViT-GPT2 and their like."""
+    """TrOCR, Donut, ViT-GPT2 and their like."""
     return composite(request, PICTURES)

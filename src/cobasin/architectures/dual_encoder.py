@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cobasin.architectures import Declaration, Request, declares
-from cobasin.architectures.composite import PICTURES, POOLER, part, placed
+from cobasin.architectures.composite import POOLER, part, placed
 from cobasin.architectures.encoder import bert, roberta
 from cobasin.architectures.joining import joined
 from cobasin.architectures.multimodal import TEXT, TEXT_PROJECTION, VISION, VISION_PROJECTION, clip_tower
 from cobasin.architectures.parts import linear, neurons, require
-from cobasin.architectures.vision import norm_before
+from cobasin.architectures.vision import deit, norm_before, vit
 from cobasin.symmetry.groups import Orthogonal, Permutation
 from cobasin.symmetry.spec import Space, Spec
 
 TEXTS: dict[str, Declaration] = {"bert": bert, **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), roberta)}
+PICTURES: dict[str, Declaration] = {"vit": vit, "deit": deit}
 CLIP = "clip_vision_model"
 HEAD = "classifier."
 
@@ -43,10 +44,11 @@ def _vision(request: Request, joint: Space) -> Spec:
     if config.model_type == CLIP:
         spaces = {"resid": Space(config.hidden_size, Permutation(), part="residual"), "joint": joint}
         return clip_tower(own, config, VISION, spaces, VISION_PROJECTION)
-    declaration, head = PICTURES[config.model_type]
     pool = Space(config.pooler_output_size, neurons(config.pooler_act), part="ffn")
     require(pool.size == config.hidden_size, "vision_config.pooler_output_size other than hidden_size")
-    spec = _without_head(declaration(replace(own, head=head)), joint=joint, pool=pool)
+    spec = _without_head(
+        PICTURES[config.model_type](replace(own, head="ForImageClassification")), joint=joint, pool=pool
+    )
     pooler = linear(POOLER, "pool", "resid")
     norms = (
         norm_before(pooler, norm.weight.removesuffix(".weight")) if norm.readers[0].startswith(HEAD) else norm
