@@ -33,14 +33,12 @@ def _without_crossing(request: Request, declaration: Declaration, head: str) -> 
 
 def _with(spec: Spec, after: str, templates: Templates, norms: tuple[Norm, ...], *biases: FreeGauge) -> Spec:
     """The same with an attention that looks at ``memory``, whose ``templates`` follow those of ``after``."""
-    config_heads, width = spec.sizes["head"], spec.sizes["vo"]
-    names = list(spec.templates)
-    place = names.index(after) + 1
-    before, behind = ({name: spec.templates[name] for name in some} for some in (names[:place], names[place:]))
+    given = list(spec.templates.items())
+    place = list(spec.templates).index(after) + 1
     return replace(
         spec,
-        spaces={**spec.spaces, **heads("cross_", config_heads, width, "layer")},
-        templates={**before, **templates, **behind},
+        spaces={**spec.spaces, **heads("cross_", spec.sizes["head"], spec.sizes["vo"], "layer")},
+        templates={**dict(given[:place]), **templates, **dict(given[place:])},
         norms=(*spec.norms, *norms),
         biases=(*spec.biases, *biases),
     )
