@@ -147,7 +147,7 @@ FAMILIES = {
         {**SMALL, "is_decoder": True},
     ),
     "dpr": ("DPR", ("Reader", "ContextEncoder", "QuestionEncoder"), T.DPRConfig, SMALL),
-    "albert": ("Albert", CHOOSING_HEADS, T.AlbertConfig, _ALBERT),
+    "albert": ("Albert", ("ForPreTraining", *CHOOSING_HEADS), T.AlbertConfig, _ALBERT),
     "albert-groups-untied": (
         "Albert",
         ("ForMaskedLM",),
@@ -267,4 +267,5 @@ TIED = (
     "roc-bert/RoCBertForMaskedLM",
     "longformer/LongformerForMaskedLM",
     "albert/AlbertForMaskedLM",
+    "albert/AlbertForPreTraining",
 )

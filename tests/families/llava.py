@@ -64,6 +64,13 @@ FAMILIES = {
             "tie_word_embeddings": True,
         },
     ),
+    "llava-next-video": (
+        "LlavaNextVideo",
+        _WHOLE,
+        T.LlavaNextVideoConfig,
+        {**_TILED, "vision_config": _SIGLIP, "vision_feature_select_strategy": "full", "video_token_index": 8},
+    ),
+    "vipllava": ("VipLlava", _WHOLE, T.VipLlavaConfig, {**_LLAVA, "vision_feature_layer": [-2, 1]}),
     "llava-onevision": (
         "LlavaOnevision",
         _WHOLE,
@@ -71,7 +78,7 @@ FAMILIES = {
         {**_TILED, "text_config": _QWEN, "vision_config": _SIGLIP, "video_token_index": 8},
     ),
 }
-FLOAT32_PARTS: tuple[str, ...] = ("llava",)
+FLOAT32_PARTS: tuple[str, ...] = ("llava", "vipllava")
 
 _TEXT = within("text_config", RMS_KEYS)
 _VIT = within(
@@ -114,6 +121,19 @@ KEYS = {
             "logits_scaling": (2.0, KEEPS),  # of the decoder alone
         },
     ),
+    "llava-next-video/LlavaNextVideoForConditionalGeneration": {
+        "spatial_pool_mode": ("max", UNCOVERED),
+        "spatial_pool_stride": (1, KEEPS),  # of videos alone
+    },
+    "vipllava/VipLlavaForConditionalGeneration": {
+        **_TEXT,
+        **_VIT,
+        "projector_hidden_act": ("relu", CHANGES),
+        "projector_layernorm_eps": (0.1, CHANGES),
+        "vision_feature_layer": ([-2, -1], CHANGES),
+        "image_token_index": (5, FAILS),
+        "vision_config.model_type": ("siglip_vision_model", UNCOVERED),
+    },
     "llava-onevision/LlavaOnevisionForConditionalGeneration": {
         **_TEXT,
         **within("text_config", LAYER_KEYS),

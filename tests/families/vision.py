@@ -13,6 +13,7 @@ _PICTURE = {
     "num_labels": 3,
 }
 VIT = {**_PICTURE, "intermediate_size": 20}
+_MASKED = {**VIT, "encoder_stride": 4}
 DECODER = {
     "decoder_hidden_size": 12,
     "decoder_num_attention_heads": 3,
@@ -32,10 +33,12 @@ _SWIN |= {"mlp_ratio": 1.0, "num_labels": 3}
 
 FAMILIES = {
     "vit": ("ViT", ("ForImageClassification", "Model"), T.ViTConfig, VIT),
+    "vit-masked": ("ViT", ("ForMaskedImageModeling",), T.ViTConfig, _MASKED),
     "vit-wide-heads": ("ViT", ("ForImageClassification",), T.ViTConfig, {**VIT, "head_dim": 8}),
     "vit-msn": ("ViTMSN", ("ForImageClassification", "Model"), T.ViTMSNConfig, {**VIT, "hidden_act": "relu"}),
     "vit-mae": ("ViTMAE", ("ForPreTraining", "Model"), T.ViTMAEConfig, {**VIT, **DECODER, "mask_ratio": 0.5}),
     "vit-mae-unbiased": ("ViTMAE", ("ForPreTraining",), T.ViTMAEConfig, {**VIT, **DECODER, "qkv_bias": False}),
+    "deit-masked": ("DeiT", ("ForMaskedImageModeling",), T.DeiTConfig, _MASKED),
     "deit": ("DeiT", ("ForImageClassification", _TEACHER, "Model"), T.DeiTConfig, VIT),
     "dinov2": ("Dinov2", ("ForImageClassification",), T.Dinov2Config, _DINO),
     "dinov2-masked": ("Dinov2", ("Model",), T.Dinov2Config, _DINO),

@@ -31,23 +31,19 @@ from cobasin.symmetry.groups import Orthogonal, Permutation
 from cobasin.symmetry.spec import Space, Spec
 
 
-def _head_is_tied(request: Request) -> bool:
-    return request.head in VOCABULARY and request.config.tie_word_embeddings
-
-
-def _embedding_spaces(request: Request) -> dict[str, Space]:
-    size = request.config.embedding_size
-    folded = None if _head_is_tied(request) else Orthogonal(fix_ones=True)
+def _embedding_spaces(size: int, tied: bool) -> dict[str, Space]:
+    """The embeddings, and what a masked-LM head of its own compares with the vocabulary."""
+    folded = None if tied else Orthogonal(fix_ones=True)
     return {
         "embed": Space(size, Permutation(), part="residual", folded=folded),
         "trans": Space(size, Permutation(), part="ffn"),
     }
 
 
-def _embedding_norm(request: Request, into_stream: str) -> Norm:
-    # a tied decoder reads the mean of an embedding, too
-    weight, bias, centred = "embeddings.LayerNorm.weight", "embeddings.LayerNorm.bias", not _head_is_tied(request)
-    return Norm(weight, (f"{into_stream}.weight",), bias, centred, stream="embed")
+def _embedding_norm(into_stream: str, tied: bool = False) -> Norm:
+    """The norm of the embeddings, whose mean a ``tied`` decoder reads, too."""
+    weight, bias = "embeddings.LayerNorm.weight", "embeddings.LayerNorm.bias"
+    return Norm(weight, (f"{into_stream}.weight",), bias, not tied, stream="embed")
 
 
 @declares("Electra", "electra", "ForPreTraining", *HEADS, "ForCausalLM")
@@ -81,12 +77,13 @@ def electra(request: Request) -> Spec:
 def _projected(request: Request, spec: Spec, pool: Permutation) -> Spec:
     """The same with a map into the stream, where embeddings have a width of their own; ``pool`` acts in the head."""
     config, project = request.config, "embeddings_project"
-    narrow = config.embedding_size != config.hidden_size
+    narrow, tied = config.embedding_size != config.hidden_size, bool(spec.tied)
+    own = _embedding_spaces(config.embedding_size, tied)
     return replace(
         spec,
-        spaces={**spec.spaces, **_embedding_spaces(request), "pool": Space(config.hidden_size, pool, part="ffn")},
+        spaces={**spec.spaces, **own, "pool": Space(config.hidden_size, pool, part="ffn")},
         templates={**(linear(project, "resid", "embed") if narrow else {}), **spec.templates},
-        norms=(_embedding_norm(request, project),) if narrow else (),
+        norms=(_embedding_norm(project, tied),) if narrow else (),
     )
 
 
@@ -123,11 +120,11 @@ def rembert(request: Request) -> Spec:
         spec,
         spaces={**spec.spaces, **own},
         templates={**linear(project, "resid", "embed"), **spec.templates},
-        norms=(_embedding_norm(request, project),),
+        norms=(_embedding_norm(project),),
     )
 
 
-@declares("Albert", "albert", *HEADS)
+@declares("Albert", "albert", *HEADS, "ForPreTraining")
 def albert(request: Request) -> Spec:
     """ALBERT: a ``layer`` is a group of layers with the same weights, a ``sublayer`` one of the layers of a group."""
     config = request.config
@@ -136,11 +133,14 @@ def albert(request: Request) -> Spec:
     p, tied = "predictions", config.tie_word_embeddings
     masked = masked_lm(tied, f"{p}.dense", f"{p}.LayerNorm", f"{p}.decoder", f"{p}.bias", "embed")
     head, ties = bert_head(request, "pooler", masked)
+    if request.head == "ForPreTraining":  # tells as many orders of sentences as there are labels
+        (head, ties), sentences = masked, "sop_classifier.classifier"
+        head = head | linear("pooler", "pool", "resid") | linear(sentences, "label", "pool")
     kept = unread(request, "pooler", head)
     return Spec(
         request.architecture,
         bert_spaces(request, ("layer", "sublayer"))
-        | _embedding_spaces(request)
+        | _embedding_spaces(config.embedding_size, bool(ties))
         | {"layer": Space(config.num_hidden_groups), "sublayer": Space(config.inner_group_num)},
         {
             **bert_embeddings("embed"),
@@ -158,7 +158,7 @@ def albert(request: Request) -> Spec:
         },
         prefix="albert.",
         tied=ties,
-        norms=(_embedding_norm(request, project),),
+        norms=(_embedding_norm(project, bool(ties)),),
         biases=(KeyBias(f"{own}.key.bias"), ValueBias(f"{own}.value.bias", f"{own}.dense.weight", f"{own}.dense.bias")),
         buffers=(r"embeddings\.position_ids", r"embeddings\.token_type_ids"),
         unread=tuple(kept),

@@ -1,8 +1,8 @@
-"""LLaVA, LLaVA-NeXT, LLaVA-OneVision: a projector of two layers reads the stream of a tower behind some layers of it.
+"""LLaVA and those that follow it: a projector of two layers reads the stream of a tower behind some layers of it.
 
-It reads the stream itself, not a norm of it. So the mean of the stream counts; where nothing else is in the way, as in
-SigLIP's tower, any orthogonal map that fixes the ones vector acts on it. What comes behind the last of these layers is
-in the files, and is not read.
+But for VipLLaVA it reads the stream itself, not a norm of it. So the mean of it counts; where nothing else is in the
+way, as in SigLIP's tower, any orthogonal map that fixes the ones vector acts on it. What comes behind the last of
+these layers is in the files, and is not read.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from cobasin.architectures import Request, declares
 from cobasin.architectures.multimodal import clip_tower, siglip_tower
-from cobasin.architectures.parts import linear, neurons, require
+from cobasin.architectures.parts import layer_norm, linear, neurons, require
 from cobasin.architectures.rmsnorm_decoder import granite, llama, mistral, qwen2
 from cobasin.architectures.vision import free_stream
 from cobasin.architectures.vision_language import (
@@ -27,10 +27,13 @@ from cobasin.symmetry.groups import Permutation
 from cobasin.symmetry.spec import Space, Spec
 
 DECODERS = {"llama": llama, "mistral": mistral, "qwen2": qwen2, "granite": granite}
-TILES = {
-    "llava": (),
-    "llava_next": ("image_grid_pinpoints",),
-    "llava_onevision": ("image_grid_pinpoints", "vision_aspect_ratio"),
+TILED = ("vision_feature_select_strategy", "image_grid_pinpoints")
+KEYS = {
+    "llava": TILED[:1],
+    "llava_next": TILED,
+    "llava_next_video": (*TILED, "spatial_pool_mode", "spatial_pool_stride"),
+    "llava_onevision": (*TILED, "vision_aspect_ratio"),
+    "vipllava": ("projector_layernorm_eps",),
 }
 
 
@@ -58,28 +61,36 @@ def _unread(spec: Spec, read: int) -> tuple[str, ...]:
 
 @declares("Llava", "llava", "ForConditionalGeneration")
 @declares("LlavaNext", "llava_next", "ForConditionalGeneration")
+@declares("LlavaNextVideo", "llava_next_video", "ForConditionalGeneration")
 @declares("LlavaOnevision", "llava_onevision", "ForConditionalGeneration")
+@declares("VipLlava", "vipllava", "ForConditionalGeneration")
 def llava(request: Request) -> Spec:
-    """LLaVA 1.5, LLaVA-NeXT (1.6), LLaVA-OneVision, Pixtral as Transformers has it, Granite Vision."""
-    config, biased = request.config, request.config.multimodal_projector_bias
-    tower = config.vision_config.model_type
-    require(tower in TOWERS, f"vision_config.model_type {tower!r}")
+    """LLaVA 1.5, LLaVA-NeXT (1.6), also of videos, LLaVA-OneVision, Pixtral as Transformers has it, Granite Vision.
+
+    In VipLLaVA a norm of the chosen layers, side by side, is in front of the projector; so their stream keeps its axes.
+    """
+    config, keys = request.config, KEYS[request.config.model_type]
+    biased, read = getattr(config, "multimodal_projector_bias", True), "(chosen vision_resid)"
+    tower, normed = config.vision_config.model_type, "projector_layernorm_eps" in keys
+    require(tower in TOWERS and not (normed and tower != "clip_vision_model"), f"vision_config.model_type {tower!r}")
+    # of what is pooled before the projector only a mean turns with the stream
+    require(getattr(config, "spatial_pool_mode", "average") == "average", "spatial_pool_mode other than average")
     places, states = config.vision_feature_layer, config.vision_config.num_hidden_layers + 1  # with the embeddings
     places = [places] if isinstance(places, int) else places
     require(all(-states < place < states and place for place in places), f"vision_feature_layer {places}")
-    tiled = TILES[config.model_type]
     spec = whole(
         request,
         decoder_of(request, DECODERS),
         TOWERS[tower](request),
-        linear(f"{PROJECTOR}linear_1", "projector", "(chosen vision_resid)", biased)
+        (layer_norm(f"{PROJECTOR}projector_layernorm", read) if normed else {})
+        | linear(f"{PROJECTOR}linear_1", "projector", read, biased)
         | linear(f"{PROJECTOR}linear_2", "resid", "projector'", biased)
-        | ({"image_newline": "resid"} if tiled else {}),
+        | ({"image_newline": "resid"} if "image_grid_pinpoints" in keys else {}),
         spaces={
             "chosen": Space(len(places)),
             "projector": Space(config.text_config.hidden_size, neurons(config.projector_hidden_act), part="ffn"),
         },
-        keys=("projector_hidden_act", "vision_feature_layer", "vision_feature_select_strategy", *tiled),
+        keys=("projector_hidden_act", "vision_feature_layer", *keys),
         aliases=TEXT_ALIASES if tower == "pixtral" else ALIASES,
     )
     return replace(spec, unread=_unread(spec, max(place % states for place in places)))

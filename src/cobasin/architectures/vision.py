@@ -16,6 +16,7 @@ from cobasin.symmetry.spec import Space, Spec
 
 FUNCTION_KEYS = ("num_attention_heads", "hidden_act", "layer_norm_eps")
 PICTURE_KEYS = ("image_size", "patch_size")
+MASKED = "ForMaskedImageModeling"
 
 
 class Names(NamedTuple):
@@ -196,7 +197,20 @@ def _pooler(request: Request) -> dict[str, str]:
     return linear("pooler.dense", "pool", "resid") if request.has("pooler.dense.weight") else {}
 
 
-@declares("ViT", "vit", "Model", "ForImageClassification")
+def _picture_head(request: Request, tokens: dict[str, str]) -> tuple[dict[str, str], dict[str, str], dict[str, Space]]:
+    """The ``tokens`` of a model, what reads its stream, and the spaces that this adds: hidden patches are drawn."""
+    config = request.config
+    if request.head == "Model":
+        return tokens, _pooler(request), {"pool": Space(getattr(config, "pooler_output_size", 0))}
+    if request.head == MASKED:
+        require_squares(config)
+        require(config.encoder_stride == config.patch_size, "encoder_stride other than patch_size")
+        drawn = Space(config.encoder_stride**2 * config.num_channels)
+        return tokens | {"mask_token": "1 1 resid"}, linear("decoder.0", "pixel", "resid 1 1"), {"pixel": drawn}
+    return tokens, linear("classifier", "label", "resid"), {}
+
+
+@declares("ViT", "vit", "Model", "ForImageClassification", MASKED)
 @declares("ViTMSN", "vit_msn", "Model", "ForImageClassification")
 @declares("ViTMAE", "vit_mae", "Model")
 @declares("IJepa", "ijepa", "Model", "ForImageClassification")
@@ -210,9 +224,7 @@ def vit(request: Request) -> Spec:
     return vision_transformer(
         request,
         VIT,
-        {} if joint else {"cls_token": "1 1 resid"},
-        _pooler(request) if request.head == "Model" else linear("classifier", "label", "resid"),
-        spaces={"pool": Space(getattr(config, "pooler_output_size", 0))},
+        *_picture_head(request, {} if joint else {"cls_token": "1 1 resid"}),
         prefix="ijepa." if joint else "vit.",
         biased=(config.qkv_bias,) * 3,
         buffers=decoder,
@@ -220,22 +232,19 @@ def vit(request: Request) -> Spec:
     )
 
 
-@declares("DeiT", "deit", "Model", "ForImageClassification", "ForImageClassificationWithTeacher")
+@declares("DeiT", "deit", "Model", "ForImageClassification", "ForImageClassificationWithTeacher", MASKED)
 def deit(request: Request) -> Spec:
     """DeiT: ViT with a second token, which a second head may read."""
     config = request.config
-    heads = {
-        "Model": _pooler(request),
-        "ForImageClassification": linear("classifier", "label", "resid"),
-        "ForImageClassificationWithTeacher": linear("cls_classifier", "label", "resid")
-        | linear("distillation_classifier", "label", "resid"),
-    }
+    tokens, head, spaces = _picture_head(request, {"cls_token": "1 1 resid", "distillation_token": "1 1 resid"})
+    if request.head == "ForImageClassificationWithTeacher":
+        head = linear("cls_classifier", "label", "resid") | linear("distillation_classifier", "label", "resid")
     return vision_transformer(
         request,
         VIT,
-        {"cls_token": "1 1 resid", "distillation_token": "1 1 resid"},
-        heads[request.head],
-        spaces={"pool": Space(config.pooler_output_size)},
+        tokens,
+        head,
+        spaces,
         biased=(config.qkv_bias,) * 3,
         function_keys=(*FUNCTION_KEYS, *PICTURE_KEYS, "pooler_act"),
     )

@@ -79,7 +79,8 @@ def _chosen(config: PreTrainedConfig) -> int:
     """LLaVA: how many tokens the tower makes of a picture of its size; the first may be left out."""
     rows, columns = grid(config.vision_config)
     first = config.vision_config.model_type == "clip_vision_model"
-    return rows * columns + first - (config.vision_feature_select_strategy == "default")
+    strategy = getattr(config, "vision_feature_select_strategy", "default")  # VipLLaVA has no other
+    return rows * columns + first - (strategy == "default")
 
 
 def _all_chosen(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[str, Tensor], int]:
@@ -175,7 +176,9 @@ READ = {
     "mistral3": _any_size,
     "llava": _all_chosen,
     "llava_next": _tiles,
+    "llava_next_video": _tiles,
     "llava_onevision": _tiles,
+    "vipllava": _all_chosen,
     "qwen2_vl": _patches,
     "qwen2_5_vl": _patches,
     "qwen3_vl": _patches,

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from cobasin.architectures.parts import sides
+from cobasin.architectures.vision import MASKED
 from cobasin.checkpoints.inputs import SHIFTING, input_sizes
 from cobasin.checkpoints.limits import (
     COMPOSITES,
@@ -76,7 +77,7 @@ def probe(config: PreTrainedConfig, architecture: str, seed: int = 0) -> dict[st
         height, width = pixels["image_size"]
         inputs["pixel_values"] = normal(generator, 2, pixels["num_channels"], height, width)
         inputs["noise"] = patch_noise(2, config, height, width, generator)
-        if getattr(config, "use_mask_token", False):
+        if getattr(config, "use_mask_token", False) or architecture.endswith(MASKED):
             inputs["bool_masked_pos"] = (torch.arange(inputs["noise"].shape[1]) % 3 == 1).expand(2, -1)
     if getattr(config, "visual_embed", False):  # LayoutLMv3 reads the picture of a page beside its words
         inputs["pixel_values"] = normal(generator, 2, config.num_channels, *sides(config.input_size))
