@@ -114,3 +114,12 @@ def test_no_data_is_read(tmp_path):
         model(case).save_pretrained(folder)
         line = refused(tmp_path, "match", folder, folder, "--out", tmp_path / "out", "--method", "activations")
         assert "which is made of two models" in line
+
+
+def test_probes_tell_the_segments_of_what_the_encoder_reads():
+    """The whole hands them on, though it does not name them among its inputs."""
+    made = model(BERTS)
+    inputs = probe(made.config, type(made).__name__)
+    with torch.no_grad():
+        told = made(**inputs).logits
+        assert not torch.allclose(made(**inputs | {"token_type_ids": 0 * inputs["token_type_ids"]}).logits, told)
