@@ -21,8 +21,8 @@ from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.inputs import input_sizes
-from cobasin.checkpoints.limits import positions
-from cobasin.checkpoints.probes import BESIDE_IDS, all_experts, changed, mixed_vocabulary, probe, segments
+from cobasin.checkpoints.limits import positions, segments
+from cobasin.checkpoints.probes import BESIDE_IDS, all_experts, changed, mixed_vocabulary, probe
 from cobasin.checkpoints.running import build, cast_floats, instantiate, outputs
 from cobasin.checkpoints.sentence_transformers import differing_modules
 from cobasin.checkpoints.typed import check_finite

@@ -56,11 +56,13 @@ def joined(
         text,
         spaces={**text.spaces, **vision.spaces},
         templates={**text.templates, **vision.templates, **templates},
+        tied={**text.tied, **vision.tied},
         norms=(*text.norms, *vision.norms),
         scales=(*text.scales, *vision.scales),
         biases=(*text.biases, *vision.biases),
         plus_one=(*text.plus_one, *vision.plus_one),
         buffers=(*text.buffers, *vision.buffers),
+        unread=(*text.unread, *vision.unread),
         function_keys=(
             *(f"{configs[0]}.{key}" for key in text.function_keys),
             *(f"{configs[1]}.{key}" for key in vision.function_keys),

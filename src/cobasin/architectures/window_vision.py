@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 from cobasin.architectures import Request, declares
 from cobasin.architectures.joining import relabelled
-from cobasin.architectures.parts import LAYER, Parts, labels, layer_norm, linear
+from cobasin.architectures.parts import LAYER, Parts, labels, layer_norm, linear, require
 from cobasin.architectures.vision import VIT, pictures, pre_norm
 from cobasin.symmetry.gauges import SoftmaxShift
 from cobasin.symmetry.groups import Orthogonal, Permutation
@@ -60,9 +60,14 @@ def _stage(request: Request, index: int, cosines: bool) -> Spec:
 @declares("Swin", "swin", "ForImageClassification")
 @declares("Swinv2", "swinv2", "ForImageClassification")
 def swin(request: Request) -> Spec:
-    """Swin, and Swin 2, of whose queries and keys cosines are read. The stream of every stage is a space of its own."""
+    """Swin, and Swin 2, of whose queries and keys cosines are read. The stream of every stage is a space of its own.
+
+    Donut's, which is a part of another model, has no norm in the end.
+    """
     config, last = request.config, len(request.config.depths) - 1
-    cosines = config.model_type == "swinv2"
+    cosines, donut = config.model_type == "swinv2", config.model_type == "donut-swin"
+    # Transformers gives it a row too many, and does not run it
+    require(not (donut and config.use_absolute_embeddings), "encoder.use_absolute_embeddings")
     stages = [_stage(request, i, cosines) for i in range(last + 1)]
     templates = linear("embeddings.patch_embeddings.projection", "stage0_resid", "channel down right")
     templates |= layer_norm("embeddings.norm", "stage0_resid")
@@ -74,7 +79,8 @@ def swin(request: Request) -> Spec:
             name, four, one = f"encoder.layers.{i}.downsample", f"(quarter stage{i}_resid)", f"stage{i + 1}_resid"
             templates |= linear(f"{name}.reduction", one, four, bias=False)
             templates |= layer_norm(f"{name}.norm", one if cosines else four)
-    templates |= layer_norm("layernorm", f"stage{last}_resid") | linear("classifier", "label", f"stage{last}_resid")
+    templates |= {} if donut else layer_norm("layernorm", f"stage{last}_resid")
+    templates |= linear("classifier", "label", f"stage{last}_resid")
     spaces = {name: space for stage in stages for name, space in stage.spaces.items()}
     return Spec(
         request.architecture,

@@ -6,7 +6,7 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from cobasin.architectures.parts import sides
-from cobasin.checkpoints.limits import part_of
+from cobasin.checkpoints.limits import part_of, writer_of
 from cobasin.checkpoints.pictures_in_text import READ
 from cobasin.checkpoints.running import model_class
 from cobasin.errors import NotProbed
@@ -57,6 +57,7 @@ def input_sizes(config: PreTrainedConfig, architecture: str) -> dict[str, dict[s
     found: dict[str, dict[str, Any]] = {}
     for name in names:
         part = part_of(config, "vision_config" if name in ("pixel_values", "picture") else "text_config")
+        part = writer_of(config) if name == "decoder_input_ids" else part
         coded = IN_CODE.get(config.model_type, {})
         kind = "waveform" if name == "input_values" and (coded or hasattr(part, "conv_stride")) else name
         if name == "input_features":

@@ -8,17 +8,32 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 
+# What the towers for texts and pictures are called in models that are made of an encoder and a decoder of any type.
+COMPOSITES = {
+    "encoder-decoder": {"text_config": "encoder"},
+    "vision-encoder-decoder": {"vision_config": "encoder", "text_config": "decoder"},
+}
+
+
 def part_of(config: PreTrainedConfig, name: str) -> PreTrainedConfig:
     """The config of one tower of a model, the model's own where it has one tower."""
-    return getattr(config, name, None) or config
+    return getattr(config, COMPOSITES.get(config.model_type, {}).get(name, name), None) or config
+
+
+def writer_of(config: PreTrainedConfig) -> PreTrainedConfig:
+    """The config of what writes texts, or reads them where nothing writes."""
+    return config.decoder if config.model_type in COMPOSITES else part_of(config, "text_config")
 
 
 def positions(config: PreTrainedConfig) -> int:
     """The rows of the position table, the decoder's where only that is made of tokens; 512 where there is no limit.
 
-    Of LED, whose tables differ, those that both have. XLNet, which has no table, says -1.
+    Of LED, whose tables differ, and of a composite those that both have. XLNet, which has no table, says -1.
     """
-    text = part_of(config, "text_config")
+    return min(map(_rows_of_positions, (part_of(config, "text_config"), writer_of(config))))
+
+
+def _rows_of_positions(text: PreTrainedConfig) -> int:
     limits = (getattr(text, name, None) for name in ("max_position_embeddings", "max_target_positions"))
     both = [getattr(text, f"max_{side}_position_embeddings", None) for side in ("encoder", "decoder")]
     return next((rows for rows in limits if rows and rows > 0), None) or min(filter(None, both), default=512)
@@ -56,5 +71,15 @@ def counts_padding(config: PreTrainedConfig, architecture: str) -> bool:
 
 def written_vocabulary(config: PreTrainedConfig) -> int:
     """How many tokens a model writes, or compares its answers with: Marian may read others than it writes."""
-    text = part_of(config, "text_config")
+    text = writer_of(config)
     return getattr(text, "decoder_vocab_size", None) or text.vocab_size
+
+
+def segments(config: PreTrainedConfig) -> int:
+    """How many kinds of segments a text may have; 0 where they are not told apart.
+
+    XLNet has no table of them: it asks whether two tokens are of one segment.
+    """
+    if config.model_type == "xlnet":
+        return 2
+    return getattr(part_of(config, "text_config"), "type_vocab_size", None) or 0

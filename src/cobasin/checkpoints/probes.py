@@ -16,11 +16,14 @@ from cobasin.architectures.parts import sides
 from cobasin.architectures.vision import MASKED
 from cobasin.checkpoints.inputs import SHIFTING, input_sizes
 from cobasin.checkpoints.limits import (
+    COMPOSITES,
     first_written,
     fixed_length,
     part_of,
     positions,
+    segments,
     takes_no_padding,
+    writer_of,
     written_vocabulary,
 )
 from cobasin.checkpoints.pictures_in_text import READ, normal, with_pictures
@@ -68,6 +71,9 @@ def probe(config: PreTrainedConfig, architecture: str, seed: int = 0) -> dict[st
     if "input_ids" in sizes or "decoder_input_ids" in sizes:
         kept = {getattr(config, f"{kind}_token_id", None) for kind in OF_OTHERS}
         inputs |= _tokens(part_of(config, "text_config"), architecture, generator, kept)
+    if config.model_type in COMPOSITES:  # whose decoder reads tokens of its own
+        written = _tokens(writer_of(config), architecture, generator, set())
+        inputs["decoder_input_ids"] = written["decoder_input_ids"]
     if pixels := sizes.get("pixel_values"):
         height, width = pixels["image_size"]
         inputs["pixel_values"] = normal(generator, 2, pixels["num_channels"], height, width)
@@ -95,7 +101,8 @@ def probe(config: PreTrainedConfig, architecture: str, seed: int = 0) -> dict[st
         inputs["input_values"] = normal(generator, 2, *shape)
     if config.model_type in READ:
         inputs = with_pictures(inputs, config, generator)
-    accepted = inspect.signature(model_class(architecture).forward).parameters
+    accepted = {*inspect.signature(model_class(architecture).forward).parameters}
+    accepted |= {"token_type_ids"} if config.model_type == "encoder-decoder" else set()  # it hands them on
     return {name: value for name, value in inputs.items() if name in accepted}
 
 
@@ -288,13 +295,3 @@ def row_weights(count: int) -> Tensor:
     weights = torch.where(sign < 0.5, -1.0, 1.0) * (1 + size)
     weights -= weights.mean()
     return weights / weights.norm().clamp(min=torch.finfo(weights.dtype).tiny)  # of one row nothing is left
-
-
-def segments(config: PreTrainedConfig) -> int:
-    """How many kinds of segments a text may have; 0 where they are not told apart.
-
-    XLNet has no table of them: it asks whether two tokens are of one segment.
-    """
-    if config.model_type == "xlnet":
-        return 2
-    return getattr(part_of(config, "text_config"), "type_vocab_size", None) or 0

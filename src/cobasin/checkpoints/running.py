@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint
-from cobasin.checkpoints.limits import part_of
+from cobasin.checkpoints.limits import COMPOSITES, part_of
 from cobasin.checkpoints.wrapped import saved_with
 from cobasin.errors import InputError, NotProbed, one_line
 
@@ -44,6 +44,7 @@ OUTPUT_NAMES = (
 LENGTH_FIRST = "length_first"  # is true of the modules of an XLNet: [length, rows, n] is what they read and write
 _JOINING = "eh_proj.weight"  # of a layer that predicts a further token
 _IN_TRAINING = ("masked_spec_embed",)  # what only training reads, in place of masked frames
+_UNREAD = "encoder.pooler."  # of a composite, whose decoder reads the stream
 
 
 def instantiate(checkpoint: Checkpoint, dtype: torch.dtype) -> PreTrainedModel:
@@ -104,9 +105,12 @@ def build(checkpoint: Checkpoint, state: dict[str, Tensor], dtype: torch.dtype) 
         _fill_anew(model, f"{model.base_model_prefix}.", state, dtype)
         for part in model.base_model.modules():
             setattr(part, LENGTH_FIRST, True)
+    part: Any
     for part in model.modules():
         if hasattr(part, "config"):
             part.config.return_dict = True  # parts read by name what other parts return
+        if isinstance(sines := getattr(part, "weights", None), Tensor) and sines.is_meta:
+            part.weights = None  # TrOCR computes them anew where it has none
     return in_float32_always(model).eval()
 
 
@@ -131,6 +135,8 @@ def _check_loaded(model: PreTrainedModel, info: Mapping[str, Any], state: Mappin
     for name, found, expected in sorted(info["mismatched_keys"]):
         raise InputError(f"{where} expects {name} of shape {list(expected)}, the checkpoint has {list(found)}")
     missing = {name for name in info["missing_keys"] if not name.endswith(_IN_TRAINING)}
+    if model.config.model_type in COMPOSITES:
+        missing = {name for name in missing if not name.startswith(_UNREAD)}
     if missing := missing and missing - _constants(type(model), model.config):
         why = saved_with(state)
         raise InputError(

@@ -15,6 +15,7 @@ from torch import Tensor
 from cobasin.architectures import declare
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.fit import check_config, problems
+from cobasin.checkpoints.limits import writer_of
 from cobasin.checkpoints.wrapped import named_as_in_memory, saved_with
 from cobasin.errors import InputError, listed
 from cobasin.execution.jobs import torch_threads
@@ -81,8 +82,7 @@ class Typed(Mapping[str, Tensor]):
         """The same model with its head a tensor of its own."""
         config = copy.deepcopy(self.checkpoint.config)
         config.tie_word_embeddings = False
-        if (text := getattr(config, "text_config", None)) is not None:  # LLaVA ties its head where either says so
-            text.tie_word_embeddings = False
+        writer_of(config).tie_word_embeddings = False  # LLaVA ties its head where either says so
         headers = dict(self.checkpoint.headers)
         spec = declare(config, self.checkpoint.architecture, headers)
         missing = spec.file_entries.keys() - spec.disk_names(headers).keys() - spec.tied.keys()

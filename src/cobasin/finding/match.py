@@ -167,7 +167,8 @@ def match_all(
     if keep is not None and search.method == "learned" and search.state is None:
         search = replace(search, state=keep.folder / "learning")
     typed = equally_stored([model if isinstance(model, Typed) else Typed.of(load(model)) for model in models])
-    if any("tie_word_embeddings" in model.spec.function_keys for model in typed):  # elsewhere each file says it
+    if any(key.endswith("tie_word_embeddings") for model in typed for key in model.spec.function_keys):
+        # elsewhere each file says it
         typed = equally_tied(typed)
     fixed = _fixed(anchor, len(typed))
     if keep is not None and (ended := keep.elements()) is not None:
