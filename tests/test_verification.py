@@ -551,8 +551,8 @@ def test_classes_and_inputs_that_are_not_known():
     config = transformers.BertConfig(**TEXT, architectures=["NoSuchModel"])
     with pytest.raises(InputError, match=r"no model class NoSuchModel; name one that it has under architectures"):
         verify(*(load(dict(bert()), config),) * 2)
-    with pytest.raises(InputError, match="VipLlavaForConditionalGeneration"):
-        probe(transformers.VipLlavaConfig(), "VipLlavaForConditionalGeneration")
+    with pytest.raises(InputError, match="VideoLlavaForConditionalGeneration"):
+        probe(transformers.VideoLlavaConfig(), "VideoLlavaForConditionalGeneration")
     with pytest.raises(InputError, match="input_values"):
         probe(config, "SpeechT5ForSpeechToText")
 

@@ -258,11 +258,12 @@ def _native_difference(a: Checkpoint, b: Checkpoint, inputs: Mapping[str, Tensor
     native = [(c, _native_dtype(c)) for c in (a, b)]
     if all(dtype == torch.float64 for _, dtype in native):
         return in_float64
+    if any(dtype.itemsize == 1 for _, dtype in native):  # in which nothing computes
+        return None
     try:
         relative = relative_change(*(_outputs(instantiate(c, dtype), inputs).double() for c, dtype in native))
     except (RuntimeError, TypeError):
-        # A few classes have float32 written into their code, a few operations no kernel for short floats, and
-        # nothing computes in 8 bits.
+        # A few classes have float32 written into their code, a few operations no kernel for short floats.
         return None
     return relative if math.isfinite(relative) else None
 
