@@ -122,6 +122,12 @@ KEYS = {
         },
     ),
     "llava-next-video/LlavaNextVideoForConditionalGeneration": {
+        **_TEXT,
+        **_VIT,
+        **_PROJECTOR,
+        "vision_feature_select_strategy": ("default", FAILS),
+        "image_grid_pinpoints": ([[16, 16]], FAILS),
+        "video_token_index": (5, KEEPS),  # of videos alone
         "spatial_pool_mode": ("max", UNCOVERED),
         "spatial_pool_stride": (1, KEEPS),  # of videos alone
     },

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from copy import copy
+from dataclasses import replace
 from functools import cache, partial
 
 import torch
@@ -85,7 +87,8 @@ class _Nested:
     """What is found together with an order, and what every pair of its items gains by it.
 
     Attributes:
-        inner: the order inside the items, such as that of the query heads of a KV group.
+        inner: the order inside the items, such as that of the query heads of a KV group, or of the entries of a book:
+            these are told apart by what no basis is in.
         orders: of their own inside an item, such as the neurons of an expert: too large to hold the Grams of all pairs.
         bases: the other keys that vary over the order.
         family: all of these, the order first.
@@ -103,6 +106,7 @@ class _Nested:
         if len(self.bases) <= SHARED or pairs_size(match.spec, [key[0] for key in self.bases]) <= LARGE:
             self._by_heads = cache(self._by_heads)
         self._count = match.spec.sizes[self.inner[0]] if self.inner else 1
+        self._many = self.inner is not None and match.spec.spaces[self.inner[0]].part != "heads"
         self._inside: list[Tensor] = []
         self.within = self._order_within(self.inner) if self.inner else None
 
@@ -113,7 +117,7 @@ class _Nested:
         if self._count == 1:
             return torch.zeros(2 * (match.spec.sizes[base[0]],) + (1,), dtype=torch.int64, device="cpu")
         found = []
-        for key in self.bases:
+        for key in [] if self._many else self.bases:
             own, shared = self._by_heads(key)
             if own.cross:  # all else is the same for all heads of a group
                 # of what all heads of a group have in common, a part for each
@@ -156,11 +160,23 @@ class _Nested:
 
     def matched(self, key: Key) -> Gram:
         """The Gram of a basis for every pair of items, whose insides are in the best order."""
+        if self._many and self.inner and self.within is not None:
+            return self._in_order(key, self.inner, self.within)
         own, shared = self._by_heads(key)
         if self.within is not None and self.inner and self.inner[0] in self._match.spec.batch_axes(key[0]):
             return own.map(partial(_heads_of, self.within))  # every head has its own
         # what they share has none to sum over, and norms are those of all of them
         return own.map(self._over_heads, lambda x: x.sum((2, 3))).plus(shared.map(lambda x: x[:, :, 0, 0]))
+
+    def _in_order(self, key: Key, inner: Key, within: Tensor) -> Gram:
+        """The same of entries of books, whose Grams of all pairs would fit no memory: a target's after another's."""
+        others, beside = [one for one in self.family if one != inner], copy(self._match)
+        grams = []
+        for target in range(within.shape[1]):
+            beside.values = self._match.values | {inner: {"perm": within[:, target]}}
+            grams.append(beside.gram(key, others, (self._base[0],)))
+        cross = {c: torch.stack([one.cross[c][:, q] for q, one in enumerate(grams)], 1) for c in grams[0].cross}
+        return replace(grams[0], cross=cross)  # norms are the same in any order
 
     def _over_heads(self, x: Tensor) -> Tensor:
         """Of ``[P, Q, R, S, ...]`` the sum over matched heads: ``[P, Q, ...]``."""
