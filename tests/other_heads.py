@@ -10,6 +10,7 @@ BASES = {
     "vit/ViTForImageClassification": "vit/ViTModel",
     "gpt2/GPT2ForTokenClassification": "gpt2/GPT2LMHeadModel",
     "mixtral/MixtralForSequenceClassification": "mixtral-fused/MixtralForCausalLM",  # experts in one tensor
+    "wav2vec2-pre-training/Wav2Vec2ForCTC": "wav2vec2-pre-training/Wav2Vec2ForPreTraining",  # without books
     "t5/T5ForSequenceClassification": "t5/T5ForConditionalGeneration",
     "t5/T5ForTokenClassification": "t5/T5ForConditionalGeneration",  # an encoder alone
 }

@@ -30,6 +30,7 @@ from tiny_models import checkpoint, model
 
 BERT, GPT2, LLAMA = "bert/BertForMaskedLM", "gpt2/GPT2LMHeadModel", "llama-gqa/LlamaForCausalLM"
 GPT2_TAGS = "gpt2/GPT2ForTokenClassification"
+SPEECH = "wav2vec2-pre-training/Wav2Vec2ForCTC"  # whose base has books
 CASES = [BERT, GPT2, LLAMA, "vit/ViTForImageClassification"]
 
 
@@ -255,7 +256,7 @@ def test_heads_of_different_labels_are_not_compared():
 
 
 @pytest.mark.parametrize(
-    "case", ["roberta/RobertaForSequenceClassification", "vit/ViTForImageClassification", GPT2_TAGS]
+    "case", ["roberta/RobertaForSequenceClassification", "vit/ViTForImageClassification", GPT2_TAGS, SPEECH]
 )
 def test_a_classifier_and_the_model_that_it_was_made_from(case):
     """Of another class, or bare: their layers are compared, and no outputs."""
