@@ -255,6 +255,23 @@ def test_heads_of_different_labels_are_not_compared():
     assert compare(first, load(other)).verdict == "share a base"
 
 
+@pytest.mark.parametrize("zeros", ["input_layernorm", "o_proj"])
+def test_what_a_zero_hides_is_no_difference(zeros):
+    """Under gl it has no balanced basis, so that weights that no output shows stay apart."""
+    ends = [model(LLAMA, seed).float() for seed in (0, 1)]
+    with torch.no_grad():
+        for layer in (end.model.layers[0] for end in ends):
+            (layer.input_layernorm if zeros == "input_layernorm" else layer.self_attn.o_proj).weight.zero_()
+    source, anchor = ends
+    found = compare(source, transform(match(source, anchor), source))
+    assert found.verdict == "same"
+    assert "which no output shows" in found.reason
+    tuned = copy.deepcopy(source)
+    with torch.no_grad():
+        tuned.model.layers[1].mlp.down_proj.weight.mul_(1.0001)
+    assert compare(source, transform(match(tuned, anchor), tuned)).verdict == "share a basin"
+
+
 @pytest.mark.parametrize(
     "case", ["roberta/RobertaForSequenceClassification", "vit/ViTForImageClassification", GPT2_TAGS, SPEECH]
 )

@@ -20,7 +20,8 @@ Two figures then tell the cases apart:
 Models are the **same** if their files hold the same numbers, or if matching brings files that differ so close that only
 rounding is left, and their outputs do not contradict it. So are files that differ by no more than float32 arithmetic
 leaves, as after a match that was undone, where their outputs can be asked; files in bfloat16 a rounding apart may be
-fine-tunes. All of this is about weights; whether the loss stays low in between, a `LossPath` says.
+fine-tunes. And so are those of float32 whose layers agree and whose outputs are equal: what a zero hides, as that of a
+norm's gain, has no best basis. All of this is about weights; whether the loss stays low in between, a `LossPath` says.
 """
 
 from __future__ import annotations
@@ -152,11 +153,12 @@ def _compared(given: Comparable, symmetry: str, progress: Progress) -> Compariso
     files = total(tensors["files"].values())
     stay = kept(matches["after"], matches["after"].groups)
     stay = stay if stay is None else max(stay, 0.0)  # of traces of rotations
-    same, reason, verification = _same(typed, counted, given.left, files, total(tensors["after"].values()))
+    close = _close(layers["after"])
+    same, reason, verification = _same(typed, counted, given.left, files, total(tensors["after"].values()), close)
     shared, stays = None, stay is not None and stay >= HALF
     if same:
         verdict: Relation = "same"
-    elif stays and _close(layers["after"]):
+    elif stays and close:
         verdict = "share a base"
         reason = f"{stay:.0%} of the coordinates stay in their places; relative distance {files.relative:.2g}"
     else:
@@ -189,11 +191,17 @@ def _compared(given: Comparable, symmetry: str, progress: Progress) -> Compariso
 
 
 def _same(
-    typed: Sequence[Typed], counted: Sequence[str], left: Sequence[str], files: Difference, matched: Difference
+    typed: Sequence[Typed],
+    counted: Sequence[str],
+    left: Sequence[str],
+    files: Difference,
+    matched: Difference,
+    close: bool,
 ) -> tuple[bool, str, Verdict | None]:
     """Whether the models are the same, why, and what their outputs say, if they had to be asked.
 
-    ``left``: what of the models is not compared, so that their outputs are others, whatever the rest.
+    ``left``: what of the models is not compared, so that their outputs are others, whatever the rest. ``close``: that
+    their layers agree so well that outputs may be equal all the same.
     """
     first, second = typed
     if all(_equal(first[name], second[name]) for name in counted):
@@ -202,16 +210,18 @@ def _same(
     rounding = max(model.checkpoint.rounding for model in typed)
     runs = not left and first.checkpoint.parameters <= VERIFIED_PARAMETERS
     near = runs and files.relative <= ARITHMETIC
-    if not near and not matched.relative <= (NEAR if runs else 1) * rounding + ARITHMETIC < files.relative:
-        return False, "", None
+    rounded = near or matched.relative <= (NEAR if runs else 1) * rounding + ARITHMETIC < files.relative
     what, found = ("the files", files) if near else ("matched, they", matched)
-    reason = f"{what} differ by {found.relative:.1g} of their size, no more than rounding explains"
-    if not runs:
-        return True, reason, None
+    explained = "no more than rounding explains" if rounded else "which no output shows"
+    reason = f"{what} differ by {found.relative:.1g} of their size, {explained}"
+    if not (runs and (rounded or (close and rounding <= ARITHMETIC))):
+        return rounded, reason, None
     try:
         verdict = verify(first.checkpoint, second.checkpoint)
     except NotProbed as error:  # their functions were not compared, which says nothing against them
-        return True, f"{reason}; not run on probe inputs: {error}", None
+        return rounded, f"{reason}; not run on probe inputs: {error}", None
+    if not rounded and not verdict.same:
+        return False, reason, None
     said = "their outputs cannot tell" if verdict.same is None else "outputs in float64"
     return verdict.same is not False, f"{reason}; {said}: {verdict.reason}", verdict
 
