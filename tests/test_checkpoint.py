@@ -177,6 +177,8 @@ def test_a_state_dict_by_the_names_in_memory():
         ("gpt2/GPT2LMHeadModel", "n_layer"),
         ("bart/BartForConditionalGeneration", "decoder_layers"),
         ("gemma3-pictures/Gemma3ForConditionalGeneration", "vision_config.num_hidden_layers"),
+        ("moonshine/MoonshineForConditionalGeneration", "encoder_num_hidden_layers"),
+        ("wav2vec2-adapter/Wav2Vec2ForCTC", "num_adapter_layers"),
     ],
 )
 def test_more_layers_than_any_model_has(case, key):
