@@ -189,6 +189,13 @@ def test_more_layers_than_any_model_has(case, key):
         Typed.of(load({"weight": torch.ones(1)}, made))
 
 
+def test_a_list_with_an_entry_a_stage_is_too_short():
+    made = model("swin/SwinForImageClassification").config
+    made.architectures, made.num_heads = ["SwinForImageClassification"], made.num_heads[:1]
+    with pytest.raises(InputError, match=r": the config is not that of a SwinForImageClassification: list index "):
+        Typed.of(load({"x": torch.ones(1)}, made))
+
+
 def test_tensors_that_are_made_in_inference_mode():
     """Learning asks for gradients of what is made of them."""
     with torch.inference_mode():
