@@ -177,6 +177,8 @@ def test_a_state_dict_by_the_names_in_memory():
         ("gpt2/GPT2LMHeadModel", "n_layer"),
         ("bart/BartForConditionalGeneration", "decoder_layers"),
         ("gemma3-pictures/Gemma3ForConditionalGeneration", "vision_config.num_hidden_layers"),
+        ("moonshine/MoonshineForConditionalGeneration", "encoder_num_hidden_layers"),
+        ("wav2vec2-adapter/Wav2Vec2ForCTC", "num_adapter_layers"),
     ],
 )
 def test_more_layers_than_any_model_has(case, key):
@@ -185,6 +187,13 @@ def test_more_layers_than_any_model_has(case, key):
     setattr(reduce(getattr, within, made), name, 10_001)
     with pytest.raises(InputError, match=rf": the config has {key} 10001; expected up to 10000$"):
         Typed.of(load({"weight": torch.ones(1)}, made))
+
+
+def test_a_list_with_an_entry_a_stage_is_too_short():
+    made = model("swin/SwinForImageClassification").config
+    made.architectures, made.num_heads = ["SwinForImageClassification"], made.num_heads[:1]
+    with pytest.raises(InputError, match=r": the config is not that of a SwinForImageClassification: list index "):
+        Typed.of(load({"x": torch.ones(1)}, made))
 
 
 def test_tensors_that_are_made_in_inference_mode():

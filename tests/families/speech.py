@@ -2,7 +2,7 @@
 
 import transformers as T
 
-from families import CHANGES, SHAPES, UNCOVERED
+from families import CHANGES, KEEPS, SHAPES, UNCOVERED
 
 _SPEECH = {
     "hidden_size": 24,
@@ -167,6 +167,7 @@ KEYS = {
     "wav2vec2-conformer-rotary/Wav2Vec2ConformerForAudioFrameClassification": {
         "num_attention_heads": (2, SHAPES),  # of the frequencies
         "position_embeddings_type": (None, SHAPES),
+        "rotary_embedding_base": (10, KEEPS),  # the file has the frequencies, of which a mean would be none of either
     },
     "wav2vec2/Wav2Vec2ForSequenceClassification": {"use_weighted_layer_sum": (True, SHAPES)},
 }

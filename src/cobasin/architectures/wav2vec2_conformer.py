@@ -39,7 +39,7 @@ def wav2vec2_conformer(request: Request) -> Spec:
     still = (head == "Model" and not config.add_adapter) or kind == "rotary"
     read, (shorter, adapter) = shortening(config, head == "Model") if config.add_adapter else ("resid", ({}, {}))
     spaces, convolutions = waveform(config, head == "Model")
-    own, told, biases, _ = positions(config)
+    own, told, biases, keys = positions(config)
     masked = {"masked_spec_embed": "resid"} if request.has("masked_spec_embed") else {}
     # a classifier of the streams of all layers reads the last one in front of this norm
     last = layer_norm("encoder.layer_norm")
@@ -81,5 +81,5 @@ def wav2vec2_conformer(request: Request) -> Spec:
         biases=(*free(OWN), *biases),
         buffers=(*COPIED, *(PRE_TRAINING if head == "Model" else ())),
         unread=(*masked, *(last if weighted else ())),
-        function_keys=(*KEYS, *(ADAPTER_KEYS if config.add_adapter else ())),
+        function_keys=(*KEYS, *keys, *(ADAPTER_KEYS if config.add_adapter else ())),
     )

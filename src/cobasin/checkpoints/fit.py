@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 # Of these no model has one below one.
 SIZES = ("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size")
-DEPTHS = ("num_hidden_layers", "encoder_layers", "decoder_layers", "num_decoder_layers")
+DEPTHS = (
+    *("num_hidden_layers", "encoder_num_hidden_layers", "encoder_layers"),
+    *("decoder_layers", "num_decoder_layers", "num_adapter_layers"),
+)
 MOST_LAYERS = 10_000  # far more than any model has; the types of very many would fill the memory
 
 

@@ -66,8 +66,8 @@ class Typed(Mapping[str, Tensor]):
             found = problems(spec, headers)
         except InputError as error:
             raise InputError(f"{label}: {error}") from error
-        except (ArithmeticError, TypeError, ValueError, RuntimeError) as error:
-            # transformers lets some impossible sizes pass, and does not say what differs from layer to layer
+        except (ArithmeticError, IndexError, TypeError, ValueError, RuntimeError) as error:
+            # transformers lets impossible sizes and short lists pass, and does not say what differs from layer to layer
             raise InputError(f"{label}: the config is not that of a {architecture}: {error}") from error
         missing, unexpected = (any(line.startswith(what) for line in found) for what in ("missing", "unexpected"))
         renamed = missing and unexpected  # perhaps
