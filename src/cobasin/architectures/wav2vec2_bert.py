@@ -106,6 +106,23 @@ def _adapter(config, bare: bool) -> tuple[str, dict[str, Space], dict[str, str],
     return read, spaces, templates, biases
 
 
+def stack(config, still: bool) -> dict[str, Space]:
+    """Spaces of the layers of a conformer, and of what heads read them by; ``still``: the stream is fixed."""
+    ffn = Space(config.intermediate_size, neurons(config.hidden_act), LAYER, part="ffn")
+    return attention(config.num_attention_heads, config.hidden_size // config.num_attention_heads) | {
+        "layer": Space(config.num_hidden_layers),
+        "resid": Space(config.hidden_size, None if still else Permutation(), part="residual"),
+        "mixed": Space(config.hidden_size, NEURONS, LAYER, part="ffn"),
+        "kernel": Space(config.conv_depthwise_kernel_size),
+        "ffn1": ffn,
+        "ffn2": ffn,
+        "proj": Space(config.classifier_proj_size, Orthogonal(scaled=True), part="ffn"),
+        "vocab": Space(config.vocab_size or 0),
+        "label": labels(config),
+        "depth": Space(config.num_hidden_layers + 1),
+    }
+
+
 def layer(norm: dict[str, str]) -> dict[str, str]:
     """A layer of a conformer, with the ``norm`` behind its convolution over time."""
     templates = {
@@ -134,26 +151,10 @@ def wav2vec2_bert(request: Request) -> Spec:
     still = (bare and not config.add_adapter) or config.position_embeddings_type == "rotary"
     spaces, told, biases, keys = positions(config)
     last, behind, adapter, more = _adapter(config, bare) if config.add_adapter else ("resid", {}, {}, ())
-    ffn = Space(config.intermediate_size, neurons(config.hidden_act), LAYER, part="ffn")
     masked = {"masked_spec_embed": "resid"} if request.has("masked_spec_embed") else {}
     return Spec(
         request.architecture,
-        attention(config.num_attention_heads, config.hidden_size // config.num_attention_heads)
-        | spaces
-        | {
-            "layer": Space(config.num_hidden_layers),
-            "resid": Space(config.hidden_size, None if still else Permutation(), part="residual"),
-            "feature": Space(config.feature_projection_input_dim),
-            "mixed": Space(config.hidden_size, NEURONS, LAYER, part="ffn"),
-            "kernel": Space(config.conv_depthwise_kernel_size),
-            "ffn1": ffn,
-            "ffn2": ffn,
-            "proj": Space(config.classifier_proj_size, Orthogonal(scaled=True), part="ffn"),
-            "vocab": Space(config.vocab_size or 0),
-            "label": labels(config),
-            "depth": Space(config.num_hidden_layers + 1),
-            **behind,
-        },
+        stack(config, still) | spaces | {"feature": Space(config.feature_projection_input_dim)} | behind,
         {
             **layer_norm("feature_projection.layer_norm", "feature"),
             **linear("feature_projection.projection", "resid", "feature"),

@@ -6,11 +6,10 @@ Other than in Wav2Vec2-BERT, a batch norm is behind the convolution over time, w
 from __future__ import annotations
 
 from cobasin.architectures import Request, declares
-from cobasin.architectures.parts import LAYER, NEURONS, attention, labels, layer_norm, neurons, require
+from cobasin.architectures.parts import layer_norm, require
 from cobasin.architectures.speech import HEADS, PRE_TRAINING, books, coding, task_head, waveform
 from cobasin.architectures.speech_adapters import ADAPTER_KEYS, shortening
-from cobasin.architectures.wav2vec2_bert import CONV, OWN, free, layer, positions
-from cobasin.symmetry.groups import Orthogonal, Permutation
+from cobasin.architectures.wav2vec2_bert import CONV, OWN, free, layer, positions, stack
 from cobasin.symmetry.spec import Space, Spec
 
 KEYS = (
@@ -46,27 +45,14 @@ def wav2vec2_conformer(request: Request) -> Spec:
     weighted = config.use_weighted_layer_sum and head in ("ForSequenceClassification", "ForAudioFrameClassification")
     norm = layer_norm(f"{CONV}.batch_norm", "mixed~")
     norm |= {f"{CONV}.batch_norm.running_{moment}": "mixed~" for moment in ("mean", "var")}
-    ffn = Space(config.intermediate_size, neurons(config.hidden_act), LAYER, part="ffn")
     return Spec(
         request.architecture,
-        spaces
-        | attention(config.num_attention_heads, config.hidden_size // config.num_attention_heads)
+        stack(config, still)
+        | spaces
         | own
-        | {
-            "layer": Space(config.num_hidden_layers),
-            "resid": Space(config.hidden_size, None if still else Permutation(), part="residual"),
-            "freq": Space(config.hidden_size // config.num_attention_heads // 2),
-            "mixed": Space(config.hidden_size, NEURONS, LAYER, part="ffn"),
-            "kernel": Space(config.conv_depthwise_kernel_size),
-            "ffn1": ffn,
-            "ffn2": ffn,
-            "proj": Space(config.classifier_proj_size, Orthogonal(scaled=True), part="ffn"),
-            "vocab": Space(config.vocab_size or 0),
-            "label": labels(config),
-            "depth": Space(config.num_hidden_layers + 1),
-            **shorter,
-            **(books(config) if head == "ForPreTraining" else {}),
-        },
+        | {"freq": Space(config.hidden_size // config.num_attention_heads // 2)}
+        | shorter
+        | (books(config) if head == "ForPreTraining" else {}),
         {
             **convolutions,
             **masked,
