@@ -66,6 +66,22 @@ def placed(spec: Spec, root: str, prefix: str = "") -> Spec:
     )
 
 
+def headless(spec: Spec) -> Spec:
+    """A part without its head."""
+    return replace(
+        spec,
+        spaces={name: space for name, space in spec.spaces.items() if name != "label"},
+        templates={name: type_ for name, type_ in spec.templates.items() if not name.startswith(HEADS)},
+    )
+
+
+def read_by(spec: Spec, root: str, readers: tuple[str, ...]) -> Spec:
+    """A part in its place, the norm in front of whose head the ``readers`` read."""
+    heads = tuple(f"{root}{name}" for name in HEADS)
+    norms = (replace(norm, readers=readers) if norm.readers[0].startswith(heads) else norm for norm in spec.norms)
+    return replace(spec, norms=tuple(norms))
+
+
 def encoder_of(request: Request, known: Encoders, readers: tuple[str, ...], stream: str) -> Spec:
     """The encoder, whose last norm the ``readers`` read; its stream is the space ``stream``.
 
@@ -75,18 +91,15 @@ def encoder_of(request: Request, known: Encoders, readers: tuple[str, ...], stre
     declaration, head = known[request.config.model_type]
     spec = declaration(replace(request, head=head))
     read = next(type_ for name, type_ in spec.templates.items() if name.startswith(HEADS)).split()[-1]
-    templates = {name: type_ for name, type_ in spec.templates.items() if not name.startswith(HEADS)}
-    kept, spaces = dict[str, str](), {name: space for name, space in spec.spaces.items() if name != "label"}
-    if request.has(f"{POOLER}.weight") and f"{POOLER}.weight" not in templates:
+    spec, kept = headless(spec), dict[str, str]()
+    spaces = spec.spaces
+    if request.has(f"{POOLER}.weight") and f"{POOLER}.weight" not in spec.templates:
         kept = linear(POOLER, "pooled", "resid")
-        spaces["pooled"] = Space(request.config.pooler_output_size)
-    spec = placed(replace(spec, spaces=spaces, templates=templates | kept, tied={}, unread=(*spec.unread, *kept)), ROOT)
+        spaces = {**spaces, "pooled": Space(request.config.pooler_output_size)}
+    templates = {**spec.templates, **kept}
+    spec = placed(replace(spec, spaces=spaces, templates=templates, tied={}, unread=(*spec.unread, *kept)), ROOT)
     spec = relabelled(spec, space=lambda name: stream if name == read else f"encoder_{name}")
-    readers = (*readers, *(f"{ROOT}{name}" for name in kept if name.endswith(".weight")))
-    norms = (
-        replace(norm, readers=readers) if norm.readers[0].startswith(HEADS, len(ROOT)) else norm for norm in spec.norms
-    )
-    return replace(spec, norms=tuple(norms))
+    return read_by(spec, ROOT, (*readers, *(f"{ROOT}{name}" for name in kept if name.endswith(".weight"))))
 
 
 def composite(request: Request, encoders: Encoders) -> Spec:

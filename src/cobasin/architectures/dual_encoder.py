@@ -2,39 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from cobasin.architectures import Declaration, Request, declares
-from cobasin.architectures.composite import POOLER, part, placed
+from cobasin.architectures.composite import POOLER, headless, part, placed, read_by
 from cobasin.architectures.encoder import bert, roberta
 from cobasin.architectures.joining import joined
 from cobasin.architectures.multimodal import TEXT, TEXT_PROJECTION, VISION, VISION_PROJECTION, clip_tower
 from cobasin.architectures.parts import linear, neurons, require
-from cobasin.architectures.vision import deit, norm_before, vit
+from cobasin.architectures.vision import deit, vit
 from cobasin.symmetry.groups import Orthogonal, Permutation
 from cobasin.symmetry.spec import Space, Spec
 
 TEXTS: dict[str, Declaration] = {"bert": bert, **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), roberta)}
 PICTURES: dict[str, Declaration] = {"vit": vit, "deit": deit}
 CLIP = "clip_vision_model"
-HEAD = "classifier."
 
 
-def _without_head(spec: Spec, **spaces: Space) -> Spec:
-    """The same without its classifier, for another head, which has these spaces."""
-    return replace(
-        spec,
-        spaces={**{name: space for name, space in spec.spaces.items() if name != "label"}, **spaces},
-        templates={name: type_ for name, type_ in spec.templates.items() if not name.startswith(HEAD)},
-    )
+def _meeting(spec: Spec, projection: Iterable[str], type_: str, **spaces: Space) -> Spec:
+    """A tower with its projection to the joint space."""
+    templates = {**spec.templates, **dict.fromkeys(projection, type_)}
+    return replace(spec, spaces={**spec.spaces, **spaces}, templates=templates)
 
 
 def _text(request: Request, joint: Space) -> Spec:
     """A tower of texts, with the pooler that a score of choices has."""
     own = part(request, "text_config", TEXT, TEXTS)
-    spec = _without_head(TEXTS[own.config.model_type](replace(own, head="ForMultipleChoice")), joint=joint)
-    spec = placed(spec, TEXT)
-    return replace(spec, templates={**spec.templates, **dict.fromkeys(TEXT_PROJECTION, "joint pool")})
+    spec = placed(headless(TEXTS[own.config.model_type](replace(own, head="ForMultipleChoice"))), TEXT)
+    return _meeting(spec, TEXT_PROJECTION, "joint pool", joint=joint)
 
 
 def _vision(request: Request, joint: Space) -> Spec:
@@ -46,16 +42,11 @@ def _vision(request: Request, joint: Space) -> Spec:
         return clip_tower(own, config, VISION, spaces, VISION_PROJECTION)
     pool = Space(config.pooler_output_size, neurons(config.pooler_act), part="ffn")
     require(pool.size == config.hidden_size, "vision_config.pooler_output_size other than hidden_size")
-    spec = _without_head(
-        PICTURES[config.model_type](replace(own, head="ForImageClassification")), joint=joint, pool=pool
-    )
-    pooler = linear(POOLER, "pool", "resid")
-    norms = (
-        norm_before(pooler, norm.weight.removesuffix(".weight")) if norm.readers[0].startswith(HEAD) else norm
-        for norm in spec.norms
-    )
-    spec = placed(replace(spec, templates={**spec.templates, **pooler}, norms=tuple(norms)), VISION)
-    return replace(spec, templates={**spec.templates, **dict.fromkeys(VISION_PROJECTION, "joint pool'")})
+    pooler = linear(f"{VISION}{POOLER}", "pool", "resid")
+    spec = placed(headless(PICTURES[config.model_type](replace(own, head="ForImageClassification"))), VISION)
+    spec = read_by(spec, VISION, (f"{VISION}{POOLER}.weight",))
+    spec = replace(spec, templates={**spec.templates, **pooler})
+    return _meeting(spec, VISION_PROJECTION, "joint pool'", joint=joint, pool=pool)
 
 
 @declares("VisionTextDualEncoder", "vision-text-dual-encoder", "Model")

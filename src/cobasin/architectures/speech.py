@@ -147,7 +147,7 @@ def wav2vec2(request: Request) -> Spec:
     require(not getattr(config, "conv_pos_batch_norm", False), "conv_pos_batch_norm")
     spaces, convolutions = waveform(config, request.head == "Model")
     kernel, positions = _positions(request)
-    read, (shorter, adapter) = shortening(config, request.head == "Model") if shortened else ("resid", ({}, {}))
+    read, (shorter, adapter) = shortening(config, request.head == "Model")
     added, layers_end = within_layers(config) if within is not None else ({}, {})
     last = layer_norm("encoder.layer_norm")
     masked = {"masked_spec_embed": "resid"} if request.has("masked_spec_embed") else {}

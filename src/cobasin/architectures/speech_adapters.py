@@ -13,7 +13,10 @@ def shortening(config, bare: bool) -> tuple[str, Parts]:
     """What reads the stream behind the layers: the space that a head reads of it, spaces and templates.
 
     The last channels are the output of a bare model. The others have signs and scales, in front of their gates.
+    Without ``add_adapter`` there is nothing behind the layers.
     """
+    if not getattr(config, "add_adapter", False):  # not all that have these layers have the key
+        return "resid", ({}, {})
     count, size, read = config.num_adapter_layers, config.output_hidden_size, "resid"
     spaces, templates = {"tap": Space(config.adapter_kernel_size)}, dict[str, str]()
     if size != config.hidden_size:

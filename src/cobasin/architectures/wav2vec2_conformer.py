@@ -36,7 +36,7 @@ def wav2vec2_conformer(request: Request) -> Spec:
     require(kind in ("relative", "rotary", None), f"position_embeddings_type = {kind}")
     require(not (config.add_adapter and head == "ForPreTraining"), "add_adapter")
     still = (head == "Model" and not config.add_adapter) or kind == "rotary"
-    read, (shorter, adapter) = shortening(config, head == "Model") if config.add_adapter else ("resid", ({}, {}))
+    read, (shorter, adapter) = shortening(config, head == "Model")
     spaces, convolutions = waveform(config, head == "Model")
     own, told, biases, keys = positions(config)
     masked = {"masked_spec_embed": "resid"} if request.has("masked_spec_embed") else {}
