@@ -1,8 +1,11 @@
 """Models made of two others: what is particular to them, besides what the generic suite runs over them."""
 
+import numpy as np
 import pytest
 import torch
 import transformers
+import yaml
+from PIL import Image
 
 from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.probes import probe
@@ -11,6 +14,7 @@ from cobasin.finding.applying import transform
 from cobasin.finding.match import match
 from cobasin.verification import FLOAT32_PARTS, change, verify
 from command_line import duplicate, edit_tensors, near, refused, run, tensors_of
+from merge_cases import recipe
 from tiny_models import config, model
 
 BERTS, TROCR = "bert2bert/EncoderDecoderModel", "trocr/VisionEncoderDecoderModel"
@@ -108,12 +112,22 @@ def test_a_part_that_is_not_declared_is_named(tmp_path, case, part, kind):
     assert f"{part}.model_type {kind!r} is not covered" in line
 
 
-def test_no_data_is_read(tmp_path):
-    for case in (BERTS, TROCR):
-        folder = tmp_path / case.split("/")[0]
-        model(case).save_pretrained(folder)
-        line = refused(tmp_path, "match", folder, folder, "--out", tmp_path / "out", "--method", "activations")
-        assert "which is made of two models" in line
+def test_pictures_and_their_texts_are_data(tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    for place in range(6):
+        pixels = np.random.default_rng(place).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / f"{place}.png")
+    rows.write_text("".join(f'{{"image": "{place}.png", "label": [5, 6, {place + 7}]}}\n' for place in range(6)))
+    for seed in range(2):
+        model(TROCR, seed, torch.float32).save_pretrained(tmp_path / f"{seed}")
+    parents, data = [tmp_path / "0", tmp_path / "1"], {"path": str(rows), "mean": [0.5], "std": [0.5]}
+    for method in ("regmean", "fisher"):
+        told = recipe(tmp_path / "recipe.yaml", method, parents, statistics={"data": data, "samples": 6}, match="full")
+        assert run("merge", told, "--out", tmp_path / method).code == 0
+        assert load(tmp_path / method).architecture == "VisionEncoderDecoderModel"
+    (tmp_path / "data.yaml").write_text(yaml.safe_dump(data))
+    drawn = ("--data", tmp_path / "data.yaml", "--points", 3, "--match", "paper", "--out", tmp_path / "line")
+    assert run("path", *parents, *drawn).code == 0
 
 
 def test_probes_tell_the_segments_of_what_the_encoder_reads():

@@ -261,3 +261,32 @@ def test_images_without_patches_beside_texts():
     vision.patch_size = None  # as of a tower of convolutions
     inputs = first(model, [{"input_ids": [5, 6], "image": image}]).inputs
     assert inputs["input_ids"].shape == (1, 2)
+
+
+def test_files_of_rows_name_pictures_beside_them(tmp_path):
+    (tmp_path / "scans").mkdir()
+    Image.fromarray(PIXELS[0, :8, :8]).save(tmp_path / "scans" / "0.png")
+    expected = PIXELS[0, :8, :8].transpose(2, 0, 1) / 255
+    (tmp_path / "a.jsonl").write_text('{"image": "scans/0.png", "label": 1}\n')
+    (tmp_path / "a.json").write_text('[{"image": "scans/0.png", "label": 1}]')
+    (tmp_path / "a.csv").write_text("image,label\nscans/0.png,1\n")
+    for name in ("a.jsonl", "a.json", "a.csv"):
+        for where in ({}, {"label": 1}):
+            data = DataConfig(path=str(tmp_path / name), mean=(0,), std=(1,), where=where)
+            batch = first(vit(), data)
+            assert np.allclose(batch.inputs["pixel_values"][0], expected, atol=1e-6)
+            assert batch.labels.tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("none.png", "none.png: cannot be read: No such file or directory"),
+        (".", ".: cannot be read: Is a directory"),
+        ("a\0.png", "rows[0]: image 'a\\x00.png': expected a path"),
+        ("", "rows[0]: image '': expected a path"),
+        ("\ud800.png", "rows[0]: image '\\ud800.png': expected a path, of letters that a file system can name"),
+    ],
+)
+def test_names_of_no_picture(name, line):
+    assert refusal(first, vit(), [{"image": name, "label": 1}]) == line

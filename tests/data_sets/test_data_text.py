@@ -12,9 +12,9 @@ from tokenizers import ByteLevelBPETokenizer
 
 import tiny_models
 from cobasin.checkpoints.checkpoint import Checkpoint, load
+from cobasin.checkpoints.limits import length_limit
 from cobasin.checkpoints.running import instantiate
 from cobasin.data import Batch, DataConfig, batches
-from cobasin.data.tokens import length_limit
 from cobasin.data.writing import texts
 from cobasin.errors import InputError
 from cobasin.evaluation.tasks import evaluate
@@ -182,7 +182,7 @@ def test_byte_level_words_and_positions_behind_the_padding(byte_level):
 )
 def test_every_family_whose_positions_begin_behind_the_padding(case):
     model = tiny_models.checkpoint(case)
-    limit = length_limit(model)
+    limit = length_limit(model.config, model.architecture)
     inputs = torch.full((1, limit + 1), 5)
     forward(model, Batch({"input_ids": inputs[:, :limit]}, None))
     with pytest.raises((IndexError, RuntimeError)):
@@ -193,7 +193,7 @@ def test_every_family_whose_positions_begin_behind_the_padding(case):
 def test_tables_of_positions_that_differ(head, limit):
     """The decoder reads what the encoder reads, and has fewer; or it reads a text of its own."""
     model = tiny_models.checkpoint(f"led/LED{head}")
-    assert length_limit(model) == limit
+    assert length_limit(model.config, model.architecture) == limit
     if head == "ForConditionalGeneration":  # what it writes has 18 positions, of which one is left
         forward(model, first(model, [{"input_ids": [5] * 17, "label": [6] * 17}]))
         with pytest.raises(InputError, match="expected at most 17"):

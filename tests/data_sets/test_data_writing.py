@@ -8,7 +8,7 @@ import transformers
 from data_models import bert
 
 import tiny_models
-from cobasin.checkpoints.limits import first_written
+from cobasin.checkpoints.limits import first_written, special_token
 from cobasin.checkpoints.running import instantiate
 from cobasin.data.writing import Blank, blank_of, exchanged, filled, texts, written
 from cobasin.errors import InputError
@@ -167,15 +167,17 @@ def own_answer(model, source, longest):
     ids = [first_written(model.config)]
     # of a text no token is padding, whatever its id; T5Gemma would say so
     read = {"input_ids": torch.tensor([source]), "attention_mask": torch.ones(1, len(source), dtype=torch.int64)}
-    while len(ids) <= longest and not {*ids[1:]} & {model.config.eos_token_id}:
+    end, padding = (special_token(model.config, kind) for kind in ("eos", "pad"))
+    while len(ids) <= longest and end not in ids[1:]:
         with torch.no_grad():
             logits = model(**read, decoder_input_ids=torch.tensor([ids])).logits
-        logits[..., model.config.pad_token_id] = -torch.inf
+        if padding != end:
+            logits[..., padding] = -torch.inf
         ids.append(int(taken(logits[0, -1])))
     return ids[1:]
 
 
-@pytest.mark.parametrize("case", one_in(2, ANSWERING[::2]))
+@pytest.mark.parametrize("case", [*one_in(2, ANSWERING[::2]), "roberta2gpt2/EncoderDecoderModel"])
 def test_an_encoder_decoder_answers_to_random_tokens_and_to_its_answers(case, monkeypatch):
     monkeypatch.setattr("cobasin.data.writing._drawn", lambda model, logits, generator: taken(logits))
     model = tiny_models.model(case)
@@ -186,6 +188,14 @@ def test_an_encoder_decoder_answers_to_random_tokens_and_to_its_answers(case, mo
     assert ([row["input_ids"] for row in second] == [row["label"] for row in first]) == reads_what_it_writes
     assert min(len(row["label"]) for row in rows) < 11
     assert [row["label"] for row in rows] == [own_answer(model, row["input_ids"], 11) for row in rows]
+
+
+def test_a_decoder_with_other_tokens_answers_to_random_ones_only():
+    model = tiny_models.model("bert2bert/EncoderDecoderModel", dtype=torch.float32)
+    assert (model.config.encoder.vocab_size, model.config.decoder.vocab_size) == (37, 40)
+    rows = texts([model], 40, 0)
+    assert {len(row["input_ids"]) for row in rows} == {28}  # as many as a RoBERTa of 32 positions might read
+    assert max(max(row["input_ids"]) for row in rows) < 37 <= max(max(row["label"]) for row in rows)
 
 
 @pytest.mark.parametrize(("ends", "answer"), [([7, 8], [5, 8]), (None, [5, 7, 8, 9]), (7, [7]), (0, [5, 0])])

@@ -33,8 +33,16 @@ INPUT_SIZES = {
 IN_CODE = {"moonshine": {"conv_kernel": (127, 7, 3), "conv_stride": (64, 3, 2)}}
 WITHOUT_LOSS = ("aimv2",)  # the types of contrastive models that return no loss, by which others are known
 BESIDE = ("vilt", "blip")  # the types of models that see a picture beside every text
-# Classes whose decoder, where they have one, reads what the encoder reads.
-SHIFTING = ("ForSequenceClassification", "ForQuestionAnswering")
+
+
+def accepted_by(config: PreTrainedConfig, architecture: str) -> set[str]:
+    """The keyword arguments of a model of this config and class.
+
+    Raises:
+        InputError: the class is unknown.
+    """
+    handed_on = {"token_type_ids"} if config.model_type == "encoder-decoder" else set[str]()
+    return {*inspect.signature(model_class(architecture).forward).parameters} | handed_on
 
 
 def input_sizes(config: PreTrainedConfig, architecture: str) -> dict[str, dict[str, Any]]:

@@ -13,6 +13,21 @@ COMPOSITES = {
     "encoder-decoder": {"text_config": "encoder"},
     "vision-encoder-decoder": {"vision_config": "encoder", "text_config": "decoder"},
 }
+# Classes whose decoder, where they have one, reads what the encoder reads.
+SHIFTING = ("ForSequenceClassification", "ForQuestionAnswering")
+# Families whose texts begin at the position behind the number of the padding token.
+_BEHIND_PADDING = (
+    "roberta",
+    "camembert",
+    "data2vec-text",
+    "mpnet",
+    "esm",
+    "layoutlmv3",
+    "altclip",
+    "luke",
+    "markuplm",
+    "xmod",
+)
 
 
 def part_of(config: PreTrainedConfig, name: str) -> PreTrainedConfig:
@@ -45,10 +60,45 @@ def fixed_length(config: PreTrainedConfig) -> int | None:
     return length if length != getattr(config, "num_landmarks", None) else None
 
 
+def length_limit(config: PreTrainedConfig, architecture: str) -> int | None:
+    """The tokens that a model reads at most, or writes where it reads none; None where its positions are relative."""
+    text = part_of(config, "text_config")
+    if hasattr(text, "max_encoder_position_embeddings"):  # LED, whose decoder may read what the encoder reads
+        shifts = architecture.endswith(SHIFTING)
+        return positions(text) if shifts else text.max_encoder_position_embeddings
+    return _tokens_at_most(text)
+
+
+def _tokens_at_most(text: PreTrainedConfig) -> int | None:
+    rows = getattr(text, "max_position_embeddings", None)
+    rotary = getattr(text, "position_embedding_type", None) == "rotary"  # of ESM-2, which looks no position up
+    if rows and not rotary and any(family in text.model_type for family in _BEHIND_PADDING):
+        padding = 1 if text.model_type == "mpnet" else text.pad_token_id or 0  # MPNet's is 1, whatever its config says
+        rows -= padding + 1  # rows of the table up to the padding token's are no positions
+    return rows if rows and rows > 0 else None
+
+
+def answer_length(config: PreTrainedConfig, length: int) -> int:
+    """The tokens that an answer has at most, where a text has ``length``: one is left for what begins or pads it."""
+    rows = getattr(config, "max_decoder_position_embeddings", None)  # LED's decoder has a table of its own
+    return min(length, rows or _tokens_at_most(writer_of(config)) or length) - 1
+
+
+def special_token(config: PreTrainedConfig, kind: str) -> int | list[int] | None:
+    """The id of a token such as ``eos``, or its ids; a composite may leave it to the config of what writes."""
+    own = getattr(config, f"{kind}_token_id", None)
+    return getattr(writer_of(config), f"{kind}_token_id", None) if own is None else own
+
+
 def first_written(config: PreTrainedConfig) -> int | None:
-    """The token that a decoder begins with, where a config says it; T5Gemma says it as that of its decoder's texts."""
-    start = getattr(config, "decoder_start_token_id", None)
-    return getattr(getattr(config, "decoder", None), "bos_token_id", None) if start is None else start
+    """The token that a decoder begins with, where a config says it.
+
+    T5Gemma says it as that of its decoder's texts, a composite there, too, if not itself.
+    """
+    decoder = getattr(config, "decoder", None)
+    said = (getattr(part, "decoder_start_token_id", None) for part in (config, decoder))
+    start = next((token for token in said if token is not None), None)
+    return getattr(decoder, "bos_token_id", None) if start is None else start
 
 
 def takes_no_padding(config: PreTrainedConfig, architecture: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -14,9 +13,10 @@ from torch.nn import Parameter
 
 from cobasin.architectures.parts import sides
 from cobasin.architectures.vision import MASKED
-from cobasin.checkpoints.inputs import SHIFTING, input_sizes
+from cobasin.checkpoints.inputs import accepted_by, input_sizes
 from cobasin.checkpoints.limits import (
     COMPOSITES,
+    SHIFTING,
     first_written,
     fixed_length,
     part_of,
@@ -27,7 +27,6 @@ from cobasin.checkpoints.limits import (
     written_vocabulary,
 )
 from cobasin.checkpoints.pictures_in_text import READ, normal, with_pictures
-from cobasin.checkpoints.running import model_class
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -101,8 +100,7 @@ def probe(config: PreTrainedConfig, architecture: str, seed: int = 0) -> dict[st
         inputs["input_values"] = normal(generator, 2, *shape)
     if config.model_type in READ:
         inputs = with_pictures(inputs, config, generator)
-    accepted = {*inspect.signature(model_class(architecture).forward).parameters}
-    accepted |= {"token_type_ids"} if config.model_type == "encoder-decoder" else set()  # it hands them on
+    accepted = accepted_by(config, architecture)
     return {name: value for name, value in inputs.items() if name in accepted}
 
 

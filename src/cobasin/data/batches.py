@@ -12,6 +12,7 @@ import torch
 
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.limits import counts_padding, takes_no_padding
+from cobasin.data.answers import check_one_tokenizer
 from cobasin.data.blocks import blocks_of, choose
 from cobasin.data.config import DataConfig, DataSet
 from cobasin.data.encoder import Batch, Encoder, inputs_of
@@ -135,6 +136,7 @@ def batches(
     if not len(rows):
         raise InputError(f"{rows.label}: is empty")
     tokenizer, length = None, 0
+    target_text = "decoder_input_ids" in reads and isinstance(rows[0].get("label"), str)
     if "input_ids" in reads:
         role = text_role(rows, task)
         if (lm or role == "input_ids") and reads_looks(checkpoint):
@@ -142,7 +144,6 @@ def batches(
                 f"{checkpoint.label}: reads how characters look and sound, which neither ids of tokens nor blocks of a "
                 "language model say; match and merge it by weights, or give texts to a class that reads them whole"
             )
-        target_text = "decoder_input_ids" in reads and isinstance(rows[0].get("label"), str)
         if role != "input_ids" or task == "masked_lm" or target_text:
             tokenizer = tokenizer_of(checkpoint, words=role == "tokens", blocks=lm)
         key = "block" if lm and data.block else "max_length"
@@ -153,6 +154,11 @@ def batches(
             rows = blocks_of(rows, cutter, vocabulary, length, samples, seed)
             if not len(rows):
                 raise InputError(f"{rows.label}: no text has two tokens, the least that a language model learns from")
+        elif target_text:
+            check_one_tokenizer(checkpoint)
+    elif "decoder_input_ids" in reads:  # what is written about a picture
+        tokenizer = tokenizer_of(checkpoint) if target_text else None
+        length = text_length(checkpoint, tokenizer, data.max_length, None)
     examples = Examples(rows, checkpoint, task, data, reads, length)
     encoder = Encoder(checkpoint, task, reads, tokenizer, data, length, seed)
     return Batches(examples, choose(len(rows), samples, seed), encoder, batch_size)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,10 +12,10 @@ from torch import Tensor
 
 from cobasin.architectures.vision import grid
 from cobasin.checkpoints.checkpoint import Checkpoint
-from cobasin.checkpoints.inputs import SHIFTING, input_sizes
-from cobasin.checkpoints.limits import first_written, part_of
+from cobasin.checkpoints.inputs import accepted_by, input_sizes
+from cobasin.checkpoints.limits import SHIFTING, part_of
 from cobasin.checkpoints.probes import patch_noise
-from cobasin.checkpoints.running import model_class
+from cobasin.data.answers import Answers
 from cobasin.data.config import DataConfig
 from cobasin.data.examples import Example
 from cobasin.data.images import ImageInputs
@@ -89,15 +88,14 @@ class Encoder:
         seed: int,
     ):
         self.task, self.seed, self.tokenizer = task, seed, tokenizer
-        taken = _positions(checkpoint.config) if {"input_ids", "pixel_values"} <= reads.keys() else ()
-        self.text = TextInputs(checkpoint, tokenizer, length, taken) if "input_ids" in reads else None
+        self.taken = _positions(checkpoint.config) if "pixel_values" in reads and len(reads) > 1 else set[int]()
+        self.text = TextInputs(checkpoint, tokenizer, length, self.taken) if "input_ids" in reads else None
         self.images = ImageInputs(checkpoint, data, reads["pixel_values"]) if "pixel_values" in reads else None
-        self.decodes = "decoder_input_ids" in reads
-        self.start = _start(checkpoint) if self.decodes else None
+        self.answers = Answers(checkpoint, tokenizer, length) if "decoder_input_ids" in reads else None
         ends = checkpoint.config.is_encoder_decoder and checkpoint.architecture.endswith("ForSequenceClassification")
         self.end = checkpoint.config.eos_token_id if ends else None  # what such a classifier looks for in its text
         self.config = checkpoint.config
-        self.accepted = inspect.signature(model_class(checkpoint.architecture).forward).parameters
+        self.accepted = accepted_by(checkpoint.config, checkpoint.architecture)
         self.settings = {
             "architecture": checkpoint.architecture,
             "task": task,
@@ -105,7 +103,7 @@ class Encoder:
             "length": length,
             "seed": seed,
             "padding": self.text and self.text.padding,
-            "start": self.start,
+            "start": self.answers and self.answers.start,
             "tokenizer": tokenizer_digest(checkpoint.folder) if tokenizer and checkpoint.folder else None,
             "images": self.images and self.images.digest,
         }
@@ -133,8 +131,9 @@ class Encoder:
             labels = padded(ids, IGNORED, inputs["input_ids"].shape[1])
         elif self.task == "masked_lm":
             inputs["input_ids"], labels = self._masked(inputs, number)
-        elif self.text and self.decodes:
-            decoder, labels = self._decoder(self.text, examples, inputs["input_ids"].shape[1])
+        elif self.answers:
+            taken = {inputs["input_ids"].shape[1]} if self.text else self.taken
+            decoder, labels = self.answers(examples, taken)
             inputs |= decoder
             labels = labels if self.task == "seq2seq_lm" else None
         elif "target" in examples[0]:
@@ -149,18 +148,6 @@ class Encoder:
             for row, words in zip(targets, starts, strict=True)
         ]
         return padded(tags, IGNORED)
-
-    def _decoder(self, text: TextInputs, examples: Sequence[Example], taken: int) -> tuple[dict[str, Tensor], Tensor]:
-        """The decoder's inputs, the targets moved by one, and the targets; of another length than `taken`."""
-        targets = text.targets(examples)
-        length = max(map(len, targets))
-        length += length == taken
-        moved = [[row[-1] if self.start is None else self.start, *row[:-1]] for row in targets]
-        inputs = {
-            "decoder_input_ids": padded(moved, text.padding, length),
-            "decoder_attention_mask": padded([[1] * len(row) for row in targets], 0, length),
-        }
-        return inputs, padded(targets, IGNORED, length)
 
     def _masked(self, inputs: dict[str, Tensor], number: int) -> tuple[Tensor, Tensor]:
         """Ids of which some are masked, and what they were; -100 for all others."""
@@ -188,21 +175,17 @@ def _check_ends(counts: list[int], end: int, examples: Sequence[Example]) -> Non
 def _positions(config: Any) -> set[int]:
     """How many positions a picture may have in the model: one for every patch, with or without one for the class.
 
-    None that is known where the config has no patches.
+    DeiT has a further one for its teacher; Swin joins four patches to one from stage to stage. None that is known where
+    the config has no patches.
     """
-    tower = part_of(config, "vision_config")
+    tower, found = part_of(config, "vision_config"), set[int]()
     if getattr(tower, "patch_size", None) is None:
-        return set()
+        return found
     rows, columns = grid(tower)
-    return {rows * columns, rows * columns + 1}
-
-
-def _start(checkpoint: Checkpoint) -> int | None:
-    """The id that a decoder begins with; None where it is the last one of the target."""
-    start = first_written(checkpoint.config)
-    if start is None and checkpoint.config.model_type not in ("mbart", "plbart"):  # there it is the language
-        raise InputError(f"{checkpoint.label}: the config has no decoder_start_token_id, which a decoder begins with")
-    return start
+    for _ in getattr(tower, "depths", [1]):
+        found |= {rows * columns + more for more in range(3 if tower.model_type == "deit" else 2)}
+        rows, columns = -(-rows // 2), -(-columns // 2)
+    return found
 
 
 def _masks(tokenizer: Any, checkpoint: Checkpoint) -> Any:

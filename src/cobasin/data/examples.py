@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from cobasin.checkpoints.checkpoint import Checkpoint
-from cobasin.checkpoints.limits import written_vocabulary
+from cobasin.checkpoints.limits import answer_length, written_vocabulary
 from cobasin.data.config import DataConfig, Role
 from cobasin.data.pictures import IMAGE_MODES, pixels_of
 from cobasin.data.rows import Rows, check_text
@@ -28,12 +28,6 @@ TARGETS: dict[Task, Role] = {
     "tokens": "tags",
     "causal_lm": "labels",
 }
-
-
-def answer_length(checkpoint: Checkpoint, length: int) -> int:
-    """The tokens that an answer has at most, where a text has ``length``: one is left for what begins or pads it."""
-    rows = getattr(checkpoint.config, "max_decoder_position_embeddings", length)  # LED's decoder has a table of its own
-    return min(length, rows) - 1
 
 
 class Examples:
@@ -59,7 +53,7 @@ class Examples:
         length: int,
     ):
         self.rows, self.task, self.length = rows, task, length
-        self.longest_answer = answer_length(checkpoint, length)
+        self.longest_answer = answer_length(checkpoint.config, length)
         self.vocabulary = reads.get("input_ids", {}).get("vocab_size", 0)
         self.channels = reads.get("pixel_values", {}).get("num_channels")
         self.decodes = "decoder_input_ids" in reads

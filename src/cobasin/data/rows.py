@@ -15,6 +15,7 @@ import numpy as np
 
 from cobasin.data.config import ROLES, Role
 from cobasin.errors import InputError, shown
+from cobasin.paths import expanded
 
 Columns = Mapping[Role, str | int | None]
 
@@ -31,12 +32,14 @@ def class_names(names: Sequence[str]) -> list[str]:
 class Rows(ABC):
     """A data set as a sequence of rows by role.
 
-    A source says how many records it has and reads one, by column name; `columns` maps roles to columns.
+    A source says how many records it has and reads one, by column name; `columns` maps roles to columns. An image that
+    is a text is the name of a file, relative to `folder`.
     """
 
-    def __init__(self, label: str, columns: Columns):
+    def __init__(self, label: str, columns: Columns, folder: Path = Path()):
         self.label = label
         self.columns = columns
+        self.folder = folder
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -74,6 +77,8 @@ class Rows(ABC):
                 row[role] = record[column]
             elif role in self.columns:
                 raise self.missing(index, column)
+        if isinstance(name := row.get("image"), str):
+            row["image"] = self.folder / expanded(name, f"{self.where(index)}: image")
         return row
 
     def __iter__(self) -> Iterator[dict[Role, Any]]:
@@ -98,8 +103,14 @@ class Rows(ABC):
 class MemoryRows(Rows):
     """Rows that are in memory."""
 
-    def __init__(self, records: Sequence[Mapping[Any, Any]], label: str = "rows", columns: Columns | None = None):
-        super().__init__(label, columns or {})
+    def __init__(
+        self,
+        records: Sequence[Mapping[Any, Any]],
+        label: str = "rows",
+        columns: Columns | None = None,
+        folder: Path = Path(),
+    ):
+        super().__init__(label, columns or {}, folder)
         sequence = hasattr(records, "__getitem__") and hasattr(records, "__len__")
         if not sequence or hasattr(records, "iloc"):
             raise InputError(
@@ -122,7 +133,7 @@ class ChosenRows(Rows):
     """The rows of another data set that have certain values in certain columns."""
 
     def __init__(self, rows: Rows, where: Mapping[str | int, str | bool | int | float]):
-        super().__init__(rows.label, rows.columns)
+        super().__init__(rows.label, rows.columns, rows.folder)
         self.rows, self.places = rows, array("Q")
         for index in range(len(rows)):
             record = rows.record(index)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from cobasin.checkpoints.checkpoint import Checkpoint
-from cobasin.checkpoints.limits import COMPOSITES, fixed_length
+from cobasin.checkpoints.limits import fixed_length
 from cobasin.checkpoints.pictures_in_text import READ
 from cobasin.data.rows import Numeral
 from cobasin.errors import InputError, shown
@@ -42,6 +42,7 @@ _ENDINGS: dict[str, Task] = {
     "ForMaskedLM": "masked_lm",
     "ForConditionalGeneration": "seq2seq_lm",
     "MarianMTModel": "seq2seq_lm",
+    "EncoderDecoderModel": "seq2seq_lm",
     "BertGenerationDecoder": "causal_lm",
 }
 _READING = {"tapas": "reads tables", "markuplm": "reads pages"}  # by type of model
@@ -90,8 +91,6 @@ def _beside_rows(name: str, config: PreTrainedConfig) -> str | None:
         return "reads entities"
     if name == "XLNetLMHeadModel":
         return "sees what it predicts unless it is told an order"
-    if config.model_type in COMPOSITES:
-        return "is made of two models"
     if config.model_type == "xmod" and config.default_language is None:
         return "names no default_language"
     if length := fixed_length(config):

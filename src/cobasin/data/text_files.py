@@ -27,7 +27,7 @@ class FileRows(Rows):
     """Records of a file, which is gone through once to find where they are."""
 
     def __init__(self, path: Path, columns: Columns):
-        super().__init__(str(path), columns)
+        super().__init__(str(path), columns, path.parent)
         self.path = path
         self._spans = array("Q")
         with path.open("rb") as file:
@@ -110,7 +110,7 @@ def json_rows(path: Path, columns: Columns) -> Rows:
         raise InputError(f"{path}: is not JSON: {one_line(error)}{hint}") from None
     if not isinstance(records, list):
         raise InputError(f"{path}: is {shown(records)}; expected a JSON list of objects")
-    return MemoryRows(records, str(path), columns)
+    return MemoryRows(records, str(path), columns, path.parent)
 
 
 class CsvRows(FileRows):

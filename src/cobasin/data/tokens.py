@@ -5,16 +5,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint
-from cobasin.checkpoints.inputs import SHIFTING
-from cobasin.checkpoints.limits import pads_left, part_of, positions, written_vocabulary
-from cobasin.data.examples import Example, answer_length
+from cobasin.checkpoints.limits import length_limit, pads_left, part_of
+from cobasin.data.examples import Example
 from cobasin.errors import InputError, one_line
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 CHAT_TEMPLATE = "chat_template.jinja"
 # the files of which one is there, whatever the tokenizer; without any, transformers makes up an empty one
@@ -41,19 +43,6 @@ _FILES = (
     "word_shape.json",
     "word_pronunciation.json",
     CHAT_TEMPLATE,
-)
-# families whose texts begin at the position behind the number of the padding token
-_BEHIND_PADDING = (
-    "roberta",
-    "camembert",
-    "data2vec-text",
-    "mpnet",
-    "esm",
-    "layoutlmv3",
-    "altclip",
-    "luke",
-    "markuplm",
-    "xmod",
 )
 # what tokenizers say of every token beside its id: RoCBert's also how a character looks, and how it is read
 _BESIDE = ("token_type_ids", "input_shape_ids", "input_pronunciation_ids")
@@ -112,20 +101,6 @@ def has_masks(checkpoint: Checkpoint, tokenizer: Any) -> bool:
     )
 
 
-def length_limit(checkpoint: Checkpoint) -> int | None:
-    """The tokens that a model reads at most, None where its positions are relative."""
-    text = part_of(checkpoint.config, "text_config")
-    rows = getattr(text, "max_position_embeddings", None)
-    if hasattr(text, "max_encoder_position_embeddings"):  # LED, whose decoder may read what the encoder reads
-        shifts = checkpoint.architecture.endswith(SHIFTING)
-        rows = positions(text) if shifts else text.max_encoder_position_embeddings
-    rotary = getattr(text, "position_embedding_type", None) == "rotary"  # of ESM-2, which looks no position up
-    if rows and not rotary and any(family in text.model_type for family in _BEHIND_PADDING):
-        padding = 1 if text.model_type == "mpnet" else text.pad_token_id or 0  # MPNet's is 1, whatever its config says
-        rows -= padding + 1  # rows of the table up to the padding token's are no positions
-    return rows if rows and rows > 0 else None
-
-
 def text_length(
     checkpoint: Checkpoint, tokenizer: Any, asked: int | None, usual: int | None, key: str = "max_length"
 ) -> int:
@@ -134,7 +109,7 @@ def text_length(
     Raises:
         InputError: more are asked for than the model has positions.
     """
-    limit = length_limit(checkpoint)
+    limit = length_limit(checkpoint.config, checkpoint.architecture)
     if asked and limit and asked > limit:
         raise InputError(f"{key} {asked}: {checkpoint.label} reads {limit} tokens at most")
     most = [limit or UNLIMITED, usual, getattr(tokenizer, "model_max_length", None)]
@@ -146,9 +121,8 @@ def reads_looks(checkpoint: Checkpoint) -> bool:
     return any(getattr(checkpoint.config, f"enable_{kind}", False) for kind in ("shape", "pronunciation"))
 
 
-def padding_id(checkpoint: Checkpoint, tokenizer: Any) -> int:
-    """The id that rows are filled up with; models that look for padding look for the config's."""
-    text = part_of(checkpoint.config, "text_config")
+def padding_id(text: PreTrainedConfig, tokenizer: Any) -> int:
+    """The id that rows are filled up with; models that look for padding look for the one in the config of its text."""
     candidates = (getattr(text, "pad_token_id", None), getattr(tokenizer, "pad_token_id", None))
     return next((one for one in candidates if isinstance(one, int) and 0 <= one < text.vocab_size), 0)
 
@@ -158,6 +132,24 @@ def padded(rows: Sequence[Sequence[int]], value: int, length: int = 0, left: boo
     length = max(length, *map(len, rows))
     more = ([value] * (length - len(row)) for row in rows)
     return torch.tensor([[*fill, *row] if left else [*row, *fill] for row, fill in zip(rows, more, strict=True)])
+
+
+def known_ids(tokenizer: Any, ids: list[list[int]], places: Sequence[str], vocabulary: int) -> list[list[int]]:
+    """What a tokenizer made of texts, all of which the model has.
+
+    Raises:
+        InputError: with the first text that has no tokens, or one that the model lacks.
+    """
+    for row, where in zip(ids, places, strict=True):
+        if not row:
+            raise InputError(f"{where}: a text without tokens; leave it out")
+        if max(row) >= vocabulary:
+            token = tokenizer.convert_ids_to_tokens(max(row))
+            raise InputError(
+                f"{where}: the tokenizer gives {token!r} the id {max(row)}, outside the model's vocabulary of "
+                f"{vocabulary}: they do not belong together"
+            )
+    return ids
 
 
 class TextInputs:
@@ -173,11 +165,9 @@ class TextInputs:
     def __init__(self, checkpoint: Checkpoint, tokenizer: Any, length: int, taken: Collection[int]):
         self.tokenizer, self.taken, self.most = tokenizer, taken, length
         self.length = next((one for one in range(length, 0, -1) if one not in taken), length)
-        self.longest_answer = answer_length(checkpoint, self.length)
-        self.padding = padding_id(checkpoint, tokenizer)
         self.left = pads_left(checkpoint.config, checkpoint.architecture)
         text = part_of(checkpoint.config, "text_config")
-        self.vocabulary, self.written = text.vocab_size, written_vocabulary(text)
+        self.vocabulary, self.padding = text.vocab_size, padding_id(text, tokenizer)
 
     def __call__(self, examples: Sequence[Example]) -> tuple[dict[str, Tensor], list[list[int | None]]]:
         """The inputs, and of every token the word that it begins: its place, None for all other tokens."""
@@ -191,34 +181,9 @@ class TextInputs:
         encoded = self.tokenizer(
             texts, pairs, is_split_into_words=words, truncation=True, max_length=self.length, padding=False
         )
-        ids = self._checked(encoded["input_ids"], places, self.vocabulary)
+        ids = known_ids(self.tokenizer, encoded["input_ids"], places, self.vocabulary)
         starts = [_starts(encoded.word_ids(row)) for row in range(len(ids))] if words else []
         return self._inputs(ids, {name: encoded[name] for name in _BESIDE if name in encoded}), starts
-
-    def targets(self, examples: Sequence[Example]) -> list[list[int]]:
-        """The ids of what a decoder predicts, as many as `answer_length` says."""
-        targets = [example["target"] for example in examples]
-        if not isinstance(targets[0], str):
-            return targets
-        encoded = self.tokenizer(text_target=targets, truncation=True, max_length=self.longest_answer, padding=False)
-        return self._checked(encoded["input_ids"], [example["where"] for example in examples], self.written)
-
-    def _checked(self, ids: list[list[int]], places: Sequence[str], vocabulary: int) -> list[list[int]]:
-        """Token ids that the model has.
-
-        Raises:
-            InputError: with the first text that has none, or one that the model lacks.
-        """
-        for row, where in zip(ids, places, strict=True):
-            if not row:
-                raise InputError(f"{where}: a text without tokens; leave it out")
-            if max(row) >= vocabulary:
-                token = self.tokenizer.convert_ids_to_tokens(max(row))
-                raise InputError(
-                    f"{where}: the tokenizer gives {token!r} the id {max(row)}, outside the model's vocabulary of "
-                    f"{vocabulary}: they do not belong together"
-                )
-        return ids
 
     def _inputs(self, ids: list[list[int]], beside: Mapping[str, list[list[int]]]) -> dict[str, Tensor]:
         longest = max(map(len, ids))

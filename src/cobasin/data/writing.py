@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint
-from cobasin.checkpoints.limits import first_written, part_of, positions
+from cobasin.checkpoints.limits import COMPOSITES, first_written, part_of, positions, special_token, writer_of
 from cobasin.data.tasks import task_of
 from cobasin.data.tokens import has_masks, padded, text_length, tokenizer_of
 from cobasin.errors import InputError
@@ -84,12 +84,13 @@ def texts(
         blank: of masked language models, what they fill.
         report: called with how many are written, and how many will be.
     """
-    config = part_of(models[0].config, "text_config")
-    length = max(2, min(LONGEST, positions(config)))
+    whole, config = models[0].config, part_of(models[0].config, "text_config")
+    length = max(2, min(LONGEST, positions(whole)))
     generator = torch.Generator().manual_seed(seed)
     writes = models[0].can_generate() and getattr(config, "causal", True)  # XLM does where it looks back only
-    if blank is None and not writes:
+    if (blank is None and not writes) or whole.model_type in COMPOSITES:
         length -= min(length - 2, 4)  # RoBERTa's position table has rows that are no positions
+    if blank is None and not writes:
         return _rows(_tokens(config, (count, length), generator))
     shares = [len(range(i, count, len(models))) for i in range(len(models))]
     rows: list[Row] = []
@@ -98,7 +99,7 @@ def texts(
             n = min(_AT_ONCE, share - start)
             if blank is not None:
                 rows += _rows(filled(model, n, blank, generator))
-            elif config.is_encoder_decoder:
+            elif whole.is_encoder_decoder:
                 rows += exchanged(model, n, length, generator)
             else:
                 rows += _rows(written(model, n, length, generator))
@@ -120,9 +121,10 @@ def exchanged(model: PreTrainedModel, count: int, length: int, generator: torch.
     Half of what it reads are ``length`` random tokens, the rest is what it wrote to these. A model that reads one
     vocabulary and writes another has random tokens only.
     """
-    config = model.config
-    again = count // 2 if getattr(config, "share_encoder_decoder_embeddings", True) else 0  # Marian's may be two
-    sources = _tokens(config, (count - again, length), generator).tolist()
+    config, text = model.config, part_of(model.config, "text_config")
+    shared = getattr(config, "share_encoder_decoder_embeddings", text.vocab_size == writer_of(config).vocab_size)
+    again = count // 2 if shared else 0
+    sources = _tokens(text, (count - again, length), generator).tolist()
     targets = _answers(model, sources, length - 1, generator)
     if again:
         sources += targets[:again]
@@ -140,8 +142,10 @@ def _answers(
     start = first_written(config)
     assert start is not None  # without it nothing is made up
     first = torch.full((len(sources), 1), start)
-    ends = _ids(config.eos_token_id)
-    padding = _ids(config.pad_token_id)  # Marian's has no embedding that it could be told by; M2M-100 does not count it
+    ends = _ids(special_token(config, "eos"))
+    padding = _ids(
+        special_token(config, "pad")
+    )  # Marian's has no embedding that it could be told by; M2M-100 does not count it
     barred = padding[~torch.isin(padding, ends)]
     ids = _continued(model, "decoder_input_ids", first, longest + 1, generator, ends, barred, **more)[:, 1:]
     ended = torch.isin(ids, ends)
