@@ -135,7 +135,7 @@ def test_what_a_library_wraps_around_a_model(tiny_bert):
     assert "becomes one by merge_and_unload()" in load_refusal(wrapped)
 
 
-@pytest.mark.parametrize("wrapper", ["module.", "_orig_mod.", "base_model.model."])
+@pytest.mark.parametrize("wrapper", ["module.", "_orig_mod.", "base_model.model.", "model."])
 def test_a_file_of_what_wraps_a_model(tiny_bert, wrapper):
     state, tiny_bert.config.architectures = tiny_bert.state_dict(), ["BertForMaskedLM"]
     with pytest.raises(InputError, match=f"all names of its tensors begin with '{wrapper}': save the model within"):
@@ -143,6 +143,13 @@ def test_a_file_of_what_wraps_a_model(tiny_bert, wrapper):
     some = {wrapper * (i > 0) + name: tensor for i, (name, tensor) in enumerate(state.items())}
     with pytest.raises(InputError, match="missing tensor"):
         Typed.of(load(some, tiny_bert.config))
+
+
+def test_floats_of_eight_bits(tiny_bert):
+    state, tiny_bert.config.architectures = tiny_bert.state_dict(), ["BertForMaskedLM"]
+    state = {name: tensor.to(torch.float8_e4m3fn) if tensor.ndim == 2 else tensor for name, tensor in state.items()}
+    with pytest.raises(InputError, match=r"has dtype torch.float8_e4m3fn, .*; load the model with dtype="):
+        Typed.of(load(state, tiny_bert.config))
 
 
 @pytest.mark.parametrize("wrapper", ["_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"])
@@ -179,12 +186,13 @@ def test_a_state_dict_by_the_names_in_memory():
         ("gemma3-pictures/Gemma3ForConditionalGeneration", "vision_config.num_hidden_layers"),
         ("moonshine/MoonshineForConditionalGeneration", "encoder_num_hidden_layers"),
         ("wav2vec2-adapter/Wav2Vec2ForCTC", "num_adapter_layers"),
+        ("swin/SwinForImageClassification", "depths"),
     ],
 )
 def test_more_layers_than_any_model_has(case, key):
     made, (*within, name) = model(case).config, key.split(".")
     made.architectures = [case.split("/")[1]]
-    setattr(reduce(getattr, within, made), name, 10_001)
+    setattr(reduce(getattr, within, made), name, [2, 10_001] if name == "depths" else 10_001)
     with pytest.raises(InputError, match=rf": the config has {key} 10001; expected up to 10000$"):
         Typed.of(load({"weight": torch.ones(1)}, made))
 

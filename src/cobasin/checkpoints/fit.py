@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SIZES = ("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size")
 DEPTHS = (
     *("num_hidden_layers", "encoder_num_hidden_layers", "encoder_layers"),
-    *("decoder_layers", "num_decoder_layers", "num_adapter_layers"),
+    *("decoder_layers", "num_decoder_layers", "num_adapter_layers", "depths"),
 )
 MOST_LAYERS = 10_000  # far more than any model has; the types of very many would fill the memory
 
@@ -49,11 +49,13 @@ def check_config(checkpoint: Checkpoint) -> None:
 
 
 def _said(config: PreTrainedConfig, keys: Sequence[str], within: str = "") -> Iterator[tuple[str, int]]:
-    """What a config says of these keys, and those within it, where that is a whole number."""
+    """What a config says of these keys, and those within it, where that is a whole number, or a list of them."""
     said = vars(config)  # layers may have sizes of their own, which no attribute tells
     for key in (config.attribute_map.get(key, key) for key in keys):
-        if isinstance(size := said.get(key), int):
-            yield f"{within}{key}", size
+        sizes = said.get(key)
+        for size in sizes if isinstance(sizes, (list, tuple)) else (sizes,):
+            if isinstance(size, int):
+                yield f"{within}{key}", size
     for key in config.sub_configs:
         if (tower := said.get(key)) is not None:
             yield from _said(tower, keys, f"{within}{key}.")

@@ -16,7 +16,7 @@ from cobasin.architectures import declare
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.fit import check_config, problems
 from cobasin.checkpoints.limits import writer_of
-from cobasin.checkpoints.wrapped import named_as_in_memory, saved_with
+from cobasin.checkpoints.wrapped import misnamed, saved_with
 from cobasin.errors import InputError, listed
 from cobasin.execution.jobs import torch_threads
 from cobasin.symmetry.spec import Spec
@@ -71,7 +71,7 @@ class Typed(Mapping[str, Tensor]):
             raise InputError(f"{label}: the config is not that of a {architecture}: {error}") from error
         missing, unexpected = (any(line.startswith(what) for line in found) for what in ("missing", "unexpected"))
         renamed = missing and unexpected  # perhaps
-        if found and (why := saved_with(headers) or (renamed and named_as_in_memory(headers, architecture, config))):
+        if found and (why := saved_with(headers) or (renamed and misnamed(headers, architecture, config))):
             raise InputError(f"{label} does not fit {architecture}: {why}")
         if found:
             way_out = ". Remove what is unexpected from the file, or name the class that reads it in config.json"
