@@ -171,7 +171,8 @@ def _unknown(architecture: str) -> str:
     known = own if siblings else "cobasin inspect --list shows what is"
     return (
         f"architecture {architecture!r} is not declared; {known}. An unknown architecture is never guessed; "
-        "cobasin inspect MODEL --propose drafts a declaration, which --spec FILE.py uses"
+        "cobasin inspect MODEL --propose drafts a declaration, which --spec FILE.py uses; by the names of its "
+        "tensors alone cobasin merge --match none merges it (by methods without data, with one head and vocabulary)"
     )
 
 

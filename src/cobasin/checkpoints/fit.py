@@ -38,7 +38,7 @@ def check_config(checkpoint: Checkpoint) -> None:
             f"{declared.model_type!r}"
         )
     if declared is not None:
-        _check_unpacked(checkpoint)
+        check_unpacked(checkpoint)
     if others := _of_layers(config) - {*(declared.per_layer if declared else ())}:
         what = f"layers with settings of their own ({', '.join(sorted(others))})"
         raise InputError(f"{label}: per_layer_config: no declaration has {what}")
@@ -68,7 +68,7 @@ def _of_layers(config: PreTrainedConfig) -> set[str]:
     return {key for part in parts for own in (part.get("per_layer_config") or {}).values() for key in own}
 
 
-def _check_unpacked(checkpoint: Checkpoint) -> None:
+def check_unpacked(checkpoint: Checkpoint) -> None:
     """Refuse quantized weights by what they are, not by dozens of misfits; and those that the config alone calls so."""
     settings = getattr(checkpoint.config, "quantization_config", None)
     settings = getattr(settings, "to_dict", lambda: settings)()  # of a model in memory an object

@@ -9,6 +9,7 @@ from typing import Any
 
 from cobasin.adapters.added import load_named
 from cobasin.checkpoints.alike import alike
+from cobasin.checkpoints.by_name import by_name, check_by_name, is_declared
 from cobasin.checkpoints.checkpoint import Checkpoint, Content
 from cobasin.checkpoints.headed import headed_as, of_another_class
 from cobasin.checkpoints.pairs import check_pair
@@ -35,11 +36,14 @@ def prepare(recipe: Recipe, models: Mapping[str, Any]) -> list[Typed]:
         InputError: they do not go together, or not with the recipe.
     """
     names = recipe.referenced
-    typed = [Typed.of(_loaded(name, models.get(name, name))) for name in names]
-    typed = in_one_vocabulary(recipe, typed)
-    typed = alike(_with_headed_base(recipe, typed))
+    loaded = [_loaded(name, models.get(name, name)) for name in names]
+    if _as_they_are(recipe) and not any(map(is_declared, loaded)):
+        typed, check = [by_name(model) for model in loaded], check_by_name
+    else:
+        typed = in_one_vocabulary(recipe, [Typed.of(model) for model in loaded])
+        typed, check = alike(_with_headed_base(recipe, typed)), check_pair
     for other in typed[1:]:
-        check_pair(other, typed[0])
+        check(other, typed[0])
     sizes = typed[0].spec.sizes
     for depth in [depth_of(typed[0])] if recipe.method.stacks else [sizes[space] for space in sizes if is_layer(space)]:
         recipe.check_layers(depth)
@@ -72,6 +76,14 @@ def prepare(recipe: Recipe, models: Mapping[str, Any]) -> list[Typed]:
     (fused, *_), _ = as_fused(recipe, merged, merged)
     Parameters(recipe, fused).check(merged[0].task_heads if head else ())
     return typed
+
+
+def _as_they_are(recipe: Recipe) -> bool:
+    """Whether nothing need be known of tensors but their names: neither what acts on them nor what they compute."""
+    method = recipe.method
+    known = recipe.match.symmetry != "none" or recipe.head is not None or recipe.vocabulary is not None
+    runs = method.statistics is not None or method.couple is not None or recipe.after is not None
+    return not (known or runs or method.stacks)
 
 
 def _with_headed_base(recipe: Recipe, typed: list[Typed]) -> list[Typed]:
@@ -110,6 +122,9 @@ def remarks(recipe: Recipe, typed: Sequence[Typed], chat: Mapping[str, Content])
     """What a reader of the result should know before anything is matched or computed; ``chat``: its template's file."""
     names, (owner, *_) = recipe.referenced, owners(recipe)
     found = [*recipe.notes, *_unmerged(names, typed, owner)]
+    if not is_declared(typed[0].checkpoint):
+        layers = "" if "layer" in typed[0].spec.sizes else "; its layers are not known"
+        found.append(f"{typed[0].spec.architecture} is not declared: tensors are merged by name, as they are{layers}")
     if recipe.chat_template and not chat:
         found.append("chat_template: auto: no model has a template, so the result has none")
     found += unknown_tokens(recipe, typed)

@@ -1,0 +1,145 @@
+"""Models that nobody has declared, merged by the names of their tensors."""
+
+import pytest
+import torch
+import transformers as T
+from safetensors.torch import load_file
+
+from cobasin.checkpoints.by_name import by_name
+from cobasin.checkpoints.checkpoint import load
+from cobasin.errors import InputError
+from cobasin.merging.merge import merge
+from command_line import duplicate, edit_tensors, refused, run, tensors_of
+from merge_cases import recipe, token_rows
+
+SEGFORMER = {
+    "hidden_sizes": [8, 16],
+    "num_attention_heads": [1, 2],
+    "depths": [1, 2],
+    "num_encoder_blocks": 2,
+    "sr_ratios": [2, 1],
+    "patch_sizes": [3, 3],
+    "strides": [4, 2],
+    "mlp_ratios": [2, 2],
+    "decoder_hidden_size": 8,
+}
+
+
+def segformer(folder, seed, **options):
+    torch.manual_seed(seed)
+    model = T.SegformerForSemanticSegmentation(T.SegformerConfig(**{**SEGFORMER, **options}))
+    model.decode_head.batch_norm.num_batches_tracked.fill_(seed)
+    model.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def pair(tmp_path):
+    return [segformer(tmp_path / str(seed), seed) for seed in range(2)]
+
+
+def test_tensors_of_one_name_are_averaged_and_counters_copied(tmp_path, pair):
+    out = run("merge", *pair, "--match", "none", "--out", tmp_path / "out")
+    assert out.code == 0
+    assert "SegformerForSemanticSegmentation is not declared: tensors are merged by name, as they are" in out.out
+    one, other, found = (load_file(folder / "model.safetensors") for folder in (*pair, tmp_path / "out"))
+    assert found.keys() == one.keys()
+    for name, tensor in found.items():
+        if tensor.is_floating_point():
+            assert torch.allclose(tensor, (one[name] + other[name]) / 2, atol=1e-7)
+        else:
+            assert tensor == 0
+    model = T.SegformerForSemanticSegmentation.from_pretrained(tmp_path / "out").eval()
+    assert model(torch.ones(1, 3, 32, 32)).logits.isfinite().all()
+
+
+def test_layers_are_told_by_the_numbers_in_names(tmp_path):
+    for seed in range(2):
+        torch.manual_seed(seed)
+        config = T.FNetConfig(vocab_size=40, hidden_size=8, num_hidden_layers=3, intermediate_size=8)
+        T.FNetForMaskedLM(config).save_pretrained(tmp_path / str(seed))
+    told = recipe(tmp_path / "r.yaml", "slerp", [tmp_path / "0", tmp_path / "1"], parameters={"t": [0, 0.5, 1]})
+    assert run("merge", told, "--out", tmp_path / "out").code == 0
+    one, other, found = (tensors_of(tmp_path / name) for name in ("0", "1", "out"))
+    for name, tensor in found.items():
+        for matrix in (one, other):
+            layer = {0: one, 1: None, 2: other}[int(name.split(".")[3])] if ".layer." in name else one
+            assert torch.equal(one[name], other[name]) or torch.equal(tensor, matrix[name]) == (layer is matrix)
+
+
+def test_in_memory_and_by_task_vectors(pair):
+    base, a, b = (T.SegformerForSemanticSegmentation.from_pretrained(folder) for folder in (*pair, pair[1]))
+    merged = merge([a, b], "task_arithmetic", base=base, symmetry="none", weight=0.5).checkpoint
+    for name in ("decode_head.classifier.weight", "decode_head.batch_norm.running_var"):
+        assert torch.allclose(merged[name], a.state_dict()[name])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("--match", "none", "--keep-heads"),
+        ("--match", "none", "--heal", 2),
+        ("--match", "none", "--tokenizer-source", "union"),
+        ("--match", "none", "--method", "ot_wts"),
+    ],
+)
+def test_what_takes_more_than_names_is_refused(tmp_path, pair, arguments):
+    line = refused(tmp_path, "merge", *pair, *arguments, "--out", tmp_path / "out")
+    assert "architecture 'SegformerForSemanticSegmentation' is not declared" in line
+    assert "by the names of its tensors alone cobasin merge --match none merges it" in line
+
+
+def test_methods_with_data_are_refused(tmp_path, pair):
+    statistics = {"data": str(token_rows(tmp_path / "rows.jsonl"))}
+    told = recipe(tmp_path / "r.yaml", "regmean", pair, statistics=statistics)
+    assert "is not declared" in refused(tmp_path, "merge", told, "--out", tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"hidden_act": "relu"}, "hidden_act is 'relu' in {} and 'gelu' in {}"),
+        ({"id2label": {0: "a", 1: "b"}}, "id2label is {{0: 'a', 1: 'b'}} in {} and {{0: 'LABEL_0', "),
+        (
+            {"decoder_hidden_size": 4},
+            "decoder_hidden_size is 4 in {} and 8 in {}; decode_head.batch_norm.bias has shape (4,) in {} and (8,) in ",
+        ),
+    ],
+)
+def test_settings_and_shapes_that_differ_are_refused(tmp_path, pair, options, problem):
+    other = segformer(tmp_path / "other", 3, **options)
+    line = refused(tmp_path, "merge", pair[0], other, "--match", "none", "--out", tmp_path / "out")
+    wanted = problem.format(*[other, pair[0]] * 2)
+    assert f"{other} and {pair[0]} cannot be merged by name: {wanted}" in line
+
+
+def test_settings_of_training_may_differ(tmp_path, pair):
+    other = segformer(tmp_path / "other", 3, hidden_dropout_prob=0.3, initializer_range=0.1)
+    assert run("merge", pair[0], other, "--match", "none", "--out", tmp_path / "out").code == 0
+
+
+def test_what_is_in_one_file_only_is_named(tmp_path, pair):
+    edit_tensors(pair[1], lambda tensors: tensors.pop("decode_head.batch_norm.bias"))
+    line = refused(tmp_path, "merge", *pair, "--match", "none", "--out", tmp_path / "out")
+    assert f"decode_head.batch_norm.bias is only in {pair[0]}" in line
+
+
+def test_two_classes_are_refused(tmp_path, pair):
+    torch.manual_seed(0)
+    T.SegformerForImageClassification(T.SegformerConfig(**SEGFORMER)).save_pretrained(tmp_path / "other")
+    line = refused(tmp_path, "merge", pair[0], tmp_path / "other", "--match", "none", "--out", tmp_path / "out")
+    assert "one is a SegformerForImageClassification, the other a SegformerForSemanticSegmentation" in line
+
+
+def test_quantized_weights_are_refused(pair):
+    packed = duplicate(pair[0], "packed", quantization_config={"quant_method": "awq"})
+    edit_tensors(
+        packed, lambda tensors: tensors.update({"decode_head.classifier.weight": torch.ones(2, dtype=torch.int8)})
+    )
+    with pytest.raises(InputError, match=r"is quantized \(awq\)"):
+        by_name(load(packed))
+    wrapped = duplicate(pair[0], "wrapped")
+    edit_tensors(wrapped, lambda tensors: tensors.update({f"module.{x}": tensors.pop(x) for x in [*tensors]}))
+    with pytest.raises(InputError, match=r"all names of its tensors begin with 'module\."):
+        by_name(load(wrapped))
