@@ -5,12 +5,13 @@ import torch
 import transformers as T
 from safetensors.torch import load_file
 
-from cobasin.checkpoints.by_name import by_name
+from cobasin.checkpoints.by_name import by_name, check_by_name
 from cobasin.checkpoints.checkpoint import load
 from cobasin.errors import InputError
-from cobasin.merging.merge import merge
+from cobasin.merging.merge import merge, merge_recipe
 from command_line import duplicate, edit_tensors, refused, run, tensors_of
 from merge_cases import recipe, token_rows
+from tiny_models import model
 
 SEGFORMER = {
     "hidden_sizes": [8, 16],
@@ -30,6 +31,13 @@ def segformer(folder, seed, **options):
     model = T.SegformerForSemanticSegmentation(T.SegformerConfig(**{**SEGFORMER, **options}))
     model.decode_head.batch_norm.num_batches_tracked.fill_(seed)
     model.save_pretrained(folder)
+    return folder
+
+
+def fnet(folder, seed, **options):
+    torch.manual_seed(seed)
+    config = T.FNetConfig(vocab_size=40, hidden_size=8, num_hidden_layers=3, intermediate_size=8, **options)
+    T.FNetForMaskedLM(config).save_pretrained(folder)
     return folder
 
 
@@ -54,17 +62,86 @@ def test_tensors_of_one_name_are_averaged_and_counters_copied(tmp_path, pair):
 
 
 def test_layers_are_told_by_the_numbers_in_names(tmp_path):
-    for seed in range(2):
-        torch.manual_seed(seed)
-        config = T.FNetConfig(vocab_size=40, hidden_size=8, num_hidden_layers=3, intermediate_size=8)
-        T.FNetForMaskedLM(config).save_pretrained(tmp_path / str(seed))
-    told = recipe(tmp_path / "r.yaml", "slerp", [tmp_path / "0", tmp_path / "1"], parameters={"t": [0, 0.5, 1]})
+    parents = [fnet(tmp_path / str(seed), seed) for seed in range(2)]
+    told = recipe(tmp_path / "r.yaml", "slerp", parents, parameters={"t": [0, 0.5, 1]})
     assert run("merge", told, "--out", tmp_path / "out").code == 0
     one, other, found = (tensors_of(tmp_path / name) for name in ("0", "1", "out"))
     for name, tensor in found.items():
         for matrix in (one, other):
             layer = {0: one, 1: None, 2: other}[int(name.split(".")[3])] if ".layer." in name else one
             assert torch.equal(one[name], other[name]) or torch.equal(tensor, matrix[name]) == (layer is matrix)
+
+
+@pytest.mark.parametrize(
+    ("ranges", "line"),
+    [
+        ([[0, 3]], None),
+        ([[0, 4]], "the slices end at layer 4, and the models have 3 layers"),
+        ([[0, 1], [1, 3]], "slices: the names of tensors do not tell which come before the layers and which behind"),
+    ],
+)
+def test_slices(tmp_path, ranges, line):
+    parents = [fnet(tmp_path / str(seed), seed) for seed in range(2)]
+    slices = [{"sources": [{"model": str(one), "layer_range": some} for one in parents]} for some in ranges]
+    content = {"merge_method": "linear", "parameters": {"weight": 1}, "slices": slices}
+    if line is None:
+        assert len(merge_recipe(content).checkpoint) == len(load(parents[0]))
+    else:
+        with pytest.raises(InputError, match=line):
+            merge_recipe(content)
+
+
+def test_layers_that_names_do_not_tell(tmp_path):
+    text = {"vocab_size": 40, "hidden_size": 8, "d_kv": 4, "d_ff": 8, "num_layers": 2, "num_heads": 2}
+    vision = {"hidden_size": 8, "patch_embed_hidden_size": 8, "d_ff": 8, "d_kv": 4, "num_hidden_layers": 2}
+    vision |= {"num_attention_heads": 2, "seq_len": 16}
+    config = T.Pix2StructConfig(text_config=text, vision_config=vision)
+    for seed in range(2):
+        torch.manual_seed(seed)
+        T.Pix2StructForConditionalGeneration(config).save_pretrained(tmp_path / str(seed))
+    parents = [tmp_path / "0", tmp_path / "1"]
+    told = recipe(tmp_path / "r.yaml", "slerp", parents, parameters={"t": 0.5})
+    assert "as they are; its layers are not known" in run("merge", told, "--out", tmp_path / "out").out
+    told = recipe(tmp_path / "r.yaml", "slerp", parents, parameters={"t": [0, 1]})
+    line = refused(tmp_path, "merge", told, "--out", tmp_path / "other")
+    assert "gradients: the names of tensors do not tell the layers; give filters" in line
+    slices = [{"sources": [{"model": str(one), "layer_range": [0, 2]} for one in parents]}]
+    with pytest.raises(InputError, match="slices: the names of tensors do not tell the layers"):
+        merge_recipe({"merge_method": "slerp", "parameters": {"t": 0.5}, "slices": slices})
+
+
+def test_layers_of_different_tensors(tmp_path):
+    parents = [fnet(tmp_path / str(seed), seed) for seed in range(2)]
+    start = "fnet.encoder.layer."
+
+    def edit(tensors):
+        tensors[f"{start}2.intermediate.dense.weight"] = torch.ones(4, 8)
+        tensors[f"{start}1.extra"] = torch.ones(3)
+
+    for parent in parents:
+        edit_tensors(parent, edit)
+    spec = by_name(load(parents[0])).spec
+    assert spec.entries.keys() == load(parents[0]).keys()
+    for number, rows in enumerate((8, 8, 4)):
+        entry = spec.entries[f"{start}{number}.intermediate.dense.weight"]
+        assert entry.layout.shape == (rows, 8)
+        assert entry.index == {"layer": number}
+
+
+def test_norms_as_in_files_of_2018(tmp_path):
+    parents = [fnet(tmp_path / str(seed), seed) for seed in range(2)]
+
+    def rename(tensors):
+        for name in [one for one in tensors if "LayerNorm" in one]:
+            tensors[name.replace("weight", "gamma").replace("bias", "beta")] = tensors.pop(name)
+
+    edit_tensors(parents[0], rename)
+    line = refused(tmp_path, "merge", *parents, "--match", "none", "--out", tmp_path / "out")
+    assert f"LayerNorm.beta is only in {parents[0]}" in line
+    edit_tensors(parents[1], rename)
+    edit_tensors(parents[1], lambda tensors: tensors["fnet.embeddings.LayerNorm.gamma"].fill_(4))
+    assert run("merge", *parents, "--match", "none", "--out", tmp_path / "out").code == 0
+    assert (tensors_of(tmp_path / "out")["fnet.embeddings.LayerNorm.gamma"] == 2.5).all()
 
 
 def test_in_memory_and_by_task_vectors(pair):
@@ -119,6 +196,18 @@ def test_settings_of_training_may_differ(tmp_path, pair):
     assert run("merge", pair[0], other, "--match", "none", "--out", tmp_path / "out").code == 0
 
 
+def test_settings_that_only_look_like_those_of_training(pair):
+    keys = ("token_dropout", "moe_token_dropout", "speech_decoder_prenet_dropout", "per_loop_lm_dropout")
+    keys += ("normalize_router_prob_before_dropping", "drop_vision_last_layer", "embedding_init_target")
+    others = dict.fromkeys(keys, True) | {"esm_config": {"token_dropout": True, "hidden_dropout": 0.5}}
+    models = [by_name(load(folder)) for folder in (pair[0], duplicate(pair[0], "other", **others))]
+    with pytest.raises(InputError) as caught:
+        check_by_name(*models)
+    for key in (*keys, "esm_config.token_dropout"):
+        assert f"{key} is None in" in str(caught.value)
+    assert "hidden" not in str(caught.value)
+
+
 def test_what_is_in_one_file_only_is_named(tmp_path, pair):
     edit_tensors(pair[1], lambda tensors: tensors.pop("decode_head.batch_norm.bias"))
     line = refused(tmp_path, "merge", *pair, "--match", "none", "--out", tmp_path / "out")
@@ -130,6 +219,32 @@ def test_two_classes_are_refused(tmp_path, pair):
     T.SegformerForImageClassification(T.SegformerConfig(**SEGFORMER)).save_pretrained(tmp_path / "other")
     line = refused(tmp_path, "merge", pair[0], tmp_path / "other", "--match", "none", "--out", tmp_path / "out")
     assert "one is a SegformerForImageClassification, the other a SegformerForSemanticSegmentation" in line
+
+
+@pytest.mark.parametrize("declared", [0, 1])
+def test_a_declared_model_beside_one_that_is_not(tmp_path, pair, declared):
+    model("bert/BertForMaskedLM", 0, torch.float32).save_pretrained(tmp_path / "bert")
+    parents = [pair[0], tmp_path / "bert"] if declared else [tmp_path / "bert", pair[0]]
+    line = refused(tmp_path, "merge", *parents, "--match", "none", "--out", tmp_path / "out")
+    assert f"{parents[1]} and {parents[0]} cannot be merged by name: one is a " in line
+
+
+def test_what_is_a_weight_in_one_file_only(pair):
+    name = "decode_head.batch_norm.bias"
+    other = duplicate(pair[0], "whole")
+    edit_tensors(other, lambda tensors: tensors.update({name: tensors[name].int()}))
+    models = [by_name(load(folder)) for folder in (pair[0], other)]
+    for one, two in (models, models[::-1]):
+        with pytest.raises(InputError, match=rf"{name} has dtype torch\.\w+ in .* and torch\.\w+ in"):
+            check_by_name(one, two)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.complex64])
+def test_weights_that_cannot_be_averaged(pair, dtype):
+    name = "decode_head.classifier.weight"
+    edit_tensors(pair[0], lambda tensors: tensors.update({name: tensors[name].to(dtype)}))
+    with pytest.raises(InputError, match=rf"{name} has dtype {dtype}, expected float64"):
+        by_name(load(pair[0]))
 
 
 def test_quantized_weights_are_refused(pair):

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
+
+import torch
 
 from cobasin.architectures import known
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.fit import check_config, check_unpacked
 from cobasin.checkpoints.typed import Typed
 from cobasin.checkpoints.vocabulary_files import vocabulary_problems
-from cobasin.checkpoints.weight_files import of_weights
+from cobasin.checkpoints.weight_files import WEIGHT_DTYPES, of_weights
 from cobasin.checkpoints.wrapped import saved_with
 from cobasin.errors import InputError, listed, whole
 from cobasin.symmetry.spec import Space, Spec
 
+# What looks like a setting of training, and changes what is computed afterwards, too.
+_AT_WORK = (
+    r"\w*token_dropout|speech_decoder_prenet_dropout|per_loop_lm_dropout|normalize_router_prob_before_dropping|"
+    r"drop_vision_last_layer|embedding_init_target"
+)
 # What configs say beside the function: how a model was made and is trained, and what it is called.
 _BESIDE = re.compile(
+    rf"(?!(.*\.)?({_AT_WORK})$)"
     r"(.*\.)?(_.*|architectures|auto_map|(torch_)?dtype|transformers_version|label2id|problem_type|finetuning_task|"
     r"task_specific_params|use_cache|return_dict|output_(attentions|hidden_states|router_logits)|gradient_checkpointing|"
     r"\w*(drop|init_|initializer|loss)\w*)"
@@ -35,23 +44,29 @@ def by_name(checkpoint: Checkpoint) -> Typed:
     Its layers are told by a number in the names, where as many follow each other as the config has layers.
 
     Raises:
-        InputError: it is quantized, or wrapped.
+        InputError: it is quantized, or wrapped, or has complex weights.
     """
     check_config(checkpoint)
     check_unpacked(checkpoint)
     if why := saved_with(checkpoint.headers):
         raise InputError(f"{checkpoint.label}: {why}")
+    for name, dtype in ((name, header.dtype) for name, header in checkpoint.headers.items()):
+        if dtype.is_complex or dtype == torch.int8:  # no counter, and no mask
+            raise InputError(f"{checkpoint.label}: {name} has dtype {dtype}, expected {WEIGHT_DTYPES}")
     weights = {name: header.shape for name, header in checkpoint.headers.items() if of_weights(header.dtype)}
     spaces = {f"size_{size}": Space(size) for shape in weights.values() for size in shape}
     templates, depth = dict[str, str](), getattr(checkpoint.config, "num_hidden_layers", 0)
     if stacks := _stacks(weights, depth):
         spaces["layer"] = Space(depth)
-    for name, shape in weights.items():
-        before, _, behind = _numbered(name)
-        template = f"{before}{{layer}}{behind}" if before in stacks else name
-        templates[template] = " ".join("1" if size == 1 else f"size_{size}" for size in shape)
+        # each by itself, because not all have the same tensors, or these of the same shape
+        spaces |= {f"layer_{number}": Space(1, within="layer", values=(number,)) for number in range(depth)}
     copied = tuple(re.escape(name) for name in checkpoint.headers if name not in weights)
-    return Typed(checkpoint, Spec(checkpoint.architecture, spaces, templates, buffers=copied))
+    plain = Spec(checkpoint.architecture, {}, {}, buffers=copied)
+    for name, disk in plain.disk_names(weights).items():
+        before, number, behind = _numbered(name)
+        template = f"{before}{{layer_{number}}}{behind}" if before in stacks else name
+        templates[template] = " ".join("1" if size == 1 else f"size_{size}" for size in weights[disk])
+    return Typed(checkpoint, replace(plain, spaces=spaces, templates=templates))
 
 
 def check_by_name(a: Typed, b: Typed) -> None:
@@ -68,11 +83,13 @@ def check_by_name(a: Typed, b: Typed) -> None:
         if said[0].get(key) != said[1].get(key)
     ]
     for name in sorted(one.headers.keys() | other.headers.keys()):
-        shapes = [model.headers[name].shape if name in model.headers else None for model in (one, other)]
-        if None in shapes:
-            problems.append(f"{name} is only in {(one if shapes[1] is None else other).label}")
-        elif shapes[0] != shapes[1]:
-            problems.append(f"{name} has shape {shapes[0]} in {one.label} and {shapes[1]} in {other.label}")
+        first, second = (model.headers.get(name) for model in (one, other))
+        if first is None or second is None:
+            problems.append(f"{name} is only in {(one if second is None else other).label}")
+        elif first.shape != second.shape:
+            problems.append(f"{name} has shape {first.shape} in {one.label} and {second.shape} in {other.label}")
+        elif of_weights(first.dtype) != of_weights(second.dtype):
+            problems.append(f"{name} has dtype {first.dtype} in {one.label} and {second.dtype} in {other.label}")
     if one.folder and other.folder:
         problems += vocabulary_problems(one.folder, other.folder)
     if one.architecture != other.architecture:

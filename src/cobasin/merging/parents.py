@@ -37,8 +37,9 @@ def prepare(recipe: Recipe, models: Mapping[str, Any]) -> list[Typed]:
     """
     names = recipe.referenced
     loaded = [_loaded(name, models.get(name, name)) for name in names]
-    if _as_they_are(recipe) and not any(map(is_declared, loaded)):
+    if _as_they_are(recipe) and not all(map(is_declared, loaded)):
         typed, check = [by_name(model) for model in loaded], check_by_name
+        recipe.check_named(layers="layer" in typed[0].spec.sizes)
     else:
         typed = in_one_vocabulary(recipe, [Typed.of(model) for model in loaded])
         typed, check = alike(_with_headed_base(recipe, typed)), check_pair

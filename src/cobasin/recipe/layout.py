@@ -10,7 +10,7 @@ from cobasin.errors import InputError, nearest
 from cobasin.fusion.registry import REQUIRED, Method, Parameter
 from cobasin.recipe.blocks import LAYER_BY_LAYER, Module
 from cobasin.recipe.parts import Given, parts_of, same_model, stacked_parts
-from cobasin.recipe.settings import Scope, read_settings, resolve
+from cobasin.recipe.settings import Scope, Setting, read_settings, resolve
 
 
 def without_effect(method: str, name: str, value: Any) -> bool:
@@ -76,6 +76,11 @@ class Layout:
     def referenced(self) -> list[str]:
         """All models, each once; a base that is not listed comes last."""
         return list(dict.fromkeys([*self.models, *([] if self.base is None else [self.base])]))
+
+    @property
+    def _settings(self) -> list[Setting]:
+        scopes = [scope for own, shared in self._scopes for scope in (*own, *shared)]
+        return [setting for scope in scopes for found in scope.values() for setting in found]
 
     def _roles(self, base_model: str | None) -> tuple[str | None, list[int]]:
         """The base that the method is given, as listed, and the positions of the models that are fused."""
@@ -166,6 +171,19 @@ class Layout:
                 f"the slices end at layer {stop}, and the models have {count} layers: {LAYER_BY_LAYER}, all of them"
             )
 
+    def check_named(self, layers: bool) -> None:
+        """Raise InputError where the recipe says more of layers than names tell: ``layers``, whether they tell any."""
+        sliced = self._parts[0].stop is not None
+        if len(self._parts) > 1:
+            raise InputError(
+                "slices: the names of tensors do not tell which come before the layers and which behind; give "
+                "gradients or filters"
+            )
+        if not layers and (sliced or any(len(setting.values) > 1 for setting in self._settings)):
+            raise InputError(
+                f"{'slices' if sliced else 'gradients'}: the names of tensors do not tell the layers; give filters"
+            )
+
     def stacked(self, count: int) -> list[tuple[str, int]]:
         """Of every layer that is stacked the model, of so many layers, and which of these it is."""
         lengths = [(count if part.stop is None else part.stop) - part.first for part in self._parts]
@@ -195,9 +213,7 @@ class Layout:
 
     def idle_filters(self, names: Collection[str]) -> list[str]:
         """The filters that let no tensor of these on-disk names through."""
-        scopes = [scope for own, shared in self._scopes for scope in (*own, *shared)]
-        settings = [setting for scope in scopes for found in scope.values() for setting in found]
-        idle = [setting.filter for setting in settings if not any(map(setting.applies, names))]
+        idle = [setting.filter for setting in self._settings if not any(map(setting.applies, names))]
         return list(dict.fromkeys(filter(None, idle)))
 
     def _place(self, layer: int | None, layers: int, after_layers: bool) -> tuple[int, float]:

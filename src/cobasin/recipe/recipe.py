@@ -186,6 +186,11 @@ class Recipe(Block):
         with self._named():
             self._layout.check_layers(count)
 
+    def check_named(self, layers: bool) -> None:
+        """Raise InputError where the recipe says more of layers than names tell: ``layers``, whether they tell any."""
+        with self._named():
+            self._layout.check_named(layers)
+
     def idle_filters(self, names: Collection[str]) -> list[str]:
         """The filters that let no tensor of these on-disk names through."""
         return self._layout.idle_filters(names)
