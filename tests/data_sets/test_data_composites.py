@@ -66,6 +66,17 @@ def test_answers_are_never_as_long_as_pictures():
             assert found.sum(1).tolist() == [length, 1]
 
 
+@pytest.mark.parametrize(("positions", "longest"), [(5, 2), (6, 5), (7, 6)])
+def test_the_longest_answer_to_a_picture_has_positions(positions, longest):
+    made = tiny_models.config("trocr/VisionEncoderDecoderModel")  # pictures have 4 or 5
+    made.decoder.max_position_embeddings = positions
+    model = load(T.VisionEncoderDecoderModel(made))
+    batch = first(model, pictures(model, [8] * longest))
+    assert forward(model, batch).logits.isfinite().all()
+    message = refusal(first, model, pictures(model, [8] * (longest + 1)))
+    assert message.endswith(f"expected at most {longest}")
+
+
 def test_tokens_that_count_are_told_from_positions_of_pictures():
     model = tiny_models.checkpoint("trocr/VisionEncoderDecoderModel")
     rows = pictures(model, [8, 9, 10], [8])

@@ -278,6 +278,23 @@ def test_files_of_rows_name_pictures_beside_them(tmp_path):
             assert batch.labels.tolist() == [1]
 
 
+def test_arrays_and_tables_name_pictures_beside_them(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    Image.fromarray(PIXELS[0, :8, :8]).save(tmp_path / "0.png")
+    columns = {"image": ["0.png"], "label": [1]}
+    np.savez(tmp_path / "a.npz", **{name: np.array(values) for name, values in columns.items()})
+    datasets.Dataset.from_dict(columns).to_parquet(tmp_path / "a.parquet")
+    for name in ("a.npz", "a.parquet"):
+        inputs = first(vit(), DataConfig(path=str(tmp_path / name), mean=(0,), std=(1,))).inputs
+        assert np.allclose(inputs["pixel_values"][0], PIXELS[0, :8, :8].transpose(2, 0, 1) / 255, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["", "none.png"])
+def test_pictures_are_not_looked_for_where_only_texts_are_read(name):
+    model = tiny_models.checkpoint("bert/BertForSequenceClassification")
+    assert first(model, [{"input_ids": [5, 6], "image": name, "label": 1}]).inputs["input_ids"].tolist() == [[5, 6]]
+
+
 @pytest.mark.parametrize(
     ("name", "line"),
     [

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cobasin.architectures.vision import grid
+
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
@@ -81,7 +83,25 @@ def _tokens_at_most(text: PreTrainedConfig) -> int | None:
 def answer_length(config: PreTrainedConfig, length: int) -> int:
     """The tokens that an answer has at most, where a text has ``length``: one is left for what begins or pads it."""
     rows = getattr(config, "max_decoder_position_embeddings", None)  # LED's decoder has a table of its own
-    return min(length, rows or _tokens_at_most(writer_of(config)) or length) - 1
+    most = min(length, rows or _tokens_at_most(writer_of(config)) or length)
+    taken = picture_positions(config) if config.model_type == "vision-encoder-decoder" else ()  # see TextInputs
+    return next((one for one in range(most, 0, -1) if one not in taken), most) - 1
+
+
+def picture_positions(config: PreTrainedConfig) -> set[int]:
+    """How many positions a picture may have in the model: one for every patch, with or without one for the class.
+
+    DeiT has a further one for its teacher; Swin joins four patches to one from stage to stage. None that is known where
+    the config has no patches.
+    """
+    tower, found = part_of(config, "vision_config"), set[int]()
+    if getattr(tower, "patch_size", None) is None:
+        return found
+    rows, columns = grid(tower)
+    for _ in getattr(tower, "depths", [1]):
+        found |= {rows * columns + more for more in range(3 if tower.model_type == "deit" else 2)}
+        rows, columns = -(-rows // 2), -(-columns // 2)
+    return found
 
 
 def special_token(config: PreTrainedConfig, kind: str) -> int | list[int] | None:

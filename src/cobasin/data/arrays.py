@@ -24,7 +24,7 @@ class NpzRows(Rows):
     """
 
     def __init__(self, path: Path, columns: Columns, where: Collection[str | int]):
-        super().__init__(str(path), columns)
+        super().__init__(str(path), columns, path.parent)
         wanted = {columns.get(role, role) for role in ROLES}
         with path.open("rb") as content:
             if not is_zipfile(content):  # numpy takes it for another kind of its files, and says so

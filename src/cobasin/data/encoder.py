@@ -10,10 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cobasin.architectures.vision import grid
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.inputs import accepted_by, input_sizes
-from cobasin.checkpoints.limits import SHIFTING, part_of
+from cobasin.checkpoints.limits import SHIFTING, part_of, picture_positions
 from cobasin.checkpoints.probes import patch_noise
 from cobasin.data.answers import Answers
 from cobasin.data.config import DataConfig
@@ -88,7 +87,7 @@ class Encoder:
         seed: int,
     ):
         self.task, self.seed, self.tokenizer = task, seed, tokenizer
-        self.taken = _positions(checkpoint.config) if "pixel_values" in reads and len(reads) > 1 else set[int]()
+        self.taken = picture_positions(checkpoint.config) if "pixel_values" in reads and len(reads) > 1 else set[int]()
         self.text = TextInputs(checkpoint, tokenizer, length, self.taken) if "input_ids" in reads else None
         self.images = ImageInputs(checkpoint, data, reads["pixel_values"]) if "pixel_values" in reads else None
         self.answers = Answers(checkpoint, tokenizer, length) if "decoder_input_ids" in reads else None
@@ -170,22 +169,6 @@ def _check_ends(counts: list[int], end: int, examples: Sequence[Example]) -> Non
             raise InputError(
                 f"{example['where']}: has {count} tokens of id {end}, which ends a text; expected {wanted}"
             )
-
-
-def _positions(config: Any) -> set[int]:
-    """How many positions a picture may have in the model: one for every patch, with or without one for the class.
-
-    DeiT has a further one for its teacher; Swin joins four patches to one from stage to stage. None that is known where
-    the config has no patches.
-    """
-    tower, found = part_of(config, "vision_config"), set[int]()
-    if getattr(tower, "patch_size", None) is None:
-        return found
-    rows, columns = grid(tower)
-    for _ in getattr(tower, "depths", [1]):
-        found |= {rows * columns + more for more in range(3 if tower.model_type == "deit" else 2)}
-        rows, columns = -(-rows // 2), -(-columns // 2)
-    return found
 
 
 def _masks(tokenizer: Any, checkpoint: Checkpoint) -> Any:

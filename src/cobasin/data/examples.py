@@ -15,6 +15,7 @@ from cobasin.data.pictures import IMAGE_MODES, pixels_of
 from cobasin.data.rows import Rows, check_text
 from cobasin.data.tasks import IGNORED, Labels, Task, score
 from cobasin.errors import InputError, shown
+from cobasin.paths import expanded
 
 Example = dict[str, Any]
 
@@ -123,6 +124,8 @@ class Examples:
         """A file as it is; of an array, [height, width, channels] of uint8 or float."""
         if isinstance(value, (Path, bytes)):
             return value
+        if isinstance(value, str):
+            return self.rows.folder / expanded(value, f"{where}: image")
         if hasattr(value, "convert") and self.channels in IMAGE_MODES:  # of Pillow, perhaps with a palette
             value = pixels_of(value, self.channels, where)
         image = np.asarray(value) if hasattr(value, "__array_interface__") or hasattr(value, "__array__") else None

@@ -19,7 +19,8 @@ class DatasetRows(Rows):
     """The rows of a split; classes by their names, images as they are stored."""
 
     def __init__(self, data: DataConfig):
-        super().__init__(data.path, data.columns)
+        path = expanded(data.path)
+        super().__init__(data.path, data.columns, path.parent if path.is_file() else path if path.is_dir() else Path())
         dataset = _open(data)
         self.all_names: list[str] = dataset.column_names
         wanted = {self.columns.get(role, role) for role in ROLES} | data.where.keys()

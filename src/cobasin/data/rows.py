@@ -15,7 +15,6 @@ import numpy as np
 
 from cobasin.data.config import ROLES, Role
 from cobasin.errors import InputError, shown
-from cobasin.paths import expanded
 
 Columns = Mapping[Role, str | int | None]
 
@@ -32,8 +31,8 @@ def class_names(names: Sequence[str]) -> list[str]:
 class Rows(ABC):
     """A data set as a sequence of rows by role.
 
-    A source says how many records it has and reads one, by column name; `columns` maps roles to columns. An image that
-    is a text is the name of a file, relative to `folder`.
+    A source says how many records it has and reads one, by column name; `columns` maps roles to columns. Files that it
+    names are relative to `folder`.
     """
 
     def __init__(self, label: str, columns: Columns, folder: Path = Path()):
@@ -77,8 +76,6 @@ class Rows(ABC):
                 row[role] = record[column]
             elif role in self.columns:
                 raise self.missing(index, column)
-        if isinstance(name := row.get("image"), str):
-            row["image"] = self.folder / expanded(name, f"{self.where(index)}: image")
         return row
 
     def __iter__(self) -> Iterator[dict[Role, Any]]:
