@@ -92,13 +92,10 @@ def test_slices(tmp_path, ranges, line):
 
 
 def test_layers_that_names_do_not_tell(tmp_path):
-    text = {"vocab_size": 40, "hidden_size": 8, "d_kv": 4, "d_ff": 8, "num_layers": 2, "num_heads": 2}
-    vision = {"hidden_size": 8, "patch_embed_hidden_size": 8, "d_ff": 8, "d_kv": 4, "num_hidden_layers": 2}
-    vision |= {"num_attention_heads": 2, "seq_len": 16}
-    config = T.Pix2StructConfig(text_config=text, vision_config=vision)
     for seed in range(2):
         torch.manual_seed(seed)
-        T.Pix2StructForConditionalGeneration(config).save_pretrained(tmp_path / str(seed))
+        config = T.ResNetConfig(embedding_size=8, hidden_sizes=[8, 8], depths=[2, 1])
+        T.ResNetForImageClassification(config).save_pretrained(tmp_path / str(seed))
     parents = [tmp_path / "0", tmp_path / "1"]
     told = recipe(tmp_path / "r.yaml", "slerp", parents, parameters={"t": 0.5})
     assert "as they are; its layers are not known" in run("merge", told, "--out", tmp_path / "out").out
@@ -108,6 +105,18 @@ def test_layers_that_names_do_not_tell(tmp_path):
     slices = [{"sources": [{"model": str(one), "layer_range": [0, 2]} for one in parents]}]
     with pytest.raises(InputError, match="slices: the names of tensors do not tell the layers"):
         merge_recipe({"merge_method": "slerp", "parameters": {"t": 0.5}, "slices": slices})
+
+
+def test_stacks_of_different_depth():
+    sizes = {"encoder_ffn_dim": 8, "decoder_ffn_dim": 8, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    layers = {"encoder_layers": 2, "decoder_layers": 3}
+    models = [T.SpeechT5ForTextToSpeech(T.SpeechT5Config(hidden_size=8, **layers, **sizes)) for _ in range(2)]
+    merged = merge(models, "slerp", symmetry="none", t=[0, 1]).checkpoint
+    one, other = map(load, models)
+    for side, last in (("encoder", 1), ("decoder", 2)):
+        for layer, whose in ((0, one), (last, other)):
+            name = f"speecht5.{side}.wrapped_{side}.layers.{layer}.feed_forward.output_dense.weight"
+            assert torch.equal(merged[name], whose[name])
 
 
 def test_layers_of_different_tensors(tmp_path):
@@ -125,7 +134,7 @@ def test_layers_of_different_tensors(tmp_path):
     for number, rows in enumerate((8, 8, 4)):
         entry = spec.entries[f"{start}{number}.intermediate.dense.weight"]
         assert entry.layout.shape == (rows, 8)
-        assert entry.index == {"layer": number}
+        assert entry.index == {"3_layer": number}
 
 
 def test_norms_as_in_files_of_2018(tmp_path):
@@ -142,6 +151,18 @@ def test_norms_as_in_files_of_2018(tmp_path):
     edit_tensors(parents[1], lambda tensors: tensors["fnet.embeddings.LayerNorm.gamma"].fill_(4))
     assert run("merge", *parents, "--match", "none", "--out", tmp_path / "out").code == 0
     assert (tensors_of(tmp_path / "out")["fnet.embeddings.LayerNorm.gamma"] == 2.5).all()
+
+
+def test_a_single_number(tmp_path):
+    for seed in range(2):
+        tensors = {"scale": torch.tensor(float(seed)), "none": torch.ones(0, 3), "weight": torch.ones(3, 1)}
+        other = fnet(tmp_path / str(seed), seed)
+        edit_tensors(other, lambda found, tensors=tensors: found.update(tensors))
+    assert run("merge", tmp_path / "0", tmp_path / "1", "--match", "none", "--out", tmp_path / "out").code == 0
+    found = tensors_of(tmp_path / "out")
+    assert found["scale"].shape == ()
+    assert found["scale"] == 0.5
+    assert found["none"].shape == (0, 3)
 
 
 def test_in_memory_and_by_task_vectors(pair):

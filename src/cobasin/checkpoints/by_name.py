@@ -5,19 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from cobasin.architectures import known
 from cobasin.checkpoints.checkpoint import Checkpoint
-from cobasin.checkpoints.fit import check_config, check_unpacked
+from cobasin.checkpoints.fit import DEPTHS, check_config, check_unpacked, sizes_said
 from cobasin.checkpoints.typed import Typed
 from cobasin.checkpoints.vocabulary_files import vocabulary_problems
 from cobasin.checkpoints.weight_files import WEIGHT_DTYPES, of_weights
 from cobasin.checkpoints.wrapped import saved_with
-from cobasin.errors import InputError, listed, whole
+from cobasin.errors import InputError, listed
 from cobasin.symmetry.spec import Space, Spec
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 # What looks like a setting of training, and changes what is computed afterwards, too.
 _AT_WORK = (
@@ -41,7 +44,7 @@ def is_declared(checkpoint: Checkpoint) -> bool:
 def by_name(checkpoint: Checkpoint) -> Typed:
     """A model whose tensors are what they are: every axis is fixed, and what is no weight is copied.
 
-    Its layers are told by a number in the names, where as many follow each other as the config has layers.
+    Its layers are told by a number in the names, where as many follow each other as the config has layers in a stack.
 
     Raises:
         InputError: it is quantized, or wrapped, or has complex weights.
@@ -55,17 +58,18 @@ def by_name(checkpoint: Checkpoint) -> Typed:
             raise InputError(f"{checkpoint.label}: {name} has dtype {dtype}, expected {WEIGHT_DTYPES}")
     weights = {name: header.shape for name, header in checkpoint.headers.items() if of_weights(header.dtype)}
     spaces = {f"size_{size}": Space(size) for shape in weights.values() for size in shape}
-    templates, depth = dict[str, str](), getattr(checkpoint.config, "num_hidden_layers", 0)
-    if stacks := _stacks(weights, depth):
-        spaces["layer"] = Space(depth)
+    templates, stacks = dict[str, str](), _stacks(weights, checkpoint.config)
+    for depth in stacks.values():
+        spaces[space := f"{depth}_layer"] = Space(depth)
         # each by itself, because not all have the same tensors, or these of the same shape
-        spaces |= {f"layer_{number}": Space(1, within="layer", values=(number,)) for number in range(depth)}
+        spaces |= {f"layer_{i}_of_{depth}": Space(1, within=space, values=(i,)) for i in range(depth)}
     copied = tuple(re.escape(name) for name in checkpoint.headers if name not in weights)
     plain = Spec(checkpoint.architecture, {}, {}, buffers=copied)
     for name, disk in plain.disk_names(weights).items():
         before, number, behind = _numbered(name)
-        template = f"{before}{{layer_{number}}}{behind}" if before in stacks else name
-        templates[template] = " ".join("1" if size == 1 else f"size_{size}" for size in weights[disk])
+        template = f"{before}{{layer_{number}_of_{stacks[before]}}}{behind}" if before in stacks else name
+        axes = ("1" if size == 1 else f"size_{size}" for size in weights[disk])
+        templates[template] = " ".join(axes) or "scalar"
     return Typed(checkpoint, replace(plain, spaces=spaces, templates=templates))
 
 
@@ -109,15 +113,16 @@ def _settings(config: Mapping[str, Any], within: str = "") -> Iterator[tuple[str
             yield f"{within}{key}", value
 
 
-def _stacks(names: Iterable[str], depth: object) -> frozenset[str]:
-    """The beginnings of names behind which the numbers of all layers stand, and no others."""
-    if not whole(depth):
-        return frozenset()
+def _stacks(names: Iterable[str], config: PreTrainedConfig) -> dict[str, int]:
+    """The beginnings of names behind which the numbers of all layers of a stack stand, and no others; and how many."""
+    depths = {count for key, count in sizes_said(config, DEPTHS) if not key.endswith("depths")}  # of stages
+    depths.add(getattr(config, "num_hidden_layers", 0))
     found: dict[str, set[int]] = {}
     for before, number, _ in map(_numbered, names):
         if number is not None:
             found.setdefault(before, set()).add(number)
-    return frozenset(before for before, numbers in found.items() if numbers == {*range(depth)})
+    counts = {before: len(numbers) for before, numbers in found.items() if max(numbers) == len(numbers) - 1}
+    return {before: count for before, count in counts.items() if count in depths}
 
 
 def _numbered(name: str) -> tuple[str, int | None, str]:

@@ -42,13 +42,13 @@ def check_config(checkpoint: Checkpoint) -> None:
     if others := _of_layers(config) - {*(declared.per_layer if declared else ())}:
         what = f"layers with settings of their own ({', '.join(sorted(others))})"
         raise InputError(f"{label}: per_layer_config: no declaration has {what}")
-    if small := [f"{key} {size}" for key, size in _said(config, SIZES) if size < 1]:
+    if small := [f"{key} {size}" for key, size in sizes_said(config, SIZES) if size < 1]:
         raise InputError(f"{label}: the config has {', '.join(small)}; expected 1 or more")
-    if deep := [f"{key} {count}" for key, count in _said(config, DEPTHS) if count > MOST_LAYERS]:
+    if deep := [f"{key} {count}" for key, count in sizes_said(config, DEPTHS) if count > MOST_LAYERS]:
         raise InputError(f"{label}: the config has {', '.join(deep)}; expected up to {MOST_LAYERS}")
 
 
-def _said(config: PreTrainedConfig, keys: Sequence[str], within: str = "") -> Iterator[tuple[str, int]]:
+def sizes_said(config: PreTrainedConfig, keys: Sequence[str], within: str = "") -> Iterator[tuple[str, int]]:
     """What a config says of these keys, and those within it, where that is a whole number, or a list of them."""
     said = vars(config)  # layers may have sizes of their own, which no attribute tells
     for key in (config.attribute_map.get(key, key) for key in keys):
@@ -58,7 +58,7 @@ def _said(config: PreTrainedConfig, keys: Sequence[str], within: str = "") -> It
                 yield f"{within}{key}", size
     for key in config.sub_configs:
         if (tower := said.get(key)) is not None:
-            yield from _said(tower, keys, f"{within}{key}.")
+            yield from sizes_said(tower, keys, f"{within}{key}.")
 
 
 def _of_layers(config: PreTrainedConfig) -> set[str]:

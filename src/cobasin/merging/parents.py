@@ -39,7 +39,7 @@ def prepare(recipe: Recipe, models: Mapping[str, Any]) -> list[Typed]:
     loaded = [_loaded(name, models.get(name, name)) for name in names]
     if _as_they_are(recipe) and not all(map(is_declared, loaded)):
         typed, check = [by_name(model) for model in loaded], check_by_name
-        recipe.check_named(layers="layer" in typed[0].spec.sizes)
+        recipe.check_named(layers=any(map(is_layer, typed[0].spec.sizes)))
     else:
         typed = in_one_vocabulary(recipe, [Typed.of(model) for model in loaded])
         typed, check = alike(_with_headed_base(recipe, typed)), check_pair
@@ -124,7 +124,7 @@ def remarks(recipe: Recipe, typed: Sequence[Typed], chat: Mapping[str, Content])
     names, (owner, *_) = recipe.referenced, owners(recipe)
     found = [*recipe.notes, *_unmerged(names, typed, owner)]
     if not is_declared(typed[0].checkpoint):
-        layers = "" if "layer" in typed[0].spec.sizes else "; its layers are not known"
+        layers = "" if any(map(is_layer, typed[0].spec.sizes)) else "; its layers are not known"
         found.append(f"{typed[0].spec.architecture} is not declared: tensors are merged by name, as they are{layers}")
     if recipe.chat_template and not chat:
         found.append("chat_template: auto: no model has a template, so the result has none")
