@@ -172,7 +172,8 @@ def _unknown(architecture: str) -> str:
     return (
         f"architecture {architecture!r} is not declared; {known}. An unknown architecture is never guessed; "
         "cobasin inspect MODEL --propose drafts a declaration, which --spec FILE.py uses; by the names of its "
-        "tensors alone cobasin merge --match none merges it (by methods without data, with one head and vocabulary)"
+        "tensors alone cobasin merge --match none merges it (by methods that neither read data nor stack layers, with "
+        "one head and vocabulary, without adapters)"
     )
 
 

@@ -142,10 +142,8 @@ def _answers(
     start = first_written(config)
     assert start is not None  # without it nothing is made up
     first = torch.full((len(sources), 1), start)
-    ends = _ids(special_token(config, "eos"))
-    padding = _ids(
-        special_token(config, "pad")
-    )  # Marian's has no embedding that it could be told by; M2M-100 does not count it
+    # Marian's padding has no embedding that it could be told by; M2M-100 does not count it
+    ends, padding = (_ids(special_token(config, kind)) for kind in ("eos", "pad"))
     barred = padding[~torch.isin(padding, ends)]
     ids = _continued(model, "decoder_input_ids", first, longest + 1, generator, ends, barred, **more)[:, 1:]
     ended = torch.isin(ids, ends)
