@@ -1,4 +1,4 @@
-"""Models whose architecture nobody has declared: their tensors go together by name, and nothing can act on them."""
+"""Models that no declaration covers: their tensors go together by name, and nothing can act on them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from cobasin.architectures import known
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.fit import check_config, check_unpacked
 from cobasin.checkpoints.typed import Typed
@@ -14,7 +13,7 @@ from cobasin.checkpoints.vocabulary_files import vocabulary_problems
 from cobasin.checkpoints.weight_files import of_weights
 from cobasin.checkpoints.wrapped import saved_with
 from cobasin.errors import InputError, listed, whole
-from cobasin.symmetry.spec import Space, Spec
+from cobasin.symmetry.spec import UNDECLARED, Space, Spec
 
 # What configs say beside the function: how a model was made and is trained, and what it is called.
 _BESIDE = re.compile(
@@ -22,11 +21,6 @@ _BESIDE = re.compile(
     r"task_specific_params|use_cache|return_dict|output_(attentions|hidden_states|router_logits)|gradient_checkpointing|"
     r"\w*(drop|init_|initializer|loss)\w*)"
 )
-
-
-def is_declared(checkpoint: Checkpoint) -> bool:
-    """Whether the architecture of a model is declared."""
-    return checkpoint.architecture in known()
 
 
 def by_name(checkpoint: Checkpoint) -> Typed:
@@ -51,7 +45,7 @@ def by_name(checkpoint: Checkpoint) -> Typed:
         template = f"{before}{{layer}}{behind}" if before in stacks else name
         templates[template] = " ".join("1" if size == 1 else f"size_{size}" for size in shape)
     copied = tuple(re.escape(name) for name in checkpoint.headers if name not in weights)
-    return Typed(checkpoint, Spec(checkpoint.architecture, spaces, templates, buffers=copied))
+    return Typed(checkpoint, Spec(checkpoint.architecture, spaces, templates, buffers=copied, version=UNDECLARED))
 
 
 def check_by_name(a: Typed, b: Typed) -> None:
