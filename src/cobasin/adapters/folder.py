@@ -25,7 +25,7 @@ from cobasin.checkpoints.weight_files import (
     of_weights,
     open_safetensors,
 )
-from cobasin.checkpoints.writer import write_beside
+from cobasin.checkpoints.writer import check_files, write_beside
 from cobasin.errors import InputError
 from cobasin.paths import expanded
 from cobasin.whole_files import write_tensors
@@ -182,8 +182,9 @@ def save_adapter(
         overwrite: whether a folder that is there may be replaced.
 
     Raises:
-        InputError: as `load_adapter`; where ``out`` is refused or cannot be written.
+        InputError: as `load_adapter`; where ``out`` is refused or cannot be written; for ``files`` that are none.
     """
+    check_files(files)
     adapter = load_adapter(adapter)
     with publishing(out, overwrite, adapter.folder) as partial:
         write_tensors(partial / WEIGHTS_FILE, adapter, {"format": "pt"})

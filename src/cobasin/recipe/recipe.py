@@ -289,6 +289,9 @@ class Recipe(Block):
         if self.repair is not None and self.base is not None and not self.method.first_is_base:
             why = "adds to a base what others have learned, so its result lies not between models; leave repair out"
             raise InputError(f"repair: {self.merge_method} {why}")
+        if self.repair is not None and "weight" not in self.method.parameters and self.merge_method != "slerp":
+            why = "does not say how much each model counts, between which statistics would lie; leave repair out"
+            raise InputError(f"repair: {self.merge_method} {why}")
 
     @contextmanager
     def _named(self) -> Iterator[None]:
