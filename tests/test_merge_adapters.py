@@ -99,3 +99,11 @@ def test_an_adapter_brings_its_head(tmp_path):
     assert found.keys() == load(classifier).headers.keys()
     run("merge", *named, *HOW, "--out", tmp_path / "out")
     assert torch.equal(stock(tmp_path / "out", dtype=torch.float64).score.weight, found["score.weight"])
+
+
+def test_one_of_two_tensors_that_are_always_tied(tmp_path):
+    """BART's head has no weight of its own."""
+    start = base(tmp_path, "bart/BartForConditionalGeneration")
+    name = f"{start}+{lora(start, target_modules=['lm_head'])}"
+    line = refused(tmp_path, "merge", name, start, *HOW, "--out", tmp_path / "out")
+    assert f"{tmp_path / 'lora'} adapts lm_head.weight alone, which is tied to another tensor of its base" in line

@@ -19,12 +19,18 @@ def merged(base: Typed, adapter: Adapter, dtype: torch.dtype | None = None) -> C
     A base with tied tensors comes untied where one of them is adapted: the adapter leaves the other as it is.
 
     Raises:
-        InputError: where the adapter does not fit, or has a bias where the base has none.
+        InputError: where the adapter does not fit, has a bias where the base has none, or adapts one of two tied
+            tensors of a class that always ties them.
     """
     typed = type_adapter(adapter, base.spec, base.checkpoint.config)
     adapted = {*typed.whole, *(layer.weight for layer in typed.layers)}
-    if adapted & {name for pair in base.spec.tied.items() for name in pair}:
-        base = base.untied()
+    if shared := adapted & {name for pair in base.spec.tied.items() for name in pair}:
+        try:
+            base = base.untied()
+        except InputError as error:
+            raise InputError(
+                f"{adapter.label} adapts {min(shared)} alone, which is tied to another tensor of its base; {error}"
+            ) from error
         typed = type_adapter(adapter, base.spec, base.checkpoint.config)
     weights = {layer.weight: layer for layer in typed.layers}
     biases = {f"{one.module}.bias": one for one in typed.layers if one.bias in typed.disk and typed[one.bias].any()}
