@@ -107,3 +107,18 @@ def test_one_of_two_tensors_that_are_always_tied(tmp_path):
     name = f"{start}+{lora(start, target_modules=['lm_head'])}"
     line = refused(tmp_path, "merge", name, start, *HOW, "--out", tmp_path / "out")
     assert f"{tmp_path / 'lora'} adapts lm_head.weight alone, which is tied to another tensor of its base" in line
+
+
+def test_an_adapter_that_has_added_tokens(tmp_path):
+    start = base(tmp_path, LLAMA)
+    model = AutoModelForCausalLM.from_pretrained(start, dtype=torch.float64)
+    model.resize_token_embeddings(model.config.vocab_size + 3)
+    options = {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens", "lm_head"]}
+    adapter = saved(copy.deepcopy(model), tmp_path / "lora", **options)
+    line = refused(tmp_path, "merge", f"{start}+{adapter}", start, *HOW, "--out", tmp_path / "out")
+    assert line.endswith("where it has added tokens, save its base resized to them first (resize_token_embeddings)")
+    model.save_pretrained(tmp_path / "resized")
+    assert (
+        run("merge", f"{tmp_path / 'resized'}+{adapter}", tmp_path / "resized", *HOW, "--out", tmp_path / "out").code
+        == 0
+    )

@@ -43,8 +43,8 @@ _NOT_COVERED = (
 )
 # Every other start subtracts from the weights of the base as the adapter is loaded.
 _STARTS = (True, False, None, "gaussian", "eva", "orthogonal")
-# With bias="all" PEFT writes the biases of modules_to_save twice more, and reads neither.
-_COPIES = re.compile(r"\.(modules_to_save(\.[^.]+)?|original_module)(?=\.(.+\.)?bias$)")
+# The biases (with bias="all") and resized embeddings of modules_to_save PEFT writes twice more, and reads neither.
+_COPIES = re.compile(r"\.(modules_to_save(\.[^.]+)?|original_module)(?=\.)")
 
 
 @dataclass(eq=False, repr=False)
