@@ -5,10 +5,11 @@ import json
 
 import pytest
 import torch
+import transformers
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, LlamaForSequenceClassification
 
-from adapter_folders import ALL, LLAMA, base, lora, saved
+from adapter_folders import ALL, LLAMA, base, change, function, lora, saved
 from cobasin.adapters.folder import load_adapter
 from cobasin.checkpoints.checkpoint import load
 from cobasin.merging.merge import merge, merge_recipe
@@ -122,3 +123,25 @@ def test_an_adapter_that_has_added_tokens(tmp_path):
         run("merge", f"{tmp_path / 'resized'}+{adapter}", tmp_path / "resized", *HOW, "--out", tmp_path / "out").code
         == 0
     )
+
+
+@pytest.mark.parametrize(
+    ("case", "target", "tied"),
+    [
+        ("bart/BartForConditionalGeneration", "q_proj", True),  # which cannot be untied
+        ("gpt2/GPT2LMHeadModel", "c_attn", True),
+        ("gpt2/GPT2LMHeadModel", "wte", False),
+    ],
+)
+def test_tied_embeddings_that_were_resized(tmp_path, case, target, tied):
+    """PEFT writes them with any adapter whose base it finds with fewer rows."""
+    start = base(tmp_path, case)
+    model = getattr(transformers, case.split("/")[1]).from_pretrained(start, dtype=torch.float64)
+    model.resize_token_embeddings(model.config.vocab_size + 3)
+    model.save_pretrained(tmp_path / "resized")
+    adapter = saved(model, tmp_path / "lora", target_modules=[target])
+    assert "base_model.model.lm_head.weight" in load_adapter(adapter).headers
+    name = f"{tmp_path / 'resized'}+{adapter}"
+    assert run("merge", name, name, *HOW, "--out", tmp_path / "out").code == 0
+    assert ("lm_head.weight" not in tensors_of(tmp_path / "out")) == tied
+    assert change(function(tmp_path / "out"), function(tmp_path / "resized", adapter)) < 1e-9

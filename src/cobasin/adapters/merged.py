@@ -16,7 +16,7 @@ from cobasin.symmetry.state import Lazy
 def merged(base: Typed, adapter: Adapter, dtype: torch.dtype | None = None) -> Checkpoint:
     """The base with the adapter added to its weights, in the base's dtypes or in ``dtype``.
 
-    A base with tied tensors comes untied where one of them is adapted: the adapter leaves the other as it is.
+    A base with tied tensors comes untied where one of them is adapted, and the adapter leaves the other as it is.
 
     Raises:
         InputError: where the adapter does not fit, has a bias where the base has none, or adapts one of two tied
@@ -24,7 +24,7 @@ def merged(base: Typed, adapter: Adapter, dtype: torch.dtype | None = None) -> C
     """
     typed = type_adapter(adapter, base.spec, base.checkpoint.config)
     adapted = {*typed.whole, *(layer.weight for layer in typed.layers)}
-    if shared := adapted & {name for pair in base.spec.tied.items() for name in pair}:
+    if shared := {name for kept in {*base.spec.tied.values()} for name in _apart(typed, kept, adapted)}:
         try:
             base = base.untied()
         except InputError as error:
@@ -44,6 +44,16 @@ def merged(base: Typed, adapter: Adapter, dtype: torch.dtype | None = None) -> C
         return _adapted(typed, weights[name], tensor) if name in weights else tensor
 
     return base.derived(Lazy(base, read), dtype)
+
+
+def _apart(typed: TypedAdapter, kept: str, adapted: set[str]) -> set[str]:
+    """The adapted of the tensors tied to ``kept``; none where PEFT has written resized embeddings, all as one."""
+    found = adapted & {kept, *(name for name, twin in typed.spec.tied.items() if twin == kept)}
+    saved = typed.whole - {layer.weight for layer in typed.layers}
+    if kept not in found or len(found) < 2 or not found <= saved:
+        return found
+    first, *others = (typed.adapter[typed.disk[name]] for name in found)
+    return set() if all(one.dtype == first.dtype and torch.equal(one, first) for one in others) else found
 
 
 def _adapted(typed: TypedAdapter, layer: Layer, weight: Tensor) -> Tensor:
