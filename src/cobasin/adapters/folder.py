@@ -43,6 +43,8 @@ _NOT_COVERED = (
 )
 # Every other start subtracts from the weights of the base as the adapter is loaded.
 _STARTS = (True, False, None, "gaussian", "eva", "orthogonal")
+# The biases (with bias="all") and resized embeddings of modules_to_save PEFT writes twice more, and reads neither.
+_COPIES = re.compile(r"\.(modules_to_save(\.[^.]+)?|original_module)(?=\.)")
 
 
 @dataclass(eq=False, repr=False)
@@ -107,7 +109,12 @@ def load_adapter(model: str | Path | Adapter) -> Adapter:
         raise InputError(
             f"{model}: has no {WEIGHTS_FILE}; adapters are read from safetensors only, never from a pickle"
         )
-    headers, read = open_safetensors(folder / WEIGHTS_FILE)
+    stored, read = open_safetensors(folder / WEIGHTS_FILE)
+    headers = {
+        name: header
+        for name, header in stored.items()
+        if not _COPIES.search(name) or _COPIES.sub("", name) not in stored
+    }
     _check_headers(headers, str(model))
 
     def checked(name: str) -> Tensor:
