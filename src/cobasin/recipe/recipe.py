@@ -277,21 +277,11 @@ class Recipe(Block):
         if self.after is None and self.match.symmetry == "none" and self.match.device != "auto":
             raise InputError("match.device: models are not matched, repaired or healed here; leave device out")
         if self.method.stacks and self.head == "keep":
-            raise InputError("head: keep: passthrough makes one model, with one head; name the model whose to take")
-        if self.method.stacks and self.after is not None:
             raise InputError(
-                "repair and heal: passthrough stacks layers, so its result lies not between models; leave them out"
+                "head: keep: passthrough makes one model, which has one head; name the model whose to take"
             )
-        if self.after is not None and self.head == "keep":
-            raise InputError("repair and heal make one model, head: keep several; name the model whose head to take")
-        if self.repair is None:
-            return
-        if self.base is not None and not self.method.first_is_base:
-            why = "adds to a base what others have learned, so its result lies not between models"
-            raise InputError(f"repair: {self.merge_method} {why}; leave repair out")
-        if "weight" not in self.method.parameters and self.merge_method != "slerp":
-            why = "does not say how much each model counts, between which statistics would lie"
-            raise InputError(f"repair: {self.merge_method} {why}; leave repair out")
+        if self.after is not None:
+            self.after.check(self.method, self.base, self.head == "keep")
 
     @contextmanager
     def _named(self) -> Iterator[None]:
