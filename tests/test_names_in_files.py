@@ -105,6 +105,7 @@ MTP = {"mtp.fc.weight": (24, 48), "mtp.layers.0.mlp.experts.gate_up_proj": (4, 1
         ("glm5-shared-biased-tied/GlmMoeDsaForCausalLM", AFTER_THE_LAST),
         (NEMOTRON, {"mtp.layers.0.eh_proj.weight": (24, 48)}),
         ("exaone-moe/ExaoneMoeForCausalLM", {"mtp.fc.weight": (24, 48)}),
+        ("mistral-large4-pictures/MistralLarge4ForConditionalGeneration", {"mtp_dspark.norm.weight": (24,)}),
         ("ernie-moe/Ernie4_5_MoeForCausalLM", {"model.mtp_linear_proj.0.weight": (24, 48)}),
     ],
 )

@@ -28,6 +28,7 @@ NOT_FOLLOWED = {
     **dict.fromkeys(("wav2vec2-bert-relative", "wav2vec2-conformer"), "head.0"),
     "dbrx": "expert.0 x ffn.0",
     **dict.fromkeys(("diffllama", "diffllama-biased-tied"), "factor_1.0"),
+    **dict.fromkeys(("mistral-large4-biased", "mistral-large4-pictures"), "kv.1"),
     "phi-qk-norm": "nope.0",
     "stablelm-12b": "nope.0",
     "persimmon": "nope.0",

@@ -4,7 +4,7 @@ import transformers as T
 
 from families import CHANGES, FAILS, KEEPS, PADDING_KEYS, SHAPES, UNCOVERED, within
 from families.gated_delta import EXPERTS, MIXED, MIXED_KEYS, MIXTURE, ROPE
-from families.latent_decoders import MISTRAL4
+from families.latent_decoders import LARGE4, MISTRAL4
 from families.qk_norm_decoders import GEMMA3, GEMMA3_KEYS
 from families.rmsnorm_decoders import (
     GEMMA2,
@@ -36,6 +36,13 @@ _MISTRAL3 = {
     "text_config": {"model_type": "mistral", **GROUPED, "head_dim": 8, "sliding_window": 5},
     "vision_config": {"model_type": "pixtral", **_TOWER, "image_size": 16},
     "image_token_index": 7,
+}
+_LARGE4 = {
+    **LARGE4,
+    "num_hidden_layers": 3,
+    "no_rope_layers": [1, 0, 1],
+    "indexer_types": ["full", "full", "shared"],
+    "final_logit_softcapping": 2.0,
 }
 _PALIGEMMA = {
     "text_config": {"model_type": "gemma", **GROUPED, "head_dim": 8},
@@ -109,6 +116,7 @@ FAMILIES = {
         T.Mistral3Config,
         {**_MISTRAL3, "text_config": {"model_type": "mistral4", **MISTRAL4}, "tie_word_embeddings": False},
     ),
+    "mistral-large4-pictures": ("MistralLarge4", _WHOLE, T.MistralLarge4Config, {**_MISTRAL3, "text_config": _LARGE4}),
     "paligemma": ("PaliGemma", _WHOLE, T.PaliGemmaConfig, _PALIGEMMA),
     "paligemma2-tied": ("PaliGemma", _WHOLE, T.PaliGemmaConfig, {**_PALIGEMMA, **_PALIGEMMA2}),
     "idefics3": ("Idefics3", _WHOLE, T.Idefics3Config, _IDEFICS),
@@ -137,6 +145,7 @@ FLOAT32_PARTS: tuple[str, ...] = (
     "idefics3",
     "smolvlm",
     "mistral3",
+    "mistral-large4-pictures",
     "qwen2-vl",
     "qwen2.5-vl",
     "qwen3-vl",
@@ -205,6 +214,13 @@ KEYS = {
             "n_group + topk_group": ((2, 2), KEEPS),  # all groups
         },
     ),
+    "mistral-large4-pictures/MistralLarge4ForConditionalGeneration": {
+        "text_config.final_logit_softcapping": (3.0, CHANGES),
+        "projector_hidden_act": ("relu", CHANGES),
+        "vision_feature_layer": (-2, UNCOVERED),
+        **_AXIAL,
+        **_IMAGE,
+    },
     "paligemma/PaliGemmaForConditionalGeneration": {
         "text_config.model_type": ("llama", UNCOVERED),
         **within("text_config", GEMMA_KEYS),

@@ -174,6 +174,7 @@ READ = {
     "idefics3": _some_a_text,
     "smolvlm": _some_a_text,
     "mistral3": _any_size,
+    "mistral_large4": _any_size,
     "llava": _all_chosen,
     "llava_next": _tiles,
     "llava_next_video": _tiles,
