@@ -25,6 +25,7 @@ NOT_FOLLOWED = {
     "wavlm-weighted": "qk.0",
     "gemma4-sounds": "audio_qk.0",
     "gemma4-sounds-clipped": "audio_qk.0",
+    "embeddinggemma2-pictures": "audio_qk.0",
     **dict.fromkeys(("wav2vec2-bert-relative", "wav2vec2-conformer"), "head.0"),
     "dbrx": "expert.0 x ffn.0",
     **dict.fromkeys(("diffllama", "diffllama-biased-tied"), "factor_1.0"),

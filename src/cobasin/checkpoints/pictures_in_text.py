@@ -191,6 +191,7 @@ READ = {
     "glm46v": _patches,
     "gemma4": _placed,
     "gemma4_unified": _placed,
+    "embedding_gemma2": _placed,
     "llama4": _squares,
     "internvl": _squares,
     "cohere2_vision": _shuffled,
@@ -202,7 +203,13 @@ READ = {
     "mllama_text_model": _looked_at,
 }
 """What makes pictures, and says of how many tokens one is, by the model's type."""
-HEARD = {"gemma4": _spectrogram, "gemma4_unified": _waves, "voxtral": _frames, "qwen2_audio": _frames}
+HEARD = {
+    "gemma4": _spectrogram,
+    "embedding_gemma2": _spectrogram,
+    "gemma4_unified": _waves,
+    "voxtral": _frames,
+    "qwen2_audio": _frames,
+}
 """The same of sounds, of models that have a part for them."""
 
 
