@@ -26,6 +26,8 @@ MIXED = "qwen3.5/Qwen3_5ForCausalLM"
 NEMOTRON = "nemotron-h-experts/NemotronHForCausalLM"
 MISTRAL = "mistral3-ministral-biased-tied/Mistral3ForConditionalGeneration"
 MLLAMA = "mllama/MllamaForConditionalGeneration"
+T5GEMMA = "t5gemma2/T5Gemma2ForConditionalGeneration"
+T5_EYE, T5_TEXT = "model.encoder.vision_tower.", {"model.encoder.": "model.encoder.text_model."}
 # a case, and other beginnings of names in its files: those of the hub, and those within Transformers
 OTHERS = [
     (GEMMA, {"vision_tower.": "vision_tower.vision_model."}),
@@ -40,6 +42,7 @@ OTHERS = [
     (MIXED, {"model.": "model.language_model."}),
     (NEMOTRON, {"backbone.": "model."}),
     (MAE, {"decoder.decoder_encoder.layer.": "decoder.decoder_layers."}),
+    (T5GEMMA, {T5_EYE: f"{T5_EYE}vision_model.", "model.encoder.multi": "model.encoder.multi", **T5_TEXT}),
 ]
 
 

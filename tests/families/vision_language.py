@@ -26,7 +26,7 @@ def _turned(theta: float, *sections: int) -> dict:
 
 
 _TOWER = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 12, "patch_size": 4}
-_GEMMA3 = {
+GEMMA3_PICTURES = {
     "text_config": GEMMA3,
     "vision_config": {**_TOWER, "image_size": 16},
     "mm_tokens_per_image": 4,
@@ -102,7 +102,7 @@ _WHOLE = ("ForConditionalGeneration",)
 _CLASSIFYING = (*_WHOLE, "ForSequenceClassification")
 
 FAMILIES = {
-    "gemma3-pictures": ("Gemma3", _CLASSIFYING, T.Gemma3Config, _GEMMA3),
+    "gemma3-pictures": ("Gemma3", _CLASSIFYING, T.Gemma3Config, GEMMA3_PICTURES),
     "mistral3": ("Mistral3", _WHOLE, T.Mistral3Config, {**_MISTRAL3, "tie_word_embeddings": False}),
     "mistral3-ministral-biased-tied": (
         "Mistral3",

@@ -30,6 +30,11 @@ def _averaged(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dic
     return {"pixel_values": _pixels(config, generator)}, config.mm_tokens_per_image
 
 
+def _encoded(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[str, Tensor], int]:
+    """T5Gemma 2: the same of its encoder."""
+    return _averaged(config.encoder, generator)
+
+
 def _all_patches(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[str, Tensor], int]:
     """PaliGemma: a token a patch."""
     rows, columns = grid(config.vision_config)
@@ -170,6 +175,7 @@ def _looked_at(config: PreTrainedConfig, generator: torch.Generator) -> tuple[di
 
 READ = {
     "gemma3": _averaged,
+    "t5gemma2": _encoded,
     "paligemma": _all_patches,
     "idefics3": _some_a_text,
     "smolvlm": _some_a_text,
@@ -229,10 +235,13 @@ def with_pictures(tokens: dict[str, Tensor], config: PreTrainedConfig, generator
         placed = torch.cat([placed, torch.full((2, count), config.audio_token_id)], 1)
     ids = torch.cat([ids[:, :1], placed, ids[:, 1:]], 1)
     seen = (ids == picture).long()
+    if "decoder_input_ids" in tokens:
+        pictures["decoder_input_ids"] = tokens["decoder_input_ids"]
+    else:
+        pictures["logits_to_keep"] = (seen[0] == 0).nonzero()[:, 0]
     return pictures | {
         "input_ids": ids,
         "attention_mask": torch.cat([mask[:, :1], torch.ones_like(placed), mask[:, 1:]], 1),
         "token_type_ids": seen,
         "mm_token_type_ids": seen,
-        "logits_to_keep": (seen[0] == 0).nonzero()[:, 0],
     }
