@@ -66,6 +66,14 @@ _QWEN2 = {
     "vision_config": {**_QWEN_TOWER, "embed_dim": 16, "mlp_ratio": 2, "hidden_size": GROUPED["hidden_size"]},
     **_IDS,
 }
+_PADDLE = {
+    # of the decoder's config a tie counts, too
+    "text_config": {**GROUPED, "head_dim": 8, "rope_parameters": _turned(1e4, 2, 1, 1), "tie_word_embeddings": False},
+    "vision_config": {**_TOWER, "image_size": 16},
+    **_IDS,
+    "tie_word_embeddings": False,
+}
+_PADDLE_BIASED = {"text_config": {**_PADDLE["text_config"], "use_bias": True}, "tie_word_embeddings": True}
 _QWEN25_TOWER = {
     **_QWEN_TOWER,
     "hidden_size": 16,
@@ -123,6 +131,8 @@ FAMILIES = {
     "smolvlm-tied": ("SmolVLM", _WHOLE, T.SmolVLMConfig, {**_IDEFICS, "tie_word_embeddings": True}),
     "qwen2-vl": ("Qwen2VL", _WHOLE, T.Qwen2VLConfig, _QWEN2),
     "qwen2-vl-tied": ("Qwen2VL", _WHOLE, T.Qwen2VLConfig, {**_QWEN2, "tie_word_embeddings": True}),
+    "paddleocr-vl": ("PaddleOCRVL", _WHOLE, T.PaddleOCRVLConfig, _PADDLE),
+    "paddleocr-vl-biased-tied": ("PaddleOCRVL", _WHOLE, T.PaddleOCRVLConfig, {**_PADDLE, **_PADDLE_BIASED}),
     "qwen2.5-vl": ("Qwen2_5_VL", _WHOLE, T.Qwen2_5_VLConfig, _QWEN25),
     "qwen2.5-vl-tied": ("Qwen2_5_VL", _WHOLE, T.Qwen2_5_VLConfig, {**_QWEN25, "tie_word_embeddings": True}),
     "qwen3-vl": ("Qwen3VL", _WHOLE, T.Qwen3VLConfig, _QWEN3),
@@ -146,6 +156,7 @@ FLOAT32_PARTS: tuple[str, ...] = (
     "smolvlm",
     "mistral3",
     "mistral-large4-pictures",
+    "paddleocr-vl",
     "qwen2-vl",
     "qwen2.5-vl",
     "qwen3-vl",
@@ -232,6 +243,16 @@ KEYS = {
     "idefics3/Idefics3ForConditionalGeneration": _IDEFICS_KEYS,
     "smolvlm-tied/SmolVLMForConditionalGeneration": _IDEFICS_KEYS,
     "qwen2-vl/Qwen2VLForConditionalGeneration": {**_QWEN2_TEXT, **_QWEN},
+    "paddleocr-vl/PaddleOCRVLForConditionalGeneration": {
+        **within("text_config", {key: row for key, row in RMS_KEYS.items() if key != HEAD_KEY}),
+        "text_config.rope_parameters": (_turned(10.0, 2, 1, 1), CHANGES),
+        **within("text_config", {f"{HEAD_KEY} + rope_parameters": ((2, 1, 16, _turned(1e4, 4, 2, 2)), CHANGES)}),
+        **within("vision_config", VIT_KEYS),
+        "vision_config.num_attention_heads": (4, CHANGES),
+        **_AXIAL,
+        "image_token_id": (5, FAILS),
+        "video_token_id": (11, KEEPS),  # read where there are videos
+    },
     "qwen2.5-vl/Qwen2_5_VLForConditionalGeneration": {
         **_QWEN2_TEXT,
         **_QWEN,
@@ -263,6 +284,7 @@ TIED: tuple[str, ...] = (
     "smolvlm-tied/SmolVLMForConditionalGeneration",
     "mistral3-ministral-biased-tied/Mistral3ForConditionalGeneration",
     "qwen2-vl-tied/Qwen2VLForConditionalGeneration",
+    "paddleocr-vl-biased-tied/PaddleOCRVLForConditionalGeneration",
     "qwen2.5-vl-tied/Qwen2_5_VLForConditionalGeneration",
     "qwen3-vl-moe-dense-tied/Qwen3VLMoeForConditionalGeneration",
     "qwen3.5-pictures-tied/Qwen3_5ForConditionalGeneration",

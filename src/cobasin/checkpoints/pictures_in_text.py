@@ -115,6 +115,13 @@ def _patches(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict
     return {"pixel_values": pixels, "image_grid_thw": torch.tensor([[1, side, side]] * 2)}, 4
 
 
+def _apart(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[str, Tensor], int]:
+    """PaddleOCR-VL: the same, with its channels, rows and columns."""
+    tower, side = config.vision_config, 2 * config.vision_config.spatial_merge_size
+    pixels = normal(generator, 2 * side**2, tower.num_channels, *sides(tower.patch_size))
+    return {"pixel_values": pixels, "image_grid_thw": torch.tensor([[1, side, side]] * 2)}, 4
+
+
 def _placed(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[str, Tensor], int]:
     """Gemma 4: rows of patches with their places, of pictures of two by two tokens; Unified has a token a patch."""
     tower, merged = config.vision_config, config.vision_config.pooling_kernel_size
@@ -195,6 +202,7 @@ READ = {
     "glm4v": _patches,
     "glm4v_moe": _patches,
     "glm46v": _patches,
+    "paddleocr_vl": _apart,
     "gemma4": _placed,
     "gemma4_unified": _placed,
     "embedding_gemma2": _placed,
