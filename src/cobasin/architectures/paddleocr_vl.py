@@ -6,6 +6,9 @@ the tower's stream has an order only.
 
 from __future__ import annotations
 
+import copy
+from dataclasses import replace
+
 from cobasin.architectures import Request, declares
 from cobasin.architectures.parts import LAYER, attention, layer_norm, linear, neurons, sides
 from cobasin.architectures.rmsnorm_decoder import gated, head_width, projections, rmsnorm_decoder, rotary
@@ -77,8 +80,15 @@ def _tower(request: Request) -> Spec:
 
 @declares("PaddleOCRVL", "paddleocr_vl", "ForConditionalGeneration")
 def paddleocr_vl(request: Request) -> Spec:
-    """PaddleOCR-VL: squares of patches become tokens."""
+    """PaddleOCR-VL: squares of patches become tokens.
+
+    Where a config has no part for the decoder, as on the hub, Transformers takes the head for tied, whatever the config
+    says, but reads one of its own that a file has beside the embeddings.
+    """
     tower = request.config.vision_config
+    if request.has("lm_head.weight") and request.has("embed_tokens.weight"):
+        request = replace(request, config=copy.copy(request.config))
+        request.config.tie_word_embeddings = False
     square = tower.spatial_merge_size**2
     reading = linear(f"{PROJECTOR}linear_1", "merged", "(merge vision_resid)")
     return whole(
