@@ -82,10 +82,10 @@ def _attention(config: PreTrainedConfig, turned: Sequence[bool]) -> Parts:
         "latent": Space(config.kv_lora_rank, SignedPermutation, LAYER, part="residual", folded=Orthogonal()),
     }
     templates = {
+        "rotary_emb.alpha": "freq",
         **_grown(OWN, "kv", "growth"),
         f"{OWN}.kv_a_norm.weight": "latent~",
         **linear(f"{OWN}.o_proj", "resid", "(kv vo')", biased),
-        "rotary_emb.alpha": "freq",
     }
     for kind, own, query, key in (
         ("turned", "nope", "(nope + freq pair)", "(latent + freq pair')"),
