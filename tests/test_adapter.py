@@ -44,6 +44,7 @@ CASES = [
     (LLAMA, "plain", {"target_modules": ["down_proj"], "modules_to_save": ["norm"]}),
     (VIT, "gl", ALL | {"modules_to_save": ["classifier"]}),
     (VIT, "full", {"target_modules": ["projection", "k_proj"], "bias": "all"}),
+    (VIT, "gl", {"target_modules": ["k_proj"], "bias": "all", "modules_to_save": ["classifier"]}),
 ]
 
 

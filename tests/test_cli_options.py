@@ -183,11 +183,14 @@ def test_an_output_folder_that_is_not_empty(folders, verb):
         ("link", "lies in the input folder"),
         ("file", "is a file; give a folder for the output"),
         ("file/out", "is a file; choose another folder"),
+        ("loop", "has a link in it that leads back to itself"),
+        ("loop/out", "has a link in it that leads back to itself"),
     ],
 )
 def test_an_output_folder_in_the_way(folders, verb, where, text):
     root = folders[0].parent
     (root / "link").symlink_to(folders[0])
+    (root / "loop").symlink_to("loop")
     (root / "file").write_text("x")
     assert text in refused(root, verb, *folders, "--out", root / where, "--overwrite")
 

@@ -5,10 +5,11 @@ import json
 
 import pytest
 import torch
+import transformers
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, LlamaForSequenceClassification
 
-from adapter_folders import ALL, LLAMA, base, lora, saved
+from adapter_folders import ALL, LLAMA, base, change, function, lora, saved
 from cobasin.adapters.folder import load_adapter
 from cobasin.checkpoints.checkpoint import load
 from cobasin.merging.merge import merge, merge_recipe
@@ -99,3 +100,48 @@ def test_an_adapter_brings_its_head(tmp_path):
     assert found.keys() == load(classifier).headers.keys()
     run("merge", *named, *HOW, "--out", tmp_path / "out")
     assert torch.equal(stock(tmp_path / "out", dtype=torch.float64).score.weight, found["score.weight"])
+
+
+def test_one_of_two_tensors_that_are_always_tied(tmp_path):
+    """BART's head has no weight of its own."""
+    start = base(tmp_path, "bart/BartForConditionalGeneration")
+    name = f"{start}+{lora(start, target_modules=['lm_head'])}"
+    line = refused(tmp_path, "merge", name, start, *HOW, "--out", tmp_path / "out")
+    assert f"{tmp_path / 'lora'} adapts lm_head.weight alone, which is tied to another tensor of its base" in line
+
+
+def test_an_adapter_that_has_added_tokens(tmp_path):
+    start = base(tmp_path, LLAMA)
+    model = AutoModelForCausalLM.from_pretrained(start, dtype=torch.float64)
+    model.resize_token_embeddings(model.config.vocab_size + 3)
+    options = {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens", "lm_head"]}
+    adapter = saved(copy.deepcopy(model), tmp_path / "lora", **options)
+    line = refused(tmp_path, "merge", f"{start}+{adapter}", start, *HOW, "--out", tmp_path / "out")
+    assert line.endswith("where it has added tokens, save its base resized to them first (resize_token_embeddings)")
+    model.save_pretrained(tmp_path / "resized")
+    assert (
+        run("merge", f"{tmp_path / 'resized'}+{adapter}", tmp_path / "resized", *HOW, "--out", tmp_path / "out").code
+        == 0
+    )
+
+
+@pytest.mark.parametrize(
+    ("case", "target", "tied"),
+    [
+        ("bart/BartForConditionalGeneration", "q_proj", True),  # which cannot be untied
+        ("gpt2/GPT2LMHeadModel", "c_attn", True),
+        ("gpt2/GPT2LMHeadModel", "wte", False),
+    ],
+)
+def test_tied_embeddings_that_were_resized(tmp_path, case, target, tied):
+    """PEFT writes them with any adapter whose base it finds with fewer rows."""
+    start = base(tmp_path, case)
+    model = getattr(transformers, case.split("/")[1]).from_pretrained(start, dtype=torch.float64)
+    model.resize_token_embeddings(model.config.vocab_size + 3)
+    model.save_pretrained(tmp_path / "resized")
+    adapter = saved(model, tmp_path / "lora", target_modules=[target])
+    assert "base_model.model.lm_head.weight" in load_adapter(adapter).headers
+    name = f"{tmp_path / 'resized'}+{adapter}"
+    assert run("merge", name, name, *HOW, "--out", tmp_path / "out").code == 0
+    assert ("lm_head.weight" not in tensors_of(tmp_path / "out")) == tied
+    assert change(function(tmp_path / "out"), function(tmp_path / "resized", adapter)) < 1e-9

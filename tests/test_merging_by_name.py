@@ -49,7 +49,7 @@ def pair(tmp_path):
 def test_tensors_of_one_name_are_averaged_and_counters_copied(tmp_path, pair):
     out = run("merge", *pair, "--match", "none", "--out", tmp_path / "out")
     assert out.code == 0
-    assert "SegformerForSemanticSegmentation is not declared: tensors are merged by name, as they are" in out.out
+    assert "no declaration covers this SegformerForSemanticSegmentation: tensors are merged by name" in out.out
     one, other, found = (load_file(folder / "model.safetensors") for folder in (*pair, tmp_path / "out"))
     assert found.keys() == one.keys()
     for name, tensor in found.items():
@@ -98,7 +98,7 @@ def test_layers_that_names_do_not_tell(tmp_path):
         T.ResNetForImageClassification(config).save_pretrained(tmp_path / str(seed))
     parents = [tmp_path / "0", tmp_path / "1"]
     told = recipe(tmp_path / "r.yaml", "slerp", parents, parameters={"t": 0.5})
-    assert "as they are; its layers are not known" in run("merge", told, "--out", tmp_path / "out").out
+    assert "as they are; which layers they are of is not known" in run("merge", told, "--out", tmp_path / "out").out
     told = recipe(tmp_path / "r.yaml", "slerp", parents, parameters={"t": [0, 1]})
     line = refused(tmp_path, "merge", told, "--out", tmp_path / "other")
     assert "gradients: the names of tensors do not tell the layers; give filters" in line
@@ -185,7 +185,7 @@ def test_in_memory_and_by_task_vectors(pair):
 def test_what_takes_more_than_names_is_refused(tmp_path, pair, arguments):
     line = refused(tmp_path, "merge", *pair, *arguments, "--out", tmp_path / "out")
     assert "architecture 'SegformerForSemanticSegmentation' is not declared" in line
-    assert "by the names of its tensors alone cobasin merge --match none merges it" in line
+    assert "cobasin merge --match none merges it by the names of its tensors" in line
 
 
 def test_methods_with_data_are_refused(tmp_path, pair):
@@ -279,3 +279,17 @@ def test_quantized_weights_are_refused(pair):
     edit_tensors(wrapped, lambda tensors: tensors.update({f"module.{x}": tensors.pop(x) for x in [*tensors]}))
     with pytest.raises(InputError, match=r"all names of its tensors begin with 'module\."):
         by_name(load(wrapped))
+
+
+def test_settings_that_a_declaration_does_not_cover(tmp_path):
+    for seed in range(2):
+        model("olmo1/OlmoForCausalLM", seed, torch.float32).save_pretrained(tmp_path / str(seed))
+        duplicate(tmp_path / str(seed), f"clipped-{seed}", clip_qkv=4.0)
+    clipped = [tmp_path / f"clipped-{seed}" for seed in range(2)]
+    assert "clip_qkv" in refused(tmp_path, "merge", *clipped, "--out", tmp_path / "out")
+    assert run("merge", *clipped, "--match", "none", "--out", tmp_path / "out").code == 0
+    assert run("merge", tmp_path / "0", tmp_path / "1", "--match", "none", "--out", tmp_path / "declared").code == 0
+    found, wanted = tensors_of(tmp_path / "out"), tensors_of(tmp_path / "declared")
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+    line = refused(tmp_path, "merge", clipped[0], tmp_path / "1", "--match", "none", "--out", tmp_path / "mixed")
+    assert "clip_qkv is None in " in line

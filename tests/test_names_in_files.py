@@ -26,6 +26,8 @@ MIXED = "qwen3.5/Qwen3_5ForCausalLM"
 NEMOTRON = "nemotron-h-experts/NemotronHForCausalLM"
 MISTRAL = "mistral3-ministral-biased-tied/Mistral3ForConditionalGeneration"
 MLLAMA = "mllama/MllamaForConditionalGeneration"
+T5GEMMA = "t5gemma2/T5Gemma2ForConditionalGeneration"
+T5_EYE, T5_TEXT = "model.encoder.vision_tower.", {"model.encoder.": "model.encoder.text_model."}
 # a case, and other beginnings of names in its files: those of the hub, and those within Transformers
 OTHERS = [
     (GEMMA, {"vision_tower.": "vision_tower.vision_model."}),
@@ -40,6 +42,7 @@ OTHERS = [
     (MIXED, {"model.": "model.language_model."}),
     (NEMOTRON, {"backbone.": "model."}),
     (MAE, {"decoder.decoder_encoder.layer.": "decoder.decoder_layers."}),
+    (T5GEMMA, {T5_EYE: f"{T5_EYE}vision_model.", "model.encoder.multi": "model.encoder.multi", **T5_TEXT}),
 ]
 
 
@@ -105,6 +108,7 @@ MTP = {"mtp.fc.weight": (24, 48), "mtp.layers.0.mlp.experts.gate_up_proj": (4, 1
         ("glm5-shared-biased-tied/GlmMoeDsaForCausalLM", AFTER_THE_LAST),
         (NEMOTRON, {"mtp.layers.0.eh_proj.weight": (24, 48)}),
         ("exaone-moe/ExaoneMoeForCausalLM", {"mtp.fc.weight": (24, 48)}),
+        ("mistral-large4-pictures/MistralLarge4ForConditionalGeneration", {"mtp_dspark.norm.weight": (24,)}),
         ("ernie-moe/Ernie4_5_MoeForCausalLM", {"model.mtp_linear_proj.0.weight": (24, 48)}),
     ],
 )

@@ -99,6 +99,12 @@ def headed(change):
             lambda a, _: cobasin.save(a, "nowhere", files=["x"]),
             r"files \['x'\]: expected the name of each, and its text",
         ),
+        (
+            lambda a, _: cobasin.save(a, "nowhere", files={"x": 5}),
+            "files: x: 5: expected a text, a function that writes",
+        ),
+        (lambda a, _: cobasin.save(a, "nowhere", progress="x"), "progress 'x': expected a function"),
+        (lambda *_: cobasin.save_adapter("nowhere", "out", files=["x"]), r"files \['x'\]: expected the name of each"),
         (lambda a, b: cobasin.loss_path(a, b, None, 3, device="nowhere"), "device 'nowhere' cannot be used here"),
         (lambda a, b: cobasin.loss_plane([a, b, a], None, grid=3.5), "3.5 points a side of the plane: expected a who"),
         (lambda _, b: cobasin.merge("model-a"), "models: .model-a.: expected a list"),

@@ -373,6 +373,13 @@ def test_nearswap_moves_the_base_or_else_the_first_model():
     assert (Recipe.of(near).base, Recipe.of(near).inputs) == ("./a", ["./b"])
 
 
+@pytest.mark.parametrize(("method", "parameters"), [("nearswap", {"t": 5}), ("arcee_fusion", None)])
+def test_what_gives_models_no_shares_has_no_statistics_between_theirs(method, parameters):
+    """The t of nearswap is a distance, which was taken for a share."""
+    message = refusal(LINEAR | {"merge_method": method, "parameters": parameters, "repair": {}})
+    assert message.startswith(f"repair: {method} does not say how much each model counts")
+
+
 @pytest.mark.parametrize("method", ["nuslerp", "multislerp"])
 def test_spherical_means_may_have_a_base(method):
     plain, moved = (Recipe.of(one | {"merge_method": method}) for one in (LINEAR, TIES))

@@ -33,6 +33,7 @@ PRE_NORM = [
     "gemma3/Gemma3ForCausalLM",  # layer_types
     "smollm3/SmolLM3ForCausalLM",  # no_rope_layers
     "llama4/Llama4ForCausalLM",  # moe_layers
+    "mistral-large4-biased/MistralLarge4TextModel",  # kv_source_layers
     "exaone-moe/ExaoneMoeForCausalLM",  # mlp_layer_types
     "deepseek3/DeepseekV3ForCausalLM",  # first_k_dense_replace
     "lfm2-moe/Lfm2MoeForCausalLM",  # num_dense_layers

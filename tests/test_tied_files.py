@@ -1,5 +1,7 @@
 """Files that hold a tied tensor under the name of another one, as ``safetensors.torch.save_model`` may write them."""
 
+import json
+
 import pytest
 import torch
 
@@ -9,7 +11,7 @@ from cobasin.checkpoints.writer import save
 from cobasin.finding.applying import transform
 from cobasin.finding.match import match
 from cobasin.verification import verify
-from command_line import duplicate, edit_tensors, refused, refused_by_both, run, stock, tensors_of
+from command_line import duplicate, edit_json, edit_tensors, refused, refused_by_both, run, stock, tensors_of
 from sampling import one_in
 from tiny_models import model
 
@@ -142,3 +144,23 @@ def test_a_head_of_another_dtype_is_refused(tmp_path, case):
     assert run("match", own, other, "--out", tmp_path / "equal").code == 0
     edit_tensors(own, lambda tensors: tensors.update({tied: tensors[twin].bfloat16()}))
     refused_by_both(own, other, f"the config ties {tied} to {twin}, but their dtypes differ", unread=False)
+
+
+def test_a_head_of_its_own_that_the_config_takes_for_tied(tmp_path):
+    """PaddleOCR-VL on the hub, whose config has the decoder's keys beside its own: Transformers reads the head."""
+    case = "paddleocr-vl/PaddleOCRVLForConditionalGeneration"
+    for seed, name in enumerate(("source", "anchor")):
+        model(case, seed, torch.float32).save_pretrained(tmp_path / name)
+        text = json.loads((tmp_path / name / "config.json").read_text())["text_config"]
+        beside = {key: value for key, value in text.items() if key != "model_type"}
+
+        def flatten(config, beside=beside):
+            del config["text_config"]
+            config.update({key: value for key, value in beside.items() if key not in config})
+
+        edit_json(tmp_path / name / "config.json", flatten)
+    assert load(tmp_path / "source").config.tie_word_embeddings
+    assert run("match", tmp_path / "source", tmp_path / "anchor", "--out", tmp_path / "out").code == 0
+    assert run("verify", tmp_path / "source", tmp_path / "out").code == 0
+    before, after = (tensors_of(tmp_path / name)["lm_head.weight"] for name in ("source", "out"))
+    assert not torch.equal(before, after)

@@ -1,6 +1,7 @@
 """A fine-tune, or an adapter of it, carried from its base to another one."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.typed import Typed
 from cobasin.checkpoints.writer import save
 from cobasin.errors import InputError
+from cobasin.finding.match import match
 from cobasin.finding.transport import _origin, transport, transport_adapter
 from cobasin.proposal.checking import change as moved_by
 from cobasin.proposal.checking import run as outputs
@@ -116,6 +118,25 @@ def test_what_does_not_fit_is_refused(tmp_path):
         )
     with pytest.raises(InputError, match="its task head has other labels"):
         transport_adapter(checkpoint(classifier, 1), tmp_path / "lora", load(other))
+
+
+@pytest.mark.usefixtures("few_rounds")
+def test_a_report_that_is_not_as_it_was_written_is_refused():
+    """It would end in a defect, once the model was written."""
+    base, new = checkpoint(LLAMA, 1), checkpoint(LLAMA, 2)
+    element = match(base, new)
+    assert transport(base, base, new, element).element is element
+    space = next(iter(element.report["spaces"]))
+    for changes in (
+        {"distance_before": None},
+        {"distance_after": "1"},
+        {"objective": []},
+        {"notes": "x"},
+        {"spaces": {space: {"before": 1e200, "after": 1.0}}},
+        {"spaces": {space: 1.0}},
+    ):
+        with pytest.raises(InputError, match="the element has no report of how it was found"):
+            transport(base, base, new, replace(element, report=element.report | changes))
 
 
 @pytest.mark.parametrize("part", ["query", "key"])

@@ -194,3 +194,18 @@ def test_what_moves_is_not_copied(tmp_path):
     assert bare.copying({"embeddings.word_embeddings.weight"}) is bare
     with pytest.raises(InputError, match=rf"pooler\.dense\.weight is only in {source}"):  # as they are, not made alike
         check_pair(one, other)
+
+
+def test_what_files_of_the_hub_have_beside_a_tower(tmp_path):
+    """PaddleOCR-VL: a pooling head and a second table of positions, which Transformers does not read, are copied."""
+    beside = {
+        f"visual.vision_model.{name}": torch.randn(4, 16)
+        for name in ("embeddings.packing_position_embedding.weight", "head.mlp.fc1.weight")
+    }
+    for seed, name in enumerate(("source", "anchor")):
+        model("paddleocr-vl/PaddleOCRVLForConditionalGeneration", seed, torch.float32).save_pretrained(tmp_path / name)
+    edit_tensors(tmp_path / "source", lambda tensors: tensors.update(beside))
+    assert run("match", tmp_path / "source", tmp_path / "anchor", "--out", tmp_path / "out").code == 0
+    assert run("verify", tmp_path / "source", tmp_path / "out").code == 0
+    written = tensors_of(tmp_path / "out")
+    assert all(torch.equal(written[name], tensor) for name, tensor in beside.items())

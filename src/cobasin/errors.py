@@ -49,6 +49,10 @@ class InputError(Exception):
     """
 
 
+class NotDeclared(InputError):
+    """No declaration says what may act on a model: none of its class, or none that covers its settings."""
+
+
 class NotProbed(InputError):
     """A model cannot be run on inputs that are made up, which says nothing against it."""
 

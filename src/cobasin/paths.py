@@ -43,3 +43,15 @@ def expanded(path: str | Path, what: str = "") -> Path:
         return Path(path).expanduser()
     except RuntimeError as error:
         raise InputError(f"{path}: no such user, or one without a home folder; write the whole path") from error
+
+
+def resolved(path: str | Path, what: str = "") -> Path:
+    """The place that an `expanded` path leads to, from the root on and through all links.
+
+    Raises:
+        InputError: as `expanded`; a link in it leads back to itself.
+    """
+    found = Path(os.path.realpath(expanded(path, what)))
+    if any(map(os.path.islink, (found, *found.parents))):  # what could not be followed is left
+        raise InputError(f"{path}: has a link in it that leads back to itself; remove that, or choose another path")
+    return found

@@ -23,7 +23,7 @@ def silent(*_: object) -> None:
     """What is called where nobody listens."""
 
 
-def progress_of(given: Progress | None) -> Progress:
+def progress_of(given: Callable[..., None] | None) -> Callable[..., None]:
     """What a call is to say its progress to: `silent` where none is given.
 
     Raises:

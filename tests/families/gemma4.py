@@ -90,6 +90,14 @@ _EAR = {
     "output_proj_dims": 22,
 }
 _WHOLE = ("ForConditionalGeneration",)
+_EMBEDDING = {key: value for key, value in _DENSE.items() if key not in ("attention_k_eq_v", "final_logit_softcapping")}
+_EMBEDDING |= {"hidden_size_per_layer_input": 6, "embedding_dim": 10, "attention_bias": True}
+_EMBEDDING_PICTURES = {
+    **_PICTURES,
+    "text_config": {**_EMBEDDING, "attention_bias": False},
+    "audio_config": {"model_type": "gemma4_audio", **_EAR, "use_clipped_linears": False},
+    "vision_config": {"model_type": "gemma4_vision", **_TOWER},
+}
 
 FAMILIES = {
     "gemma4-pictures": ("Gemma4", _WHOLE, T.Gemma4Config, _PICTURES),
@@ -113,6 +121,8 @@ FAMILIES = {
         {**_CLIPPED, "text_config": _DENSE, "audio_config": _EAR},
     ),
     "gemma4-pictures-clipped": ("Gemma4", _WHOLE, T.Gemma4Config, _CLIPPED),
+    "embeddinggemma2-biased": ("EmbeddingGemma2Text", ("Model",), T.EmbeddingGemma2TextConfig, _EMBEDDING),
+    "embeddinggemma2-pictures": ("EmbeddingGemma2", ("Model",), T.EmbeddingGemma2Config, _EMBEDDING_PICTURES),
     "gemma4": ("Gemma4", ("ForCausalLM",), T.Gemma4TextConfig, _DENSE),
     "gemma4-text": ("Gemma4Text", ("Model",), T.Gemma4TextConfig, {**_SHARED, "use_double_wide_mlp": False}),
     "gemma4-experts": ("Gemma4", ("ForCausalLM",), T.Gemma4TextConfig, {**_DENSE, **_EXPERTS}),
@@ -121,7 +131,7 @@ FAMILIES = {
     "gemma4-unified": ("Gemma4Unified", ("ForCausalLM",), T.Gemma4UnifiedTextConfig, _UNIFIED),
     "gemma4-unified-text": ("Gemma4UnifiedText", ("Model",), T.Gemma4UnifiedTextConfig, _UNIFIED),
 }
-FLOAT32_PARTS: tuple[str, ...] = ("gemma4",)  # RMSNorm, routers and rotary angles
+FLOAT32_PARTS: tuple[str, ...] = ("gemma4", "embeddinggemma2")  # RMSNorm, routers and rotary angles
 
 _OF_GEMMA2 = ("query_pre_attn_scalar", "attn_logit_softcapping")
 _KEYS = {key: row for key, row in GEMMA2_KEYS.items() if key not in _OF_GEMMA2} | {
@@ -185,6 +195,17 @@ KEYS = {
         "vision_config.use_clipped_linears": (False, CHANGES),
         "text_config.pad_token_id": (3, CHANGES),
         "text_config.num_kv_shared_layers": (3, SHAPES),
+    },
+    "embeddinggemma2-biased/EmbeddingGemma2TextModel": {
+        key: row
+        for key, row in _KEYS.items()
+        if key not in ("final_logit_softcapping", "use_bidirectional_attention", "is_causal")
+    },
+    "embeddinggemma2-pictures/EmbeddingGemma2Model": {
+        "image_token_id": (5, FAILS),
+        "video_token_id": (11, CHANGES),
+        "audio_token_id": (5, FAILS),
+        "vision_config": (None, UNCOVERED),
     },
     "gemma4/Gemma4ForCausalLM": _KEYS,
     "gemma4-text/Gemma4TextModel": {"num_kv_shared_layers": (3, CHANGES)},

@@ -41,6 +41,9 @@ _GLM5 = {
     "attention_bias": True,
     "tie_word_embeddings": True,
 }
+# of two layers one has a rotary embedding, the other experts; queries of both grow
+LARGE4 = {key: value for key, value in SPARSE.items() if key != "q_lora_rank"}
+LARGE4 |= {"no_rope_layers": [1, 0], "index_n_heads": 3, "rope_parameters": _GROWING}
 _V2_HEADS = ("ForCausalLM", "ForSequenceClassification", "Model")
 
 FAMILIES = {
@@ -87,6 +90,12 @@ FAMILIES = {
     ),
     "deepseek32": ("DeepseekV32", ("ForCausalLM", "Model"), T.DeepseekV32Config, {**SPARSE, **_GROUPS}),
     "glm5-shared-biased-tied": ("GlmMoeDsa", ("ForCausalLM", "Model"), T.GlmMoeDsaConfig, _GLM5),
+    "mistral-large4-biased": (
+        "MistralLarge4Text",
+        ("Model",),
+        T.MistralLarge4TextConfig,
+        {**LARGE4, **_GROUPS, "attention_bias": True},
+    ),
     "youtu": ("Youtu", ("ForCausalLM", "Model"), T.YoutuConfig, _YOUTU),
     "youtu-direct-untied": (
         "Youtu",
@@ -106,6 +115,7 @@ FLOAT32_PARTS: tuple[str, ...] = (
     "deepseek",
     "glm4moelite",
     "mistral4",
+    "mistral-large4",
     "glm5",
     "youtu",
     "minicpm3",
@@ -155,6 +165,13 @@ KEYS = {
     "mistral4/Mistral4ForSequenceClassification": PADDING_KEYS,
     "deepseek32/DeepseekV32ForCausalLM": _SPARSE_KEYS,
     "glm5-shared-biased-tied/GlmMoeDsaForCausalLM": _SPARSE_KEYS,
+    "mistral-large4-biased/MistralLarge4TextModel": {
+        **{key: row for key, row in _SPARSE_KEYS.items() if key != "norm_topk_prob"},
+        "rope_parameters": (_GROWING | {"factor": 8.0}, CHANGES),
+        "no_rope_layers": ([1, 1], SHAPES),
+        "kv_source_layers": ([0, 0], UNCOVERED),
+        "indexer_types": (["full", "shared"], SHAPES),
+    },
     "youtu/YoutuForCausalLM": {
         **{key: row for key, row in _KEYS.items() if not key.startswith(("num_experts", "routed"))},
         "rope_interleave": (False, CHANGES),

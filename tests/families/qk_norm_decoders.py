@@ -2,7 +2,7 @@
 
 import transformers as T
 
-from families import CHANGES, KEEPS, LINEAR_ROPES, PADDING_KEYS, SHAPES
+from families import CHANGES, KEEPS, LINEAR_ROPES, PADDING_KEYS, SHAPES, UNCOVERED
 from families.rmsnorm_decoders import (
     ANSWERING,
     GEMMA2_KEYS,
@@ -17,6 +17,7 @@ GEMMA3["layer_types"] = ["sliding_attention", "full_attention"]
 
 _EXAONE = {**GROUPED, "head_dim": 8, "sliding_window": None, "layer_types": ["full_attention"] * 2}
 _HUNYUAN = {**GROUPED, "head_dim": 8}
+_DOGE = {**GROUPED, "keep_window_size": 12}
 
 FAMILIES = {
     "qwen3": ("Qwen3", ANSWERING, T.Qwen3Config, {**GROUPED, "head_dim": 8}),
@@ -42,6 +43,13 @@ FAMILIES = {
         T.Exaone4Config,
         {**_EXAONE, "sliding_window": 5, "layer_types": ["full_attention", "sliding_attention"]},
     ),
+    "doge": ("Doge", ("ForCausalLM", "ForSequenceClassification", "Model"), T.DogeConfig, _DOGE),
+    "doge-biased-tied": (
+        "Doge",
+        ("ForCausalLM",),
+        T.DogeConfig,
+        {**_DOGE, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True},
+    ),
     "hunyuan": (
         "HunYuanDenseV1",
         ("ForCausalLM", "ForSequenceClassification", "Model"),
@@ -62,6 +70,7 @@ FLOAT32_PARTS: tuple[str, ...] = (
     "olmo3",
     "exaone4",
     "hunyuan",
+    "doge",
 )  # RMSNorm and rotary angles
 
 _NORMED = {HEAD_KEY: ((2, 1, 16), SHAPES)}  # a gain a coordinate
@@ -92,6 +101,14 @@ KEYS = {
         "layer_types + sliding_window": ((["full_attention"] * 2, None), CHANGES),
     },
     "exaone4/Exaone4ForSequenceClassification": PADDING_KEYS,
+    "doge/DogeForCausalLM": {
+        **{key: row for key, row in RMS_KEYS.items() if key != HEAD_KEY},
+        "num_attention_heads": (2, SHAPES),
+        "sliding_window": (5, CHANGES),
+        "keep_window_size": (9, CHANGES),
+        "is_moe": (True, UNCOVERED),
+    },
+    "doge/DogeForSequenceClassification": PADDING_KEYS,
     "hunyuan/HunYuanDenseV1ForCausalLM": RMS_KEYS | _NORMED,
     "hunyuan/HunYuanDenseV1ForSequenceClassification": PADDING_KEYS,
 }
@@ -99,4 +116,5 @@ TIED = (
     "gemma3/Gemma3ForCausalLM",
     "exaone4-sliding-tied/Exaone4ForCausalLM",
     "hunyuan-biased-tied/HunYuanDenseV1ForCausalLM",
+    "doge-biased-tied/DogeForCausalLM",
 )

@@ -4,7 +4,7 @@ import transformers as T
 
 from families import CHANGES, FAILS, KEEPS, PADDING_KEYS, SHAPES, UNCOVERED, within
 from families.gated_delta import EXPERTS, MIXED, MIXED_KEYS, MIXTURE, ROPE
-from families.latent_decoders import MISTRAL4
+from families.latent_decoders import LARGE4, MISTRAL4
 from families.qk_norm_decoders import GEMMA3, GEMMA3_KEYS
 from families.rmsnorm_decoders import (
     GEMMA2,
@@ -26,7 +26,7 @@ def _turned(theta: float, *sections: int) -> dict:
 
 
 _TOWER = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 12, "patch_size": 4}
-_GEMMA3 = {
+GEMMA3_PICTURES = {
     "text_config": GEMMA3,
     "vision_config": {**_TOWER, "image_size": 16},
     "mm_tokens_per_image": 4,
@@ -36,6 +36,13 @@ _MISTRAL3 = {
     "text_config": {"model_type": "mistral", **GROUPED, "head_dim": 8, "sliding_window": 5},
     "vision_config": {"model_type": "pixtral", **_TOWER, "image_size": 16},
     "image_token_index": 7,
+}
+_LARGE4 = {
+    **LARGE4,
+    "num_hidden_layers": 3,
+    "no_rope_layers": [1, 0, 1],
+    "indexer_types": ["full", "full", "shared"],
+    "final_logit_softcapping": 2.0,
 }
 _PALIGEMMA = {
     "text_config": {"model_type": "gemma", **GROUPED, "head_dim": 8},
@@ -59,6 +66,14 @@ _QWEN2 = {
     "vision_config": {**_QWEN_TOWER, "embed_dim": 16, "mlp_ratio": 2, "hidden_size": GROUPED["hidden_size"]},
     **_IDS,
 }
+_PADDLE = {
+    # of the decoder's config a tie counts, too
+    "text_config": {**GROUPED, "head_dim": 8, "rope_parameters": _turned(1e4, 2, 1, 1), "tie_word_embeddings": False},
+    "vision_config": {**_TOWER, "image_size": 16},
+    **_IDS,
+    "tie_word_embeddings": False,
+}
+_PADDLE_BIASED = {"text_config": {**_PADDLE["text_config"], "use_bias": True}, "tie_word_embeddings": True}
 _QWEN25_TOWER = {
     **_QWEN_TOWER,
     "hidden_size": 16,
@@ -95,7 +110,7 @@ _WHOLE = ("ForConditionalGeneration",)
 _CLASSIFYING = (*_WHOLE, "ForSequenceClassification")
 
 FAMILIES = {
-    "gemma3-pictures": ("Gemma3", _CLASSIFYING, T.Gemma3Config, _GEMMA3),
+    "gemma3-pictures": ("Gemma3", _CLASSIFYING, T.Gemma3Config, GEMMA3_PICTURES),
     "mistral3": ("Mistral3", _WHOLE, T.Mistral3Config, {**_MISTRAL3, "tie_word_embeddings": False}),
     "mistral3-ministral-biased-tied": (
         "Mistral3",
@@ -109,12 +124,15 @@ FAMILIES = {
         T.Mistral3Config,
         {**_MISTRAL3, "text_config": {"model_type": "mistral4", **MISTRAL4}, "tie_word_embeddings": False},
     ),
+    "mistral-large4-pictures": ("MistralLarge4", _WHOLE, T.MistralLarge4Config, {**_MISTRAL3, "text_config": _LARGE4}),
     "paligemma": ("PaliGemma", _WHOLE, T.PaliGemmaConfig, _PALIGEMMA),
     "paligemma2-tied": ("PaliGemma", _WHOLE, T.PaliGemmaConfig, {**_PALIGEMMA, **_PALIGEMMA2}),
     "idefics3": ("Idefics3", _WHOLE, T.Idefics3Config, _IDEFICS),
     "smolvlm-tied": ("SmolVLM", _WHOLE, T.SmolVLMConfig, {**_IDEFICS, "tie_word_embeddings": True}),
     "qwen2-vl": ("Qwen2VL", _WHOLE, T.Qwen2VLConfig, _QWEN2),
     "qwen2-vl-tied": ("Qwen2VL", _WHOLE, T.Qwen2VLConfig, {**_QWEN2, "tie_word_embeddings": True}),
+    "paddleocr-vl": ("PaddleOCRVL", _WHOLE, T.PaddleOCRVLConfig, _PADDLE),
+    "paddleocr-vl-biased-tied": ("PaddleOCRVL", _WHOLE, T.PaddleOCRVLConfig, {**_PADDLE, **_PADDLE_BIASED}),
     "qwen2.5-vl": ("Qwen2_5_VL", _WHOLE, T.Qwen2_5_VLConfig, _QWEN25),
     "qwen2.5-vl-tied": ("Qwen2_5_VL", _WHOLE, T.Qwen2_5_VLConfig, {**_QWEN25, "tie_word_embeddings": True}),
     "qwen3-vl": ("Qwen3VL", _WHOLE, T.Qwen3VLConfig, _QWEN3),
@@ -137,6 +155,8 @@ FLOAT32_PARTS: tuple[str, ...] = (
     "idefics3",
     "smolvlm",
     "mistral3",
+    "mistral-large4-pictures",
+    "paddleocr-vl",
     "qwen2-vl",
     "qwen2.5-vl",
     "qwen3-vl",
@@ -205,6 +225,13 @@ KEYS = {
             "n_group + topk_group": ((2, 2), KEEPS),  # all groups
         },
     ),
+    "mistral-large4-pictures/MistralLarge4ForConditionalGeneration": {
+        "text_config.final_logit_softcapping": (3.0, CHANGES),
+        "projector_hidden_act": ("relu", CHANGES),
+        "vision_feature_layer": (-2, UNCOVERED),
+        **_AXIAL,
+        **_IMAGE,
+    },
     "paligemma/PaliGemmaForConditionalGeneration": {
         "text_config.model_type": ("llama", UNCOVERED),
         **within("text_config", GEMMA_KEYS),
@@ -216,6 +243,16 @@ KEYS = {
     "idefics3/Idefics3ForConditionalGeneration": _IDEFICS_KEYS,
     "smolvlm-tied/SmolVLMForConditionalGeneration": _IDEFICS_KEYS,
     "qwen2-vl/Qwen2VLForConditionalGeneration": {**_QWEN2_TEXT, **_QWEN},
+    "paddleocr-vl/PaddleOCRVLForConditionalGeneration": {
+        **within("text_config", {key: row for key, row in RMS_KEYS.items() if key != HEAD_KEY}),
+        "text_config.rope_parameters": (_turned(10.0, 2, 1, 1), CHANGES),
+        **within("text_config", {f"{HEAD_KEY} + rope_parameters": ((2, 1, 16, _turned(1e4, 4, 2, 2)), CHANGES)}),
+        **within("vision_config", VIT_KEYS),
+        "vision_config.num_attention_heads": (4, CHANGES),
+        **_AXIAL,
+        "image_token_id": (5, FAILS),
+        "video_token_id": (11, KEEPS),  # read where there are videos
+    },
     "qwen2.5-vl/Qwen2_5_VLForConditionalGeneration": {
         **_QWEN2_TEXT,
         **_QWEN,
@@ -247,6 +284,7 @@ TIED: tuple[str, ...] = (
     "smolvlm-tied/SmolVLMForConditionalGeneration",
     "mistral3-ministral-biased-tied/Mistral3ForConditionalGeneration",
     "qwen2-vl-tied/Qwen2VLForConditionalGeneration",
+    "paddleocr-vl-biased-tied/PaddleOCRVLForConditionalGeneration",
     "qwen2.5-vl-tied/Qwen2_5_VLForConditionalGeneration",
     "qwen3-vl-moe-dense-tied/Qwen3VLMoeForConditionalGeneration",
     "qwen3.5-pictures-tied/Qwen3_5ForConditionalGeneration",

@@ -25,7 +25,7 @@ from cobasin.checkpoints.weight_files import (
     of_weights,
     open_safetensors,
 )
-from cobasin.checkpoints.writer import write_beside
+from cobasin.checkpoints.writer import check_files, write_beside
 from cobasin.errors import InputError
 from cobasin.paths import expanded
 from cobasin.whole_files import write_tensors
@@ -43,6 +43,8 @@ _NOT_COVERED = (
 )
 # Every other start subtracts from the weights of the base as the adapter is loaded.
 _STARTS = (True, False, None, "gaussian", "eva", "orthogonal")
+# The biases (with bias="all") and resized embeddings of modules_to_save PEFT writes twice more, and reads neither.
+_COPIES = re.compile(r"\.(modules_to_save(\.[^.]+)?|original_module)(?=\.)")
 
 
 @dataclass(eq=False, repr=False)
@@ -107,7 +109,12 @@ def load_adapter(model: str | Path | Adapter) -> Adapter:
         raise InputError(
             f"{model}: has no {WEIGHTS_FILE}; adapters are read from safetensors only, never from a pickle"
         )
-    headers, read = open_safetensors(folder / WEIGHTS_FILE)
+    stored, read = open_safetensors(folder / WEIGHTS_FILE)
+    headers = {
+        name: header
+        for name, header in stored.items()
+        if not _COPIES.search(name) or _COPIES.sub("", name) not in stored
+    }
     _check_headers(headers, str(model))
 
     def checked(name: str) -> Tensor:
@@ -182,8 +189,9 @@ def save_adapter(
         overwrite: whether a folder that is there may be replaced.
 
     Raises:
-        InputError: as `load_adapter`; where ``out`` is refused or cannot be written.
+        InputError: as `load_adapter`; where ``out`` is refused or cannot be written; for ``files`` that are none.
     """
+    check_files(files)
     adapter = load_adapter(adapter)
     with publishing(out, overwrite, adapter.folder) as partial:
         write_tensors(partial / WEIGHTS_FILE, adapter, {"format": "pt"})

@@ -197,11 +197,14 @@ def _scaling(adapter: Adapter, down: str) -> float:
 
 def _check_shapes(adapter: Adapter, spec: Spec, names: Mapping[str, str]) -> None:
     for name, disk in names.items():
+        layout = spec.entries[name].layout
         try:
-            spec.entries[name].layout.check(adapter.headers[disk].shape)
+            layout.check(adapter.headers[disk].shape)
         except TypeSyntaxError as error:
+            rows = layout.axis_of("vocab") is not None
+            hint = "; where it has added tokens, save its base resized to them first (resize_token_embeddings)"
             raise InputError(
-                f"{adapter.label} does not fit its base, a {spec.architecture}: {disk} has {error}"
+                f"{adapter.label} does not fit its base, a {spec.architecture}: {disk} has {error}{hint * rows}"
             ) from None
 
 

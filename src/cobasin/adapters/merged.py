@@ -16,15 +16,21 @@ from cobasin.symmetry.state import Lazy
 def merged(base: Typed, adapter: Adapter, dtype: torch.dtype | None = None) -> Checkpoint:
     """The base with the adapter added to its weights, in the base's dtypes or in ``dtype``.
 
-    A base with tied tensors comes untied where one of them is adapted: the adapter leaves the other as it is.
+    A base with tied tensors comes untied where one of them is adapted, and the adapter leaves the other as it is.
 
     Raises:
-        InputError: where the adapter does not fit, or has a bias where the base has none.
+        InputError: where the adapter does not fit, has a bias where the base has none, or adapts one of two tied
+            tensors of a class that always ties them.
     """
     typed = type_adapter(adapter, base.spec, base.checkpoint.config)
     adapted = {*typed.whole, *(layer.weight for layer in typed.layers)}
-    if adapted & {name for pair in base.spec.tied.items() for name in pair}:
-        base = base.untied()
+    if shared := {name for kept in {*base.spec.tied.values()} for name in _apart(typed, kept, adapted)}:
+        try:
+            base = base.untied()
+        except InputError as error:
+            raise InputError(
+                f"{adapter.label} adapts {min(shared)} alone, which is tied to another tensor of its base; {error}"
+            ) from error
         typed = type_adapter(adapter, base.spec, base.checkpoint.config)
     weights = {layer.weight: layer for layer in typed.layers}
     biases = {f"{one.module}.bias": one for one in typed.layers if one.bias in typed.disk and typed[one.bias].any()}
@@ -38,6 +44,16 @@ def merged(base: Typed, adapter: Adapter, dtype: torch.dtype | None = None) -> C
         return _adapted(typed, weights[name], tensor) if name in weights else tensor
 
     return base.derived(Lazy(base, read), dtype)
+
+
+def _apart(typed: TypedAdapter, kept: str, adapted: set[str]) -> set[str]:
+    """The adapted of the tensors tied to ``kept``; none where PEFT has written resized embeddings, all as one."""
+    found = adapted & {kept, *(name for name, twin in typed.spec.tied.items() if twin == kept)}
+    saved = typed.whole - {layer.weight for layer in typed.layers}
+    if kept not in found or len(found) < 2 or not found <= saved:
+        return found
+    first, *others = (typed.adapter[typed.disk[name]] for name in found)
+    return set() if all(one.dtype == first.dtype and torch.equal(one, first) for one in others) else found
 
 
 def _adapted(typed: TypedAdapter, layer: Layer, weight: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING
 
-from cobasin.errors import InputError
+from cobasin.errors import InputError, NotDeclared
 from cobasin.paths import expanded
 from cobasin.symmetry.spec import Spec
 from cobasin.symmetry.wellformed import mistakes
@@ -142,13 +142,13 @@ def declare(config: PreTrainedConfig, architecture: str, names: Collection[str] 
     """The type of a model.
 
     Raises:
-        InputError: for an architecture that is not declared, with the classes of its family that are; for a
-            configuration that a declaration does not cover; for a declaration from outside that does not hold
-            together.
+        NotDeclared: for an architecture that is not declared, with the classes of its family that are; for a
+            configuration that a declaration does not cover.
+        InputError: for a declaration from outside that does not hold together.
     """
     declared = registered().get(architecture)
     if declared is None:
-        raise InputError(_unknown(architecture))
+        raise NotDeclared(_unknown(architecture))
     request = Request(config, architecture, declared.head, names)
     if declared.own:
         return declared.declaration(request)
@@ -171,9 +171,7 @@ def _unknown(architecture: str) -> str:
     known = own if siblings else "cobasin inspect --list shows what is"
     return (
         f"architecture {architecture!r} is not declared; {known}. An unknown architecture is never guessed; "
-        "cobasin inspect MODEL --propose drafts a declaration, which --spec FILE.py uses; by the names of its "
-        "tensors alone cobasin merge --match none merges it (by methods that neither read data nor stack layers, with "
-        "one head and vocabulary, without adapters)"
+        "cobasin inspect MODEL --propose drafts a declaration, which --spec FILE.py uses"
     )
 
 

@@ -36,7 +36,8 @@ EXPERT_SCALE = LayerScale(f"{ROUTER}.per_expert_scale", (f"{EXPERTS}.down_proj",
 def _kinds(config: PreTrainedConfig) -> dict[str, tuple[int, ...]]:
     """The layers of every kind of attention, those that share keys and values apart."""
     found: dict[str, tuple[int, ...]] = {}
-    for i, (attention, shares) in enumerate(zip(config.layer_types, config.kv_sharing_modes, strict=True)):
+    modes = getattr(config, "kv_sharing_modes", [None] * config.num_hidden_layers)
+    for i, (attention, shares) in enumerate(zip(config.layer_types, modes, strict=True)):
         kind = f"{'shared_' if shares else ''}{attention.removesuffix('_attention')}"
         found[kind] = (*found.get(kind, ()), i)
     return found

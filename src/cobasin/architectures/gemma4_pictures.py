@@ -93,8 +93,14 @@ def gemma4_pictures(request: Request) -> Spec:
     config = request.config
     # the inputs of layers have those of this token where pictures are
     keys = ("text_config.pad_token_id",) if config.text_config.hidden_size_per_layer_input else ()
+    return with_towers(request, decoder(request, gemma4), *keys)
+
+
+def with_towers(request: Request, decoder: Spec, *keys: str) -> Spec:
+    """A decoder that reads what Gemma 4's tower makes of pictures and, where it may hear, of sounds."""
+    config = request.config
     projector = linear("embed_vision.embedding_projection", "resid", "vision_resid", bias=False)
-    parts = decoder(request, gemma4), _tower(request), projector
+    parts = decoder, _tower(request), projector
     if config.audio_config is None:
         return whole(request, *parts, keys=keys, aliases={})
     heard = relabelled(sounds(request), space=lambda name: f"audio_{name}")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cobasin.errors import InputError
+from cobasin.errors import InputError, NotDeclared
 from cobasin.symmetry.groups import Group, Orthogonal, Permutation, Rotation2, SignedPermutation
 from cobasin.symmetry.spec import Space
 
@@ -182,7 +182,7 @@ def sides(size: int | list[int] | tuple[int, int]) -> tuple[int, int]:
 def require(condition: bool, what: str) -> None:
     """Refuse a configuration that a declaration does not cover."""
     if not condition:
-        raise InputError(f"{what} is not covered by cobasin's declaration of this architecture")
+        raise NotDeclared(f"{what} is not covered by cobasin's declaration of this architecture")
 
 
 def check_summary(config: PreTrainedConfig) -> None:

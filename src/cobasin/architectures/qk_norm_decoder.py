@@ -1,4 +1,4 @@
-"""Decoders with an RMSNorm on queries and keys: Qwen3, Gemma 3, OLMo 2 and 3, EXAONE 4, HunYuan.
+"""Decoders with an RMSNorm on queries and keys: Qwen3, Gemma 3, OLMo 2 and 3, EXAONE 4, HunYuan, Doge.
 
 The norm stands between the projection and the rotary embedding, its gain differs from entry to entry. What passes
 both is a sign per frequency, common to a KV group, and a scale per frequency on the gains, which queries multiply
@@ -11,10 +11,11 @@ merge average it to zero.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cobasin.architectures import Request, declares
-from cobasin.architectures.parts import LAYER, PER_GROUP, Parts, layers_of_kinds
+from cobasin.architectures.parts import LAYER, PER_GROUP, Parts, layers_of_kinds, linear, require
 from cobasin.architectures.rmsnorm_decoder import (
     ANSWERING,
     OWN,
@@ -179,3 +180,33 @@ def turned_and_normed(config: PreTrainedConfig) -> Parts:
 def hunyuan_v1_dense(request: Request) -> Spec:
     """HunYuan without experts."""
     return rmsnorm_decoder(request, *turned_and_normed(request.config), gated())
+
+
+@declares("Doge", "doge", "Model", "ForCausalLM", "ForSequenceClassification")
+def doge(request: Request) -> Spec:
+    """Doge without experts: a gain of its own on all that goes on beside a branch, so that the stream cannot turn.
+
+    What a token's values say of it is added to all scores that it gets: one number for every KV group, made of the
+    values of all. As the order of groups would be on both sides of one tensor, they stay in their places.
+    """
+    config = request.config
+    require(not config.is_moe, "is_moe = true")
+    places = Space(config.num_key_value_heads)
+    basis, attention = normed(config)
+    attention |= {f"{OWN}.A": "noted", **linear(f"{OWN}.dt_proj", "noted", "(kv vo')", config.attention_bias)}
+    spec = rmsnorm_decoder(
+        request,
+        {**basis, "kv": places, "noted": places},
+        attention,
+        gated(bias=config.mlp_bias),
+        keys=("sliding_window", "keep_window_size"),
+    )
+    kept = dict.fromkeys(("layers.{layer}.input_residual", "layers.{layer}.post_attention_residual"), "resid~")
+    return replace(
+        spec,
+        spaces={**spec.spaces, "resid": replace(spec.spaces["resid"], folded=None)},
+        templates={**spec.templates, **kept},
+        # folded, the last one would untie the head, for nothing
+        norms=tuple(norm for norm in spec.norms if not (spec.tied and norm.weight == "norm.weight")),
+        biases=(),  # what all values have in common would have to go into two biases
+    )

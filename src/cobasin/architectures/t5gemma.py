@@ -37,12 +37,24 @@ TOKENS_READ = {"ForSequenceClassification": ("pad_token_id", *_SHIFTED), "ForTok
 
 
 def _stack(request: Request, config: PreTrainedConfig, head: tuple[dict[str, str], dict[str, str]]) -> Spec:
-    """A stack of layers as in Gemma 2, behind which ``head`` stands: its tensors and their ties."""
+    """A stack of layers as in Gemma 2."""
     require(not config.attention_bias, "attention_bias")
+    return stack(request, config, head, rotary(head_width(config)), projections(), config.is_decoder)
+
+
+def stack(
+    request: Request,
+    config: PreTrainedConfig,
+    head: tuple[dict[str, str], dict[str, str]],
+    spaces: dict[str, Space],
+    attention: dict[str, str],
+    causal: bool,
+) -> Spec:
+    """A stack of layers with this ``attention``, behind which ``head`` stands: its tensors and their ties."""
     spec = rmsnorm_decoder(
         replace(request, config=config),
-        rotary(head_width(config)),
-        projections(),
+        spaces,
+        attention,
         gated(),
         PRE_NORMS,
         POST_NORMS,
@@ -50,7 +62,7 @@ def _stack(request: Request, config: PreTrainedConfig, head: tuple[dict[str, str
         keys=GEMMA_KEYS,
         own_head=head,
     )
-    unread = (*tie_keys(spec.tied), *(() if config.is_decoder else ("is_causal",)))
+    unread = (*tie_keys(spec.tied), *(() if causal else ("is_causal",)))
     return without_keys(replace(spec, buffers=()), *unread)
 
 

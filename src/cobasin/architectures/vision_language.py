@@ -95,16 +95,20 @@ def whole(
     )
 
 
-def pixtral_tower(request: Request) -> Spec:
-    """Pixtral: a Llama that sees all patches, turned by row and column. Its first norm's gain sits in the stream."""
+def pixtral_tower(request: Request, order: str = "pair freq") -> Spec:
+    """Pixtral: a Llama that sees all patches, turned by row and column. Its first norm's gain sits in the stream.
+
+    ``order`` is how a rotary pair lies in the head.
+    """
     config, root, layer = vision_of(request, "pixtral"), VISION, f"{VISION}transformer.layers.{{layer}}"
     width, (down, right) = config.hidden_size // config.num_attention_heads, sides(config.patch_size)
+    key = order.replace("pair", "pair'")
     own, mlp, before, after = (
         f"{layer}.{part}" for part in ("attention", "feed_forward", "attention_norm", "ffn_norm")
     )
     branches = {
-        before: linear(f"{own}.q_proj", "(head pair freq)", "resid", bias=False)
-        | linear(f"{own}.k_proj", "(head pair' freq)", "resid", bias=False)
+        before: linear(f"{own}.q_proj", f"(head {order})", "resid", bias=False)
+        | linear(f"{own}.k_proj", f"(head {key})", "resid", bias=False)
         | linear(f"{own}.v_proj", "(head vo)", "resid", bias=False),
         after: linear(f"{mlp}.gate_proj", "ffn~", "resid", bias=False)
         | linear(f"{mlp}.up_proj", "ffn", "resid", bias=False),
@@ -149,17 +153,16 @@ def gemma3_pictures(request: Request) -> Spec:
     return replace(spec, plus_one=(*spec.plus_one, gain))
 
 
-@declares("Mistral3", "mistral3", "ForConditionalGeneration")
-def mistral3(request: Request) -> Spec:
-    """Mistral Small 3.1 and 4, Ministral 3 with Pixtral's tower, a square of whose patches becomes one token."""
+def with_pixtral(request: Request, decoder: Spec, tower: Spec) -> Spec:
+    """A decoder behind Pixtral's tower, a square of whose patches becomes one token."""
     config = request.config
     require(config.vision_feature_layer == -1, "vision_feature_layer other than -1")
     biased = config.multimodal_projector_bias
     merger = linear(f"{PROJECTOR}patch_merger.merging_layer", "merged", "(vision_resid merge)", bias=False)
     return whole(
         request,
-        decoder_of(request, MISTRAL3),
-        pixtral_tower(request),
+        decoder,
+        tower,
         {f"{PROJECTOR}norm.weight": "vision_resid~"}
         | merger
         | linear(f"{PROJECTOR}linear_1", "projector", "merged'", biased)
@@ -173,6 +176,12 @@ def mistral3(request: Request) -> Spec:
         keys=("projector_hidden_act",),
         aliases=TEXT_ALIASES,
     )
+
+
+@declares("Mistral3", "mistral3", "ForConditionalGeneration")
+def mistral3(request: Request) -> Spec:
+    """Mistral Small 3.1 and 4, Ministral 3."""
+    return with_pixtral(request, decoder_of(request, MISTRAL3), pixtral_tower(request))
 
 
 @declares("PaliGemma", "paligemma", "ForConditionalGeneration")

@@ -1,4 +1,4 @@
-"""Models whose architecture nobody has declared: their tensors go together by name, and nothing can act on them."""
+"""Models that no declaration covers: their tensors go together by name, and nothing can act on them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from cobasin.architectures import known
 from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.fit import DEPTHS, check_config, check_unpacked, sizes_said
 from cobasin.checkpoints.typed import Typed
@@ -17,7 +16,7 @@ from cobasin.checkpoints.vocabulary_files import vocabulary_problems
 from cobasin.checkpoints.weight_files import WEIGHT_DTYPES, of_weights
 from cobasin.checkpoints.wrapped import saved_with
 from cobasin.errors import InputError, listed
-from cobasin.symmetry.spec import Space, Spec
+from cobasin.symmetry.spec import UNDECLARED, Space, Spec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -34,11 +33,6 @@ _BESIDE = re.compile(
     r"task_specific_params|use_cache|return_dict|output_(attentions|hidden_states|router_logits)|gradient_checkpointing|"
     r"\w*(drop|init_|initializer|loss)\w*)"
 )
-
-
-def is_declared(checkpoint: Checkpoint) -> bool:
-    """Whether the architecture of a model is declared."""
-    return checkpoint.architecture in known()
 
 
 def by_name(checkpoint: Checkpoint) -> Typed:
@@ -64,7 +58,7 @@ def by_name(checkpoint: Checkpoint) -> Typed:
         # each by itself, because not all have the same tensors, or these of the same shape
         spaces |= {f"layer_{i}_of_{depth}": Space(1, within=space, values=(i,)) for i in range(depth)}
     copied = tuple(re.escape(name) for name in checkpoint.headers if name not in weights)
-    plain = Spec(checkpoint.architecture, {}, {}, buffers=copied)
+    plain = Spec(checkpoint.architecture, {}, {}, buffers=copied, version=UNDECLARED)
     for name, disk in plain.disk_names(weights).items():
         before, number, behind = _numbered(name)
         template = f"{before}{{layer_{number}_of_{stacks[before]}}}{behind}" if before in stacks else name

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 # Config keys that list layers of one kind.
 _PLACES = ("mlp_only_layers", "moe_layers", "full_attn_idxs", "cross_attention_layers", "attn_layer_indices")
+# The config key that says whose keys and values every layer reads: its own, as no other is declared.
+_SOURCES = "kv_source_layers"
 # What the config keys are called that list what every layer has.
 _OF_EACH = r"layer|types|^moe_|^num_"
 # Config keys that say how many layers of one kind come first, where no list says of which kind each is.
@@ -48,6 +50,8 @@ def with_layers(config: PreTrainedConfig, layers: Sequence[int]) -> PreTrainedCo
             del content[key]
         elif key in _PLACES and value is not None:
             content[key] = [i for i, layer in enumerate(layers) if layer in value]
+        elif key == _SOURCES and value is not None:
+            content[key] = [*range(len(layers))]
         elif key in _FIRST and value is not None:
             content[key] = _first([layer < value for layer in layers], key, _KINDS in content)
         elif isinstance(value, (list, tuple)) and len(value) >= depth and re.search(_OF_EACH, key):

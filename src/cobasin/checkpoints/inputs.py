@@ -66,16 +66,8 @@ def input_sizes(config: PreTrainedConfig, architecture: str) -> dict[str, dict[s
     for name in names:
         part = part_of(config, "vision_config" if name in ("pixel_values", "picture") else "text_config")
         part = writer_of(config) if name == "decoder_input_ids" else part
-        coded = IN_CODE.get(config.model_type, {})
-        kind = "waveform" if name == "input_values" and (coded or hasattr(part, "conv_stride")) else name
-        if name == "input_features":
-            kinds = ("features", "filter_banks")
-            name = kind = next((one for one in kinds if hasattr(part, INPUT_SIZES[one][0])), name)
-        if name == "pixel_values" and hasattr(part, "num_patches") and not hasattr(part, "image_size"):
-            name = kind = "patches"
-        cut = hasattr(config, "patch_size") or hasattr(config, "tubelet_size")
-        if name == "pixel_values" and hasattr(config, "num_frames") and cut:
-            name = kind = "clips"
+        kind, coded = _kind(config, part, name), IN_CODE.get(config.model_type, {})
+        name = name if kind == "waveform" else kind
         found[name] = {key: coded.get(key, getattr(part, key, None)) for key in INPUT_SIZES.get(kind, ())}
         alone = name == "input_ids" and not {"pixel_values", "picture"} & {*names}
         foreign = alone and hasattr(config, "vision_config") and config.model_type not in READ
@@ -88,3 +80,15 @@ def input_sizes(config: PreTrainedConfig, architecture: str) -> dict[str, dict[s
         if "image_size" in found[name]:
             found[name]["image_size"] = sides(found[name]["image_size"])
     return found
+
+
+def _kind(config: PreTrainedConfig, part: PreTrainedConfig, name: str) -> str:
+    """Which of `INPUT_SIZES` an input is, by what the config of a model says, and that of the part that reads it."""
+    if name == "input_values" and (config.model_type in IN_CODE or hasattr(part, "conv_stride")):
+        return "waveform"
+    if name == "input_features":
+        return next((kind for kind in ("features", "filter_banks") if hasattr(part, INPUT_SIZES[kind][0])), name)
+    if name == "pixel_values" and hasattr(part, "num_patches") and not hasattr(part, "image_size"):
+        return "patches"
+    cut = hasattr(config, "patch_size") or hasattr(config, "tubelet_size")
+    return "clips" if name == "pixel_values" and hasattr(config, "num_frames") and cut else name

@@ -19,7 +19,7 @@ from cobasin.checkpoints.json_files import json_in
 from cobasin.checkpoints.refusals import check_output, output_errors
 from cobasin.errors import InputError
 from cobasin.execution.parts import living
-from cobasin.paths import expanded
+from cobasin.paths import resolved
 from cobasin.whole_files import UNFINISHED, write_text
 
 RUN = ".run.json"
@@ -39,7 +39,7 @@ def publishing(out: str | Path, overwrite: bool, source: Path | None) -> Iterato
 
     Raises InputError where `out` is refused (see `check_output`) or cannot be written.
     """
-    with working(out, overwrite, [source]) as partial, output_errors(expanded(out, "out").resolve()):
+    with working(out, overwrite, [source]) as partial, output_errors(resolved(out, "out")):
         yield partial
 
 
@@ -60,7 +60,7 @@ def working(
 
     Raises InputError as `publishing` does; where ``resume`` finds what another run has left.
     """
-    out = expanded(out, "out").resolve()
+    out = resolved(out, "out")
     with output_errors(out):
         left = _left(out, resume)
         # without RUN it was killed before there was anything to keep, or while it was published

@@ -30,6 +30,11 @@ def _averaged(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dic
     return {"pixel_values": _pixels(config, generator)}, config.mm_tokens_per_image
 
 
+def _encoded(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[str, Tensor], int]:
+    """T5Gemma 2: the same of its encoder."""
+    return _averaged(config.encoder, generator)
+
+
 def _all_patches(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[str, Tensor], int]:
     """PaliGemma: a token a patch."""
     rows, columns = grid(config.vision_config)
@@ -110,6 +115,13 @@ def _patches(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict
     return {"pixel_values": pixels, "image_grid_thw": torch.tensor([[1, side, side]] * 2)}, 4
 
 
+def _apart(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[str, Tensor], int]:
+    """PaddleOCR-VL: the same, with its channels, rows and columns."""
+    tower, side = config.vision_config, 2 * config.vision_config.spatial_merge_size
+    pixels = normal(generator, 2 * side**2, tower.num_channels, *sides(tower.patch_size))
+    return {"pixel_values": pixels, "image_grid_thw": torch.tensor([[1, side, side]] * 2)}, 4
+
+
 def _placed(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[str, Tensor], int]:
     """Gemma 4: rows of patches with their places, of pictures of two by two tokens; Unified has a token a patch."""
     tower, merged = config.vision_config, config.vision_config.pooling_kernel_size
@@ -170,10 +182,12 @@ def _looked_at(config: PreTrainedConfig, generator: torch.Generator) -> tuple[di
 
 READ = {
     "gemma3": _averaged,
+    "t5gemma2": _encoded,
     "paligemma": _all_patches,
     "idefics3": _some_a_text,
     "smolvlm": _some_a_text,
     "mistral3": _any_size,
+    "mistral_large4": _any_size,
     "llava": _all_chosen,
     "llava_next": _tiles,
     "llava_next_video": _tiles,
@@ -188,8 +202,10 @@ READ = {
     "glm4v": _patches,
     "glm4v_moe": _patches,
     "glm46v": _patches,
+    "paddleocr_vl": _apart,
     "gemma4": _placed,
     "gemma4_unified": _placed,
+    "embedding_gemma2": _placed,
     "llama4": _squares,
     "internvl": _squares,
     "cohere2_vision": _shuffled,
@@ -201,7 +217,13 @@ READ = {
     "mllama_text_model": _looked_at,
 }
 """What makes pictures, and says of how many tokens one is, by the model's type."""
-HEARD = {"gemma4": _spectrogram, "gemma4_unified": _waves, "voxtral": _frames, "qwen2_audio": _frames}
+HEARD = {
+    "gemma4": _spectrogram,
+    "embedding_gemma2": _spectrogram,
+    "gemma4_unified": _waves,
+    "voxtral": _frames,
+    "qwen2_audio": _frames,
+}
 """The same of sounds, of models that have a part for them."""
 
 
@@ -221,10 +243,13 @@ def with_pictures(tokens: dict[str, Tensor], config: PreTrainedConfig, generator
         placed = torch.cat([placed, torch.full((2, count), config.audio_token_id)], 1)
     ids = torch.cat([ids[:, :1], placed, ids[:, 1:]], 1)
     seen = (ids == picture).long()
+    if "decoder_input_ids" in tokens:
+        pictures["decoder_input_ids"] = tokens["decoder_input_ids"]
+    else:
+        pictures["logits_to_keep"] = (seen[0] == 0).nonzero()[:, 0]
     return pictures | {
         "input_ids": ids,
         "attention_mask": torch.cat([mask[:, :1], torch.ones_like(placed), mask[:, 1:]], 1),
         "token_type_ids": seen,
         "mm_token_type_ids": seen,
-        "logits_to_keep": (seen[0] == 0).nonzero()[:, 0],
     }

@@ -164,8 +164,7 @@ def _tokens(
     mask = torch.ones_like(tokens)
     mask[1, length - max(1, length // 3) :] = 0
     pad, eos = named["pad"], named["eos"]
-    if isinstance(eos, list):
-        eos = eos[0]
+    eos = eos[0] if isinstance(eos, list) else eos
     if eos == 2 and "CLIP" in architecture:
         eos = config.vocab_size - 1  # with a 2, that of old configs, CLIP looks for the largest id
     # Sequence classification with a decoder, and CLIP, read its position; decoders take it for padding, if it is that.
@@ -173,7 +172,20 @@ def _tokens(
         tokens[torch.arange(2), mask.sum(1) - 1] = eos
     # Some configs have -1 for "no padding token", or one that their vocabulary has not.
     tokens[mask == 0] = pad if isinstance(pad, int) and 0 <= pad < config.vocab_size else 0
-    inputs = {"input_ids": tokens, "attention_mask": mask}
+    inputs = {"input_ids": tokens, "attention_mask": mask} | _beside(config, length, generator)
+    inputs["global_attention_mask"] = (torch.arange(length) == 0).long().repeat(2, 1)
+    if not architecture.endswith(SHIFTING):
+        inputs["decoder_input_ids"] = decoder_tokens
+    if takes_no_padding(config, architecture) or fixed_length(config):
+        inputs = {name: value[:1] for name, value in inputs.items()}
+    if architecture.endswith("ForMultipleChoice"):
+        inputs = {name: value[None] for name, value in inputs.items()}
+    return inputs
+
+
+def _beside(config: PreTrainedConfig, length: int, generator: torch.Generator) -> dict[str, Tensor]:
+    """What models read of two texts beside the ids of tokens."""
+    inputs: dict[str, Tensor] = {}
     if count := segments(config):
         inputs["token_type_ids"] = (torch.arange(length) * count // length).repeat(2, 1)
     if kinds := getattr(config, "type_vocab_sizes", ()):  # TAPAS reads a question, and a table behind it
@@ -190,13 +202,6 @@ def _tokens(
     for name, key in IN_TREE.items():
         if kinds := getattr(config, key, 0):
             inputs[name] = torch.randint(kinds, (2, length, config.max_depth), generator=generator)
-    inputs["global_attention_mask"] = (torch.arange(length) == 0).long().repeat(2, 1)
-    if not architecture.endswith(SHIFTING):
-        inputs["decoder_input_ids"] = decoder_tokens
-    if takes_no_padding(config, architecture) or fixed_length(config):
-        inputs = {name: value[:1] for name, value in inputs.items()}
-    if architecture.endswith("ForMultipleChoice"):
-        inputs = {name: value[None] for name, value in inputs.items()}
     return inputs
 
 

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 
 from cobasin.architectures import files
 from cobasin.errors import InputError, shown
-from cobasin.paths import check_name, expanded
+from cobasin.paths import check_name, expanded, resolved
 
 _WAYS_OUT = {
     **dict.fromkeys(
@@ -37,7 +37,7 @@ def check_output(out: Path, overwrite: bool, inputs: Iterable[Path | None] = ())
     """
     if not isinstance(overwrite, bool):  # "no" would count as yes
         raise InputError(f"overwrite {shown(overwrite)}: expected True or False")
-    target = expanded(out, "out").resolve()
+    target = resolved(out, "out")
     check_name(target)
     with output_errors(target):
         if target.exists() and not target.is_dir():
@@ -101,10 +101,10 @@ def check_read(out: Path, read: Iterable[str | Path | None], filled: Path | str 
     Raises:
         InputError: says what it holds.
     """
-    target = expanded(out).resolve()
+    target = resolved(out)
     there = [path for path in read if path is not None and expanded(path).exists()]
     for path in [*there, *([filled] if filled is not None else [])]:
-        place = expanded(path).resolve()
+        place = resolved(path)
         if target in (place, *place.parents):
             raise InputError(f"{out}: holds {path}, which is read; choose another folder")
 

@@ -12,7 +12,7 @@ from cobasin.checkpoints.output import FOUND, PARTS, RUN, SHARED, check_run, wri
 from cobasin.checkpoints.refusals import check_output, output_errors
 from cobasin.errors import InputError
 from cobasin.execution.parts import Part
-from cobasin.paths import expanded
+from cobasin.paths import resolved
 from cobasin.whole_files import write_first
 
 
@@ -28,7 +28,7 @@ def sharing(
 
     Raises InputError as `working` does; where the parts of another run are there; where this part is at work already.
     """
-    out = expanded(out, "out").resolve()
+    out = resolved(out, "out")
     check_output(out, overwrite, inputs)
     folder, made = out.with_name(f".{out.name}.{SHARED}"), [path for path in out.parents if not path.exists()]
     run = {**run, PARTS: part[1]}

@@ -17,13 +17,17 @@ from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.fit import check_config, problems
 from cobasin.checkpoints.limits import writer_of
 from cobasin.checkpoints.wrapped import misnamed, saved_with
-from cobasin.errors import InputError, listed
+from cobasin.errors import InputError, NotDeclared, listed
 from cobasin.execution.jobs import torch_threads
 from cobasin.symmetry.spec import Spec
 
 LARGEST = 1e8
 """Of an entry: no trained weight is near, and the products of larger ones are soon beyond float32."""
 
+BY_NAME = (
+    "cobasin merge --match none merges it by the names of its tensors (by methods that neither read data nor stack "
+    "layers, with one head and vocabulary, without adapters)"
+)
 VARIANCE = ".running_var"  # of a batch norm
 
 
@@ -55,7 +59,8 @@ class Typed(Mapping[str, Tensor]):
         """Type a checkpoint.
 
         Raises:
-            InputError: for an unknown architecture, a config that cannot be that architecture's, or with the
+            NotDeclared: for an unknown architecture, and settings that its declaration does not cover.
+            InputError: for a config that cannot be that architecture's, or with the
                 tensors that do not fit, in one message.
         """
         check_config(checkpoint)
@@ -64,6 +69,8 @@ class Typed(Mapping[str, Tensor]):
         try:
             spec = declare(config, architecture, headers)
             found = problems(spec, headers)
+        except NotDeclared as error:
+            raise NotDeclared(f"{label}: {error}; {BY_NAME}") from error
         except InputError as error:
             raise InputError(f"{label}: {error}") from error
         except (ArithmeticError, IndexError, TypeError, ValueError, RuntimeError) as error:

@@ -24,7 +24,7 @@ from cobasin.checkpoints.weight_files import (
 )
 from cobasin.errors import InputError, shown
 from cobasin.execution.parts import Part
-from cobasin.progress import Bytes, silent
+from cobasin.progress import Bytes, progress_of, silent
 from cobasin.whole_files import unfinished
 
 _DTYPE_NAMES = {dtype: name for name, dtype in SAFETENSORS_DTYPES.items()}
@@ -49,10 +49,11 @@ def save(
 ) -> None:
     """Write a model to a folder: afterwards complete, or not there at all.
 
-    Shards and their order are those of the checkpoint's headers, as safetensors; tensors are read one at a time, so
-    memory is bounded by the largest. The tokenizer and the other files of its folder that are neither weights, a README
-    nor a report are carried along, and so are the weights of further modules (of Sentence Transformers). Everything is
-    written to a sibling of ``out`` that is renamed at the end; an old ``out`` is replaced only then.
+    Shards and their order are those of the checkpoint's headers, as safetensors; while one tensor is written the next
+    is read, so memory is bounded by the two largest. The tokenizer and the other files of its folder that are neither
+    weights, a README nor a report are carried along, and so are the weights of further modules (of Sentence
+    Transformers). Everything is written to a sibling of ``out`` that is renamed at the end; an old ``out`` is replaced
+    only then.
 
     Args:
         checkpoint: the model, or anything else `load` takes.
@@ -63,14 +64,23 @@ def save(
         progress: called after every tensor with the number of its bytes.
 
     Raises:
-        InputError: where ``out`` is refused (see `check_output`) or cannot be written.
+        InputError: where ``out`` is refused (see `check_output`) or cannot be written; for ``files`` and ``progress``
+            that are none.
         RuntimeError: where a tensor is not of the dtype and shape that its header says.
     """
-    if not isinstance(files, Mapping | None):
-        raise InputError(f"files {shown(files)}: expected the name of each, and its text")
-    checkpoint = load(checkpoint)
+    check_files(files)
+    progress, checkpoint = progress_of(progress), load(checkpoint)
     with publishing(out, overwrite, checkpoint.folder) as partial:
-        write(checkpoint, partial, files=files, progress=progress or silent)
+        write(checkpoint, partial, files=files, progress=progress)
+
+
+def check_files(files: Any) -> None:
+    """Raise InputError for what are no names with their contents."""
+    if not isinstance(files, Mapping | None) or not all(isinstance(name, str) for name in files or ()):
+        raise InputError(f"files {shown(files)}: expected the name of each, and its text")
+    for name, content in (files or {}).items():
+        if not (isinstance(content, str | None) or callable(content)):
+            raise InputError(f"files: {name}: {shown(content)}: expected a text, a function that writes it, or None")
 
 
 def write(

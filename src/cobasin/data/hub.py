@@ -55,7 +55,7 @@ def _converter(feature: Any) -> Callable[[Any], Any]:
     if kind == "ClassLabel":
         names = class_names(feature.names)
         return lambda label: None if label is None or label < 0 else names[label]
-    if kind in ("List", "LargeList", "Sequence"):
+    if kind in ("List", "LargeList"):
         one = _converter(feature.feature)
         return lambda values: values and [one(value) for value in values]
     return lambda value: value

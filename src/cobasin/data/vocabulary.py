@@ -103,16 +103,18 @@ def united(models: Sequence[Checkpoint], giver: Checkpoint) -> Any:
     return tokenizer
 
 
-def with_tokens(tokenizer: Any, tokens: Collection[str], models: Sequence[Checkpoint], giver: Checkpoint) -> Any:
-    """The tokenizer of the giver or its union, and behind it those of the tokens that it lacks.
+def tokenizer_with(models: Sequence[Checkpoint], place: int, union: bool, tokens: Collection[str]) -> Any:
+    """The tokenizer of one model, or of its `union` with the others, and behind it those of the tokens that it lacks.
 
     They are as the first of the models has added them; special tokens where none has.
 
     Raises:
-        InputError: as `united` for numbers without a token.
+        InputError: one cannot be read, or there is no union; as `united` for numbers without a token.
     """
     from tokenizers import AddedToken
 
+    giver = models[place]
+    tokenizer = united(models, giver) if union else tokenizer_of(giver)
     if lacking := [token for token in tokens if token not in tokenizer.get_vocab()]:
         theirs = [token for model in models for token in tokenizer_of(model).added_tokens_decoder.values()]
         known = {token.content: token for token in reversed(theirs)}
@@ -120,6 +122,11 @@ def with_tokens(tokenizer: Any, tokens: Collection[str], models: Sequence[Checkp
         tokenizer.add_tokens([known.get(token.content, token) for token in special])
         _check_numbers(tokenizer, giver)
     return tokenizer
+
+
+def lacks(model: Checkpoint, tokens: Collection[str]) -> bool:
+    """Whether the tokenizer of a model lacks some of these; it may have rows that no token has yet."""
+    return bool(tokens) and not tokenizer_of(model).get_vocab().keys() >= {*tokens}
 
 
 def _check_numbers(tokenizer: Any, giver: Checkpoint) -> None:
@@ -142,12 +149,11 @@ def tokenizer_contents(
     assert giver.folder is not None
     if instead_of is not None:
         found |= {path.relative_to(instead_of).as_posix(): None for path in tokenizer_files(instead_of)}
-    if not union and (not tokens or tokenizer_of(giver).get_vocab().keys() >= {*tokens}):
+    if not union and not lacks(giver, tokens):
         files = tokenizer_files(giver.folder)
         return found | {path.relative_to(giver.folder).as_posix(): partial(shutil.copyfile, path) for path in files}
     with TemporaryDirectory() as folder:
-        tokenizer = united(models, giver) if union else tokenizer_of(giver)
-        with_tokens(tokenizer, tokens, models, giver).save_pretrained(folder)
+        tokenizer_with(models, place, union, tokens).save_pretrained(folder)
         for path in tokenizer_files(Path(folder)):
             found[path.relative_to(folder).as_posix()] = partial(Path.write_bytes, data=path.read_bytes())
     return found

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from cobasin.adapters.folder import Adapter, load_adapter
 from cobasin.adapters.headed import headed
@@ -22,6 +23,7 @@ from cobasin.symmetry.state import Lazy, apart, size_of
 
 SAME = 1e-3  # of the distance of two models: how far an element may miss the one that it leads to
 ROUNDING = 1e-6  # of their size: distances of models that are the same are rounding, which is not the same everywhere
+Length = Annotated[float, Field(ge=0, le=1e100)]  # whose square is finite
 
 
 def transform(element: Element, source: Any, dtype: torch.dtype | None = None) -> Checkpoint:
@@ -110,18 +112,48 @@ def found_between(element: Element, source: Typed, target: Typed, symmetry: str)
     """
     if symmetry != "full":
         raise InputError(f"symmetry {symmetry}: the element was found with its own; give one of the two")
-    if not element.report:
-        raise InputError("the element has no report of how it was found; give one that cobasin match has written")
+    try:
+        report = _Report.model_validate(element.report)
+    except ValidationError:
+        found = "the element has no report of how it was found"
+        raise InputError(f"{found}; give one that cobasin match has written") from None
     source, target = typed_for(element, source.checkpoint), typed_for(element, target.checkpoint)
     there, names = element.apply(source), [name for name in target if name not in target.spec.tied]
     left = apart(there, target, names)
-    before, after = (element.report[f"distance_{when}"] for when in ("before", "after"))
-    missed = abs(left - after) - SAME * max(before, after)
+    after = report.distance_after
+    missed = abs(left - after) - SAME * max(report.distance_before, after)
     if missed > 0 and missed > ROUNDING * size_of(target, names):
-        moved = element.report.get("anchor_moved")
-        hint = "; the other model had moved, too: name its folder (--anchor-out)" if moved else ""
+        hint = "; the other model had moved, too: name its folder (--anchor-out)" if report.anchor_moved else ""
         raise InputError(
             f"the element was not found between {source.checkpoint.label} and {target.checkpoint.label}: it leaves "
             f"them {left:.6g} apart, where its report says {after:.6g}{hint}"
         )
     return source, target
+
+
+class _Space(BaseModel):
+    """The distance of the tensors that a space runs through."""
+
+    model_config = ConfigDict(strict=True)
+
+    before: Length
+    after: Length
+
+
+class _Report(BaseModel):
+    """What matching says of how an element was found, as far as it is read again."""
+
+    model_config = ConfigDict(strict=True)
+
+    symmetry: str
+    layers: str | None = None
+    method: str = "weights"
+    distance_before: Length
+    distance_after: Length
+    spaces: dict[str, _Space]
+    objective: Annotated[list[Length], Field(min_length=1)]
+    rounds: int
+    seconds: float
+    condition: dict[str, float] = {}
+    anchor_moved: bool = False
+    notes: list[str]

@@ -79,7 +79,7 @@ class Afterwards:
             kept = typed[owner].task_heads if recipe.head is not None else []
             for name, entry in parameters.spec.entries.items():
                 if len(entry.layout.shape) == 1 and name.endswith("weight") and name not in kept:  # of a norm
-                    shares_of(parameters, name, len(parents))
+                    shares_of(parameters, name)
         device = device_of(recipe.match.device)
         usual = (SAMPLES, TEXTS) if asked.heal is None else None
         inputs = Inputs.of(typed[owner].checkpoint, asked.data, asked.samples, asked.seed, usual)
@@ -173,7 +173,7 @@ class Afterwards:
             [one.model for one in models],
             [{name: modules for name, modules in one.norms.items() if name not in heads} for one in models],
             seen,
-            lambda name: shares_of(fusion.parameters, name, len(self.parents)),
+            lambda name: shares_of(fusion.parameters, name),
             Form(fusion.spec).plus_one,
             lambda done, total: progress("repairing norms", done, total),
         )
@@ -207,16 +207,16 @@ class _Running:
         self.norms = norms_of(holders)
 
 
-def shares_of(parameters: Parameters, part: str, count: int) -> list[float]:
-    """How much each of ``count`` parents counts in a tensor, one in all.
+def shares_of(parameters: Parameters, part: str) -> list[float]:
+    """How much each of the parents counts in a tensor, one in all.
 
     Raises:
         InputError: where one counts less than nothing, or none counts.
     """
     own = parameters[part]
-    if "t" in own:
+    if "t" in own:  # of slerp
         return [1 - own["t"], own["t"]]
-    weights = own.get("weight", [1.0] * count)
+    weights = own["weight"]
     if min(weights) < 0 or not any(weights):
         shown = ", ".join(f"{one:g}" for one in weights)
         raise InputError(f"repair: {parameters.on_disk(part)} has weights {shown}: expected none below 0, one above")

@@ -9,7 +9,7 @@ from typing import Any
 
 from cobasin.adapters.added import load_named
 from cobasin.checkpoints.alike import alike
-from cobasin.checkpoints.by_name import by_name, check_by_name, is_declared
+from cobasin.checkpoints.by_name import by_name, check_by_name
 from cobasin.checkpoints.checkpoint import Checkpoint, Content
 from cobasin.checkpoints.headed import headed_as, of_another_class
 from cobasin.checkpoints.pairs import check_pair
@@ -17,7 +17,7 @@ from cobasin.checkpoints.relayered import depth_of
 from cobasin.checkpoints.sentence_transformers import differing_modules
 from cobasin.checkpoints.typed import Typed
 from cobasin.data.tokens import has_tokenizer
-from cobasin.errors import InputError, shown
+from cobasin.errors import InputError, NotDeclared, shown
 from cobasin.finding.beside import check_beside
 from cobasin.matching.choice import Choice
 from cobasin.merging.chat import unknown_tokens
@@ -27,6 +27,7 @@ from cobasin.merging.stacked import as_fused
 from cobasin.merging.vocabulary import in_one_vocabulary
 from cobasin.recipe import Recipe
 from cobasin.symmetry.keys import is_layer
+from cobasin.symmetry.spec import UNDECLARED
 
 
 def prepare(recipe: Recipe, models: Mapping[str, Any]) -> list[Typed]:
@@ -37,12 +38,14 @@ def prepare(recipe: Recipe, models: Mapping[str, Any]) -> list[Typed]:
     """
     names = recipe.referenced
     loaded = [_loaded(name, models.get(name, name)) for name in names]
-    if _as_they_are(recipe) and not all(map(is_declared, loaded)):
-        typed, check = [by_name(model) for model in loaded], check_by_name
-        recipe.check_named(layers=any(map(is_layer, typed[0].spec.sizes)))
-    else:
+    try:
         typed = in_one_vocabulary(recipe, [Typed.of(model) for model in loaded])
         typed, check = alike(_with_headed_base(recipe, typed)), check_pair
+    except NotDeclared:
+        if not _as_they_are(recipe):
+            raise
+        typed, check = [by_name(model) for model in loaded], check_by_name
+        recipe.check_named(layers=any(map(is_layer, typed[0].spec.sizes)))
     for other in typed[1:]:
         check(other, typed[0])
     sizes = typed[0].spec.sizes
@@ -123,9 +126,9 @@ def remarks(recipe: Recipe, typed: Sequence[Typed], chat: Mapping[str, Content])
     """What a reader of the result should know before anything is matched or computed; ``chat``: its template's file."""
     names, (owner, *_) = recipe.referenced, owners(recipe)
     found = [*recipe.notes, *_unmerged(names, typed, owner)]
-    if not is_declared(typed[0].checkpoint):
-        layers = "" if any(map(is_layer, typed[0].spec.sizes)) else "; its layers are not known"
-        found.append(f"{typed[0].spec.architecture} is not declared: tensors are merged by name, as they are{layers}")
+    if (spec := typed[0].spec).version == UNDECLARED:
+        layers = "" if any(map(is_layer, spec.sizes)) else "; which layers they are of is not known"
+        found.append(f"no declaration covers this {spec.architecture}: tensors are merged by name, as they are{layers}")
     if recipe.chat_template and not chat:
         found.append("chat_template: auto: no model has a template, so the result has none")
     found += unknown_tokens(recipe, typed)

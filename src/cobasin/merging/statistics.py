@@ -65,8 +65,9 @@ def statistics_of(
         return Statistics()
     settings, report = recipe.statistics, _report(recipe, read)
     assert settings is not None
+    kind = "fisher_empirical" if needs == "fisher" and settings.fisher == "empirical" else needs
 
-    def collected(kind: str, model: Typed, which: int) -> dict:
+    def collected(model: Typed, which: int) -> dict:
         slices = None if keep is None else keep.within(f"{kind}-{which}")
         if slices is not None and not (slices.shared or slices.folder.exists()):
             slices = None  # nobody shares them, and nobody did: what is added up is kept beside the cache
@@ -81,30 +82,26 @@ def statistics_of(
             keep=slices,
         )
 
+    def of(model: Typed, state: State, element: Element | None, which: int) -> dict:
+        move = None if element is None else _mover(needs, element, model)
+        if element is None or move is None:
+            return collected(_matched(model, state, element), which)
+        return move(element, model, collected(model, which))
+
+    found = [
+        of(matched.typed[i], matched.states[i], matched.elements[i], which) for which, i in enumerate(recipe.positions)
+    ]
     if needs == "activations":
-        return Statistics(
-            activations=[
-                collected(needs, _matched(matched.typed[i], matched.states[i], matched.elements[i]), which)
-                for which, i in enumerate(recipe.positions)
-            ],
-            report=report,
-        )
-    found = []
-    for which, i in enumerate(recipe.positions):
-        model, element = matched.typed[i], matched.elements[i]
-        if needs == "grams":
-            moves = element is None or gram_obstacle(element, model) is None
-            kind, move = needs, move_grams
-        else:
-            moves = element is None or movable(element)
-            kind, move = "fisher" if settings.fisher == "exact" else "fisher_empirical", move_fishers
-        if not moves:
-            found.append(collected(kind, _matched(model, matched.states[i], element), which))
-        else:
-            own = collected(kind, model, which)
-            found.append(own if element is None else move(element, model, own))
+        return Statistics(activations=found, report=report)
     by_name = {name: [one[name] for one in found] for name in found[0] if all(name in one for one in found)}
     return Statistics(grams=by_name, report=report) if needs == "grams" else Statistics(fishers=by_name, report=report)
+
+
+def _mover(needs: str, element: Element, model: Typed) -> Callable[[Element, Typed, dict], dict] | None:
+    """What moves statistics of a model with its element; None where they do not move, as activations never do."""
+    if needs == "grams" and gram_obstacle(element, model) is None:
+        return move_grams
+    return move_fishers if needs == "fisher" and movable(element) else None
 
 
 def in_turn(

@@ -7,9 +7,8 @@ from typing import Any
 
 import torch
 
-from cobasin.checkpoints.checkpoint import Checkpoint
 from cobasin.checkpoints.typed import Typed
-from cobasin.data.tokens import has_tokenizer, tokenizer_of
+from cobasin.data.tokens import has_tokenizer
 from cobasin.data.vocabulary import (
     ABSENT,
     VOCABULARY,
@@ -19,9 +18,8 @@ from cobasin.data.vocabulary import (
     by_row,
     check_given,
     rows_of_tokens,
+    tokenizer_with,
     tokens_of,
-    united,
-    with_tokens,
 )
 from cobasin.errors import InputError, shown
 from cobasin.merging.owners import giver
@@ -32,12 +30,6 @@ from cobasin.recipe.tokenizer import ModelToken, Token
 def tokens_said(recipe: Recipe) -> Mapping[str, Token]:
     """The tokens of which a recipe says which row they have."""
     return (recipe.tokenizer and recipe.tokenizer.tokens) or {}
-
-
-def adds_tokens(recipe: Recipe, giver: Checkpoint) -> bool:
-    """Whether the tokenizer of a model lacks some of them; it may have rows that no token has yet."""
-    said = tokens_said(recipe)
-    return bool(said) and not tokenizer_of(giver).get_vocab().keys() >= {*said}
 
 
 def rows_said(recipe: Recipe, typed: Sequence[Typed]) -> dict[int, Token]:
@@ -55,9 +47,8 @@ def tokenizer_of_all(recipe: Recipe, typed: Sequence[Typed], place: int) -> Any:
     Raises:
         InputError: one cannot be read, or there is no union.
     """
-    models, union = [model.checkpoint for model in typed], recipe.vocabulary == "union"
-    tokenizer = united(models, models[place]) if union else tokenizer_of(models[place])
-    return with_tokens(tokenizer, tokens_said(recipe), models, models[place])
+    models = [model.checkpoint for model in typed]
+    return tokenizer_with(models, place, recipe.vocabulary == "union", tokens_said(recipe))
 
 
 def with_rows(recipe: Recipe, typed: Sequence[Typed], place: int) -> list[Typed]:

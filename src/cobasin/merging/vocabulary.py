@@ -10,12 +10,12 @@ from torch import Tensor
 from cobasin.checkpoints.checkpoint import Checkpoint, Content
 from cobasin.checkpoints.configs import GENERATION_FILE
 from cobasin.checkpoints.typed import Typed
-from cobasin.data.vocabulary import VOCABULARY, brought_together, differ, tokenizer_contents
+from cobasin.data.vocabulary import VOCABULARY, brought_together, differ, lacks, tokenizer_contents
 from cobasin.errors import InputError
 from cobasin.finding.beside import generation
 from cobasin.finding.match import Matched
 from cobasin.merging.owners import giver
-from cobasin.merging.tokens import adds_tokens, rows_said, tokens_said, with_rows
+from cobasin.merging.tokens import rows_said, tokens_said, with_rows
 from cobasin.recipe import Recipe
 from cobasin.symmetry.state import Lazy, State, common_dtype
 
@@ -56,7 +56,7 @@ def tokenizer_of_result(recipe: Recipe, matched: Matched, result: Checkpoint) ->
     """
     place, union, models = giver(recipe), recipe.vocabulary == "union", [model.checkpoint for model in matched.typed]
     brought = any(model.unknown is not None for model in matched.typed)
-    if place is None or (union and not brought and not adds_tokens(recipe, models[place])):
+    if place is None or (union and not brought and not lacks(models[place], tokens_said(recipe))):
         return {}
     found = tokenizer_contents(models, place, union, result.folder, tokens_said(recipe))
     if brought and models[place].folder not in (None, result.folder):  # special tokens have other ids there

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from cobasin.data.config import DataConfig
 from cobasin.errors import InputError
+from cobasin.fusion.registry import Method
 from cobasin.recipe.blocks import Block, Data, Positive, Seed
 
 INPUTS = ("data", "samples", "seed")
@@ -90,3 +91,24 @@ class After:
         if heal is not None and heal.loss == "labels" and inputs["data"] is None:
             raise InputError("heal.loss labels needs data with labels: say where they are under heal.data")
         return cls(repair, heal, **inputs)
+
+    def check(self, method: Method, base: str | None, keeps: bool) -> None:
+        """Check that it goes with a merge by a method, with a ``base`` or none, of models that keep their heads or not.
+
+        Raises:
+            InputError: the result is several models, or lies not between those that are merged, or no one knows where.
+        """
+        if method.stacks:
+            raise InputError(
+                "repair and heal: passthrough stacks layers, so its result lies not between models; leave them out"
+            )
+        if keeps:
+            raise InputError("repair and heal make one model, head: keep several; name the model whose head to take")
+        if self.repair is None:
+            return
+        if base is not None and not method.first_is_base:
+            why = "adds to a base what others have learned, so its result lies not between models"
+            raise InputError(f"repair: {method.name} {why}; leave repair out")
+        if "weight" not in method.parameters and method.name != "slerp":
+            why = "does not say how much each model counts, between which statistics would lie"
+            raise InputError(f"repair: {method.name} {why}; leave repair out")

@@ -285,15 +285,8 @@ class Recipe(Block):
             raise InputError(
                 "head: keep: passthrough makes one model, which has one head; name the model whose to take"
             )
-        if self.method.stacks and self.after is not None:
-            raise InputError(
-                "repair and heal: passthrough stacks layers, so its result lies not between models; leave them out"
-            )
-        if self.after is not None and self.head == "keep":
-            raise InputError("repair and heal make one model, head: keep several; name the model whose head to take")
-        if self.repair is not None and self.base is not None and not self.method.first_is_base:
-            why = "adds to a base what others have learned, so its result lies not between models; leave repair out"
-            raise InputError(f"repair: {self.merge_method} {why}")
+        if self.after is not None:
+            self.after.check(self.method, self.base, self.head == "keep")
 
     @contextmanager
     def _named(self) -> Iterator[None]:

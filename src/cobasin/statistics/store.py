@@ -77,9 +77,9 @@ def write(path: Path, source: Source, values: Mapping[str, Tensor | InputGram], 
     stored: dict[int, str] = {}
     for name, value in values.items():
         if isinstance(value, InputGram):
-            grams[name] = stored.setdefault(id(value.matrix), name), value.axis
-            value = value.matrix
-        if name in stored.values() or name not in grams:
+            at = stored.setdefault(id(value.matrix), name)
+            grams[name], tensors[at] = (at, value.axis), value.matrix
+        else:
             tensors[name] = value
     metadata = {"cobasin": cobasin.__version__, "source": source.text, "grams": json.dumps(grams)}
     try:

@@ -13,6 +13,8 @@ from cobasin.symmetry.groups import Group, Orthogonal
 from cobasin.symmetry.keys import Key
 from cobasin.symmetry.types import Axis, Block, Layout, Product, TypeSyntaxError, layout, parse
 
+UNDECLARED = 0
+
 
 @dataclass(frozen=True)
 class Space:
@@ -78,7 +80,7 @@ class Spec:
         unread: tensors that files may carry and the class does not read, by template or, of some layers only, one by
             one. They move with what they read and write, so that the file stays right for the class that reads them.
         function_keys: the config keys that change the function at equal shapes.
-        version: of the declaration; elements say which one they were found for.
+        version: of the declaration; elements say which one they were found for. `UNDECLARED` where there is none.
     """
 
     architecture: str

@@ -81,9 +81,10 @@ def known_architectures() -> list[dict]:
         groups, note = {}, None
         try:
             config = AutoConfig.for_model(declared.model_type)
-            for part, default in config.sub_configs.items():  # towers that a model may lack
+            for part, kind in config.sub_configs.items():  # towers that a model may lack
                 if getattr(config, part, None) is None:
-                    setattr(config, part, default())
+                    other = kind is AutoConfig  # of another model
+                    setattr(config, part, config.sub_configs_defaults[part].default_config if other else kind())
             spec = declare(config, architecture)
             groups = {row["space"]: row["group"] for row in describe_spaces(spec)}
         except InputError as error:

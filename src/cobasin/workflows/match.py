@@ -19,6 +19,7 @@ from cobasin.finding.forms import UNTIED
 from cobasin.finding.kept import Kept
 from cobasin.finding.match import match_all
 from cobasin.finding.search import Search
+from cobasin.paths import resolved
 from cobasin.presenting import progress as bars
 from cobasin.recipe.data_file import data_config
 from cobasin.symmetry.element import Element
@@ -122,7 +123,7 @@ def match_to_folder(
 
 
 def _check_apart(out: Path, anchor_out: Path) -> None:
-    one, other = out.resolve(), anchor_out.resolve()
+    one, other = resolved(out), resolved(anchor_out)
     if one == other or one in other.parents or other in one.parents:
         raise InputError(f"--anchor-out {anchor_out}: --out is {out}; name two folders, neither within the other")
 

@@ -22,7 +22,7 @@ from cobasin.finding.kept import Kept
 from cobasin.finding.match import check_shared
 from cobasin.merging.merge import Merge, merge_recipe
 from cobasin.merging.plan import plan
-from cobasin.paths import expanded
+from cobasin.paths import expanded, resolved
 from cobasin.presenting import progress as bars
 from cobasin.recipe import Recipe
 from cobasin.workflows.shared import (
@@ -142,7 +142,7 @@ def _check_cache(recipe: Recipe, loaded: Mapping[str, Checkpoint]) -> None:
     """Refuse to keep statistics in a model that is read."""
     if recipe.statistics is None or recipe.statistics.cache is None:
         return
-    cache = expanded(recipe.statistics.cache).resolve()
+    cache = resolved(recipe.statistics.cache)
     folders = [model.folder for model in loaded.values() if model.folder is not None]
     if inside := [folder for folder in folders if cache.is_relative_to(folder.resolve())]:
         raise InputError(f"statistics.cache {cache}: lies in {inside[0]}, a model that is read; name another folder")
