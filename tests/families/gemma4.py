@@ -95,8 +95,8 @@ _EMBEDDING |= {"hidden_size_per_layer_input": 6, "embedding_dim": 10, "attention
 _EMBEDDING_PICTURES = {
     **_PICTURES,
     "text_config": {**_EMBEDDING, "attention_bias": False},
-    "audio_config": {"model_type": "gemma4_audio", **_EAR, "use_clipped_linears": False},
-    "vision_config": {"model_type": "gemma4_vision", **_TOWER},
+    "audio_config": {"model_type": "gemma4_audio", **_EAR},
+    "vision_config": {"model_type": "gemma4_vision", **_CLIPPED["vision_config"]},
 }
 
 FAMILIES = {
@@ -141,19 +141,22 @@ _KEYS = {key: row for key, row in GEMMA2_KEYS.items() if key not in _OF_GEMMA2} 
     "rope_parameters": (LINEAR_ROPES, CHANGES),
     "layer_types": (["full_attention"] * 2, SHAPES),  # of other heads
 }
+_BARE_KEYS = {
+    key: row
+    for key, row in _KEYS.items()
+    if key not in ("final_logit_softcapping", "use_bidirectional_attention", "is_causal")
+}
 _AXIAL = {"rope_type": "axial", "rope_theta": 10.0}
+_TOWER_KEYS = {
+    "num_attention_heads + num_key_value_heads + head_dim": ((2, 1, 16), SHAPES),
+    "hidden_activation": ("relu", CHANGES),
+    "rms_norm_eps": (0.1, CHANGES),
+    "rope_parameters": (_AXIAL, CHANGES),
+    "pooling_kernel_size": (4, FAILS),
+}
 _PICTURE_KEYS = {
     **within("text_config", _KEYS),
-    **within(
-        "vision_config",
-        {
-            "num_attention_heads + num_key_value_heads + head_dim": ((2, 1, 16), SHAPES),
-            "hidden_activation": ("relu", CHANGES),
-            "rms_norm_eps": (0.1, CHANGES),
-            "rope_parameters": (_AXIAL, CHANGES),
-            "pooling_kernel_size": (4, FAILS),
-        },
-    ),
+    **within("vision_config", _TOWER_KEYS),
     "image_token_id": (5, FAILS),
     "video_token_id": (11, CHANGES),  # of a text, too
     "audio_token_id": (12, CHANGES),
@@ -196,12 +199,13 @@ KEYS = {
         "text_config.pad_token_id": (3, CHANGES),
         "text_config.num_kv_shared_layers": (3, SHAPES),
     },
-    "embeddinggemma2-biased/EmbeddingGemma2TextModel": {
-        key: row
-        for key, row in _KEYS.items()
-        if key not in ("final_logit_softcapping", "use_bidirectional_attention", "is_causal")
-    },
+    "embeddinggemma2-biased/EmbeddingGemma2TextModel": _BARE_KEYS,
     "embeddinggemma2-pictures/EmbeddingGemma2Model": {
+        **within("text_config", _BARE_KEYS),
+        **within("vision_config", _TOWER_KEYS),
+        "vision_config.use_clipped_linears": (False, CHANGES),
+        **within("audio_config", _EAR_KEYS),
+        "audio_config.use_clipped_linears": (False, CHANGES),
         "image_token_id": (5, FAILS),
         "video_token_id": (11, CHANGES),
         "audio_token_id": (5, FAILS),

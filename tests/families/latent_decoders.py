@@ -137,6 +137,13 @@ _SPARSE_KEYS = {
     "n_group": (1, CHANGES),
     "topk_group": (2, CHANGES),
 }
+LARGE4_KEYS = {
+    **{key: row for key, row in _SPARSE_KEYS.items() if key != "norm_topk_prob"},
+    "rope_parameters": (_GROWING | {"factor": 8.0}, CHANGES),
+    "no_rope_layers": ([1, 1], SHAPES),
+    "kv_source_layers": ([0, 0], UNCOVERED),
+    "indexer_types": (["full", "shared"], SHAPES),
+}
 KEYS = {
     "deepseek2/DeepseekV2ForCausalLM": {
         **_KEYS,
@@ -165,13 +172,7 @@ KEYS = {
     "mistral4/Mistral4ForSequenceClassification": PADDING_KEYS,
     "deepseek32/DeepseekV32ForCausalLM": _SPARSE_KEYS,
     "glm5-shared-biased-tied/GlmMoeDsaForCausalLM": _SPARSE_KEYS,
-    "mistral-large4-biased/MistralLarge4TextModel": {
-        **{key: row for key, row in _SPARSE_KEYS.items() if key != "norm_topk_prob"},
-        "rope_parameters": (_GROWING | {"factor": 8.0}, CHANGES),
-        "no_rope_layers": ([1, 1], SHAPES),
-        "kv_source_layers": ([0, 0], UNCOVERED),
-        "indexer_types": (["full", "shared"], SHAPES),
-    },
+    "mistral-large4-biased/MistralLarge4TextModel": LARGE4_KEYS,
     "youtu/YoutuForCausalLM": {
         **{key: row for key, row in _KEYS.items() if not key.startswith(("num_experts", "routed"))},
         "rope_interleave": (False, CHANGES),

@@ -2,7 +2,7 @@
 
 import transformers as T
 
-from families import CHANGES, FAILS, KEEPS, UNCOVERED, within
+from families import CHANGES, FAILS, KEEPS, SHAPES, UNCOVERED, within
 from families.qk_norm_decoders import GEMMA3, GEMMA3_KEYS
 from families.rmsnorm_decoders import GEMMA2, GEMMA2_KEYS
 from families.vision_language import GEMMA3_PICTURES
@@ -32,6 +32,13 @@ FLOAT32_PARTS: tuple[str, ...] = ("t5gemma",)  # RMSNorm and rotary angles
 _STACK = {key: row for key, row in GEMMA2_KEYS.items() if key != "use_bidirectional_attention"}
 _KEYS = within("decoder", _STACK) | within("encoder", {key: row for key, row in _STACK.items() if key != "is_causal"})
 _STACK2 = {key: row for key, row in GEMMA3_KEYS.items() if key != "use_bidirectional_attention"}
+_TOWER = {
+    "num_attention_heads": (4, CHANGES),
+    "hidden_act": ("relu", CHANGES),
+    "layer_norm_eps": (0.1, CHANGES),
+    "image_size": (24, SHAPES),
+    "patch_size": (2, SHAPES),
+}
 _SHIFTED = {"decoder.pad_token_id": (5, CHANGES), "decoder.bos_token_id": (7, CHANGES)}
 KEYS = {
     "t5gemma/T5GemmaForConditionalGeneration": {
@@ -49,6 +56,7 @@ KEYS = {
         **within("decoder", _STACK2),
         **within("encoder.text_config", {key: row for key, row in _STACK2.items() if key != "is_causal"}),
         "encoder.text_config.final_logit_softcapping": (1.0, KEEPS),  # of a head
+        **within("encoder.vision_config", _TOWER),
         "encoder.mm_tokens_per_image": (1, FAILS),
         "encoder.eoi_token_index": (10, CHANGES),
         "image_token_index": (5, FAILS),

@@ -4,7 +4,7 @@ import transformers as T
 
 from families import CHANGES, FAILS, KEEPS, PADDING_KEYS, SHAPES, UNCOVERED, within
 from families.gated_delta import EXPERTS, MIXED, MIXED_KEYS, MIXTURE, ROPE
-from families.latent_decoders import LARGE4, MISTRAL4
+from families.latent_decoders import LARGE4, LARGE4_KEYS, MISTRAL4
 from families.qk_norm_decoders import GEMMA3, GEMMA3_KEYS
 from families.rmsnorm_decoders import (
     GEMMA2,
@@ -193,6 +193,8 @@ _IDEFICS_KEYS = {
     **_VIT,
     "image_token_id": (5, FAILS),
 }
+# of the text alone, which has fewer layers, and groups of experts
+_OF_TWO_LAYERS = ("num_key_value_heads", "kv_source_layers", "no_rope_layers", "indexer_types", "n_group", "topk_group")
 KEYS = {
     "gemma3-pictures/Gemma3ForSequenceClassification": within("text_config", PADDING_KEYS),
     "qwen3.5-pictures/Qwen3_5ForSequenceClassification": within("text_config", PADDING_KEYS),
@@ -226,6 +228,12 @@ KEYS = {
         },
     ),
     "mistral-large4-pictures/MistralLarge4ForConditionalGeneration": {
+        **within("text_config", {key: row for key, row in LARGE4_KEYS.items() if key not in _OF_TWO_LAYERS}),
+        "text_config.no_rope_layers": ([1, 1, 1], SHAPES),
+        "text_config.indexer_types": (["full", "shared", "shared"], SHAPES),
+        "text_config.n_group + text_config.topk_group": ((2, 2), KEEPS),  # all groups
+        "vision_config.num_attention_heads + vision_config.head_dim": ((4, 4), CHANGES),
+        "vision_config.hidden_act": ("relu", CHANGES),
         "text_config.final_logit_softcapping": (3.0, CHANGES),
         "projector_hidden_act": ("relu", CHANGES),
         "vision_feature_layer": (-2, UNCOVERED),

@@ -243,8 +243,8 @@ def with_pictures(tokens: dict[str, Tensor], config: PreTrainedConfig, generator
         placed = torch.cat([placed, torch.full((2, count), config.audio_token_id)], 1)
     ids = torch.cat([ids[:, :1], placed, ids[:, 1:]], 1)
     seen = (ids == picture).long()
-    if "decoder_input_ids" in tokens:
-        pictures["decoder_input_ids"] = tokens["decoder_input_ids"]
+    if config.is_encoder_decoder:  # the decoder of a classifier reads nothing of its own
+        pictures |= {name: own for name, own in tokens.items() if name == "decoder_input_ids"}
     else:
         pictures["logits_to_keep"] = (seen[0] == 0).nonzero()[:, 0]
     return pictures | {
