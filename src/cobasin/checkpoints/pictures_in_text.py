@@ -244,12 +244,14 @@ def with_pictures(tokens: dict[str, Tensor], config: PreTrainedConfig, generator
     ids = torch.cat([ids[:, :1], placed, ids[:, 1:]], 1)
     seen = (ids == picture).long()
     if config.is_encoder_decoder:  # the decoder of a classifier reads nothing of its own
-        pictures |= {name: own for name, own in tokens.items() if name == "decoder_input_ids"}
+        asked = {name: own for name, own in tokens.items() if name == "decoder_input_ids"}
     else:
-        pictures["logits_to_keep"] = (seen[0] == 0).nonzero()[:, 0]
-    return pictures | {
+        asked = {"logits_to_keep": (seen[0] == 0).nonzero()[:, 0]}
+    return {
+        **pictures,
         "input_ids": ids,
         "attention_mask": torch.cat([mask[:, :1], torch.ones_like(placed), mask[:, 1:]], 1),
         "token_type_ids": seen,
         "mm_token_type_ids": seen,
+        **asked,
     }
