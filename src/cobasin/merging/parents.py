@@ -39,13 +39,14 @@ def prepare(recipe: Recipe, models: Mapping[str, Any]) -> list[Typed]:
     names = recipe.referenced
     loaded = [_loaded(name, models.get(name, name)) for name in names]
     try:
-        typed = in_one_vocabulary(recipe, [Typed.of(model) for model in loaded])
-        typed, check = alike(_with_headed_base(recipe, typed)), check_pair
+        typed, check = [Typed.of(model) for model in loaded], check_pair
     except NotDeclared:
         if not _as_they_are(recipe):
             raise
         typed, check = [by_name(model) for model in loaded], check_by_name
         recipe.check_named(layers=any(map(is_layer, typed[0].spec.sizes)))
+    else:
+        typed = alike(_with_headed_base(recipe, in_one_vocabulary(recipe, typed)))
     for other in typed[1:]:
         check(other, typed[0])
     sizes = typed[0].spec.sizes
