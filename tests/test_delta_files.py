@@ -57,6 +57,7 @@ def test_a_convolution_that_is_cut_elsewhere_is_refused(tmp_path, verb):
     assert "is not covered" in line
 
 
+@pytest.mark.usefixtures("few_rounds")
 def test_plain_ffns_of_kimi_linear_have_a_name_of_their_own(tmp_path):
     for seed, name in enumerate(("own", "hub", "anchor")):
         model(KIMI, seed // 2, torch.float32).save_pretrained(tmp_path / name)

@@ -45,7 +45,7 @@ def gap(a, b):
 @pytest.mark.parametrize(
     ("case", "folded"),
     one_in(
-        2, [*((case, True) for case in ONE_A_DECLARATION[::4]), *((case, False) for case in ONE_A_DECLARATION[1::16])]
+        4, [*((case, True) for case in ONE_A_DECLARATION[::4]), *((case, False) for case in ONE_A_DECLARATION[1::16])]
     ),
 )
 def test_grams_move_with_every_kind_of_element(case, folded):
@@ -178,7 +178,7 @@ def fisher_form(typed):
 
 
 @pytest.mark.usefixtures("float64_throughout")
-@pytest.mark.parametrize("case", ONE_A_DECLARATION[::6])
+@pytest.mark.parametrize("case", one_in(2, ONE_A_DECLARATION[::6]))
 def test_fishers_move_under_permutations_signs_and_scales(case):
     typed, other = pair(case)
     form = fisher_form(typed)

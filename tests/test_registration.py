@@ -33,6 +33,7 @@ def folders(tmp_path):
     return tmp_path / "source", tmp_path / "anchor"
 
 
+@pytest.mark.usefixtures("few_rounds")
 def test_match_and_merge_and_inspect_take_a_spec_file(folders, tmp_path):
     pair = list(map(str, folders))
     assert run("match", *pair, "--out", tmp_path / "matched", "--spec", EXAMPLE).code == 0

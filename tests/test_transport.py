@@ -46,7 +46,7 @@ def scrambled(base, seed=5):
     return typed.derived(Element.sample(form_of(typed.spec, folded=not typed.spec.unties), seed).apply(typed))
 
 
-@pytest.mark.parametrize("case", one_in(2, ONE_A_DECLARATION[::6]))
+@pytest.mark.parametrize("case", one_in(4, ONE_A_DECLARATION[::6]))
 def test_on_a_base_with_the_same_function_a_fine_tune_is_what_it_was(case):
     """Of families of all kinds: what is carried is all that was learned; added as it is, it is something else."""
     base = checkpoint(case)
@@ -210,6 +210,7 @@ def test_what_is_no_fine_tune_is_told_from_one_by_most_of_its_matrices():
     assert not _origin(zeros, zeros, ())
 
 
+@pytest.mark.usefixtures("few_rounds")
 def test_a_tied_head_is_untied(tmp_path):
     """A base whose stream is turned has a head of its own, and so has what is carried there, but for adapters."""
     for name, seed in (("base", 1), ("new", 2)):

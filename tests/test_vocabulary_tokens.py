@@ -174,6 +174,7 @@ def test_a_row_moves_with_its_model(tmp_path):
     assert torch.allclose(embedding(tmp_path / "raw", "e"), embedding(b, "<x>"), atol=1e-5)
 
 
+@pytest.mark.usefixtures("few_rounds")
 @pytest.mark.parametrize("match", ["none", "full"])
 def test_rows_to_a_multiple(tmp_path, match):
     a, b = folder(tmp_path / "a", 0, LETTERS), folder(tmp_path / "b", 1, LETTERS, ("<x>",))
