@@ -279,6 +279,9 @@ def test_quantized_weights_are_refused(pair):
     edit_tensors(wrapped, lambda tensors: tensors.update({f"module.{x}": tensors.pop(x) for x in [*tensors]}))
     with pytest.raises(InputError, match=r"all names of its tensors begin with 'module\."):
         by_name(load(wrapped))
+    edit_tensors(pair[0], lambda tensors: tensors.update({x: tensors[x].byte() for x in [*tensors]}))
+    with pytest.raises(InputError, match=r"none of its tensors is a weight \(of dtype float64"):
+        by_name(load(pair[0]))
 
 
 def test_settings_that_a_declaration_does_not_cover(tmp_path):
