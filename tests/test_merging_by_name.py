@@ -212,8 +212,9 @@ def test_settings_and_shapes_that_differ_are_refused(tmp_path, pair, options, pr
     assert f"{other} and {pair[0]} cannot be merged by name: {wanted}" in line
 
 
-def test_settings_of_training_may_differ(tmp_path, pair):
-    other = segformer(tmp_path / "other", 3, hidden_dropout_prob=0.3, initializer_range=0.1)
+def test_settings_of_training_and_of_tools_may_differ(tmp_path, pair):
+    said = {"unsloth_version": "2025.1", "tokenizer_class": "X", "transformers.js_config": {"dtype": "q8"}}
+    other = segformer(tmp_path / "other", 3, hidden_dropout_prob=0.3, initializer_range=0.1, **said)
     assert run("merge", pair[0], other, "--match", "none", "--out", tmp_path / "out").code == 0
 
 

@@ -31,6 +31,7 @@ _BESIDE = re.compile(
     rf"(?!(.*\.)?({_AT_WORK})$)"
     r"(.*\.)?(_.*|architectures|auto_map|(torch_)?dtype|transformers_version|label2id|problem_type|finetuning_task|"
     r"task_specific_params|use_cache|return_dict|output_(attentions|hidden_states|router_logits)|gradient_checkpointing|"
+    r"tokenizer_class|unsloth_\w*|transformers\.js_config|"
     r"\w*(drop|init_|initializer|loss)\w*)"
 )
 
