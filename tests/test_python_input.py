@@ -87,6 +87,10 @@ def headed(change):
             "evaluate returned None; expect",
         ),
         (lambda *_: cobasin.evaluate("model-a", [], "causal_lm"), "'model-a': expected a model of Transformers, as"),
+        (
+            lambda *_: cobasin.evaluate(torch.nn.DataParallel(model(CASE)), [], "causal_lm"),
+            "DataParallel.*: expected a model of Transformers",
+        ),
         (lambda *_: cobasin.evaluate(model(CASE), None, "causal_lm"), "batches None: expected rows, as cobasin.data.b"),
         (lambda *_: cobasin.evaluate(model(CASE), [{}], "causal_lm"), "a batch is .*; expected one of those that cob"),
         (lambda *_: cobasin.match_all(None), "models: None: expected a list of two or more"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import re
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,7 @@ LENGTH_FIRST = "length_first"  # is true of the modules of an XLNet: [length, ro
 _JOINING = "eh_proj.weight"  # of a layer that predicts a further token
 _IN_TRAINING = ("masked_spec_embed",)  # what only training reads, in place of masked frames
 _UNREAD = "encoder.pooler."  # of a composite, whose decoder reads the stream
+_LOADING = threading.Lock()  # transformers sets torch's default dtype meanwhile, and back, for all threads
 
 
 def instantiate(checkpoint: Checkpoint, dtype: torch.dtype) -> PreTrainedModel:
@@ -75,7 +77,7 @@ def build(checkpoint: Checkpoint, state: dict[str, Tensor], dtype: torch.dtype) 
     # Chinese-CLIP's is set to zero as it is loaded; behind its mask nothing reads it
     padding = [(row, row.clone()) for row in _padding_rows(checkpoint.config, state)]
     try:
-        with quiet():
+        with _LOADING, quiet():
             model, info = cls.from_pretrained(
                 None,
                 # as it is read back from a file: T5 ties its embeddings, whatever the file says
