@@ -2,7 +2,6 @@
 
 import json
 import re
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -595,11 +594,3 @@ def test_a_model_that_is_built_once_runs_as_if_built_anew(case):
         others += not torch.equal(found, reference)
     assert others > 0.8 * len(own)
     assert torch.equal(rerun(own, ()), reference)
-
-
-def test_threads_leave_each_other_and_torch_alone():
-    a, b = (checkpoint("bert/BertForMaskedLM", seed, torch.float32) for seed in range(2))
-    with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda _: verify(a, b).relative_float64, range(4)))
-    assert found == [found[0]] * 4
-    assert torch.get_default_dtype() == torch.float32

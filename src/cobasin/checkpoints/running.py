@@ -46,7 +46,7 @@ LENGTH_FIRST = "length_first"  # is true of the modules of an XLNet: [length, ro
 _JOINING = "eh_proj.weight"  # of a layer that predicts a further token
 _IN_TRAINING = ("masked_spec_embed",)  # what only training reads, in place of masked frames
 _UNREAD = "encoder.pooler."  # of a composite, whose decoder reads the stream
-_LOADING = threading.Lock()  # transformers sets torch's default dtype meanwhile, and back, for all threads
+_ONE_AT_A_TIME = threading.RLock()
 
 
 def instantiate(checkpoint: Checkpoint, dtype: torch.dtype) -> PreTrainedModel:
@@ -77,7 +77,7 @@ def build(checkpoint: Checkpoint, state: dict[str, Tensor], dtype: torch.dtype) 
     # Chinese-CLIP's is set to zero as it is loaded; behind its mask nothing reads it
     padding = [(row, row.clone()) for row in _padding_rows(checkpoint.config, state)]
     try:
-        with _LOADING, quiet():
+        with quiet():
             model, info = cls.from_pretrained(
                 None,
                 # as it is read back from a file: T5 ties its embeddings, whatever the file says
@@ -254,15 +254,20 @@ def _some(names: Iterable[str]) -> str:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Without transformers' loading report and progress bar: what matters of them is raised."""
+    """Without transformers' loading report and progress bar: what matters of them is raised.
+
+    In one thread at a time: these are settings of the whole process, and so are torch's default dtype and the tying of
+    weights, which transformers changes while it loads.
+    """
     from transformers.utils import logging
 
-    verbosity, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if bar:
-            logging.enable_progress_bar()
+    with _ONE_AT_A_TIME:
+        verbosity, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+        logging.set_verbosity_error()
+        logging.disable_progress_bar()
+        try:
+            yield
+        finally:
+            logging.set_verbosity(verbosity)
+            if bar:
+                logging.enable_progress_bar()
