@@ -35,6 +35,10 @@ def inspect(
     Its spaces, the group of each, the dimension of the whole group, and the types of the tensors.
 
     Example: cobasin inspect ./model-a
+
+    Example: cobasin inspect ./model-a --propose > declaration.py
+
+    Example: cobasin inspect ./model-a --spec declaration.py --check
     """
     from cobasin.presenting import showing
     from cobasin.workflows import inspection
