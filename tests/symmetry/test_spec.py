@@ -6,6 +6,7 @@ import torch
 from cobasin.checkpoints.fit import problems
 from cobasin.checkpoints.weight_files import Header
 from cobasin.symmetry.action import act
+from cobasin.symmetry.canonical import canonical
 from cobasin.symmetry.form import Form, form_of
 from cobasin.symmetry.groups import Orthogonal, Permutation, SignedPermutation
 from cobasin.symmetry.spec import Site, Space, Spec
@@ -87,6 +88,15 @@ def test_groups_grow_when_norms_are_folded():
     assert (spec.group("resid", False), spec.group("resid", True)) == (SignedPermutation, Orthogonal())
     assert spec.group("head", True) == spec.group("head", False) == Permutation()
     assert spec.group("vocab", True) is None
+
+
+@pytest.mark.parametrize(
+    ("key", "free"), [("(head qk') resid", {"qk"}), ("(head qk) resid", set()), ("(head qk~) resid", set())]
+)
+def test_a_space_has_general_maps_if_both_sides_of_its_products_are_there(key, free):
+    spec = toy(TEMPLATES | {"{layer}.k": key})
+    assert spec.invertible == free
+    assert canonical(form_of(spec, balanced=True), random_state(spec)).keys() == spec.entries.keys()
 
 
 def test_fibres_act_before_their_bases():

@@ -6,14 +6,20 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from cobasin.symmetry.spec import Spec
+from cobasin.symmetry.spec import Space, Spec
 
 
 def relabelled(spec: Spec, space: Callable[[str], str] = str, name: Callable[[str], str] = str) -> Spec:
     """The same under other names: of the spaces, and of the tensors, but for patterns of names and config keys."""
 
     def tensor(template: str) -> str:
-        return name(re.sub(r"(?<=\{)\w+", lambda found: space(found[0]), template))
+        return name(re.sub(r"\{[^}]*\}", lambda found: named(found[0]), template))
+
+    def named(type_: str) -> str:
+        return re.sub(r"[A-Za-z_]\w*", lambda found: space(found[0]), type_)
+
+    def moved(own: Space) -> Space:
+        return replace(own, over=tuple(map(space, own.over)), within=own.within and space(own.within))
 
     def gauge(declared):
         def field(key: str, value):
@@ -27,11 +33,8 @@ def relabelled(spec: Spec, space: Callable[[str], str] = str, name: Callable[[st
 
     return replace(
         spec,
-        spaces={space(key): replace(own, over=tuple(map(space, own.over))) for key, own in spec.spaces.items()},
-        templates={
-            tensor(template): re.sub(r"[A-Za-z_]\w*", lambda found: space(found[0]), type_)
-            for template, type_ in spec.templates.items()
-        },
+        spaces={space(key): moved(own) for key, own in spec.spaces.items()},
+        templates={tensor(template): named(type_) for template, type_ in spec.templates.items()},
         tied={name(tied): name(owner) for tied, owner in spec.tied.items()},
         norms=tuple(map(gauge, spec.norms)),
         scales=tuple(map(gauge, spec.scales)),

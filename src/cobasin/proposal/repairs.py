@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 
 from cobasin.symmetry.groups import Group, Orthogonal, Permutation, Rotation2, SignedPermutation
 from cobasin.symmetry.spec import Spec
@@ -59,7 +59,7 @@ def subgroups(group: Group | None, size: int) -> Iterator[Group]:
     if isinstance(group, Orthogonal):
         yield from [Rotation2(group.scaled)] if size == 2 else []
         yield from [] if group.fix_ones else [replace(group, fix_ones=True)]
-    flags = [field.name for field in fields(group) if getattr(group, field.name) is True]  # type: ignore[arg-type]
+    flags = [flag for flag in ("signed", "scaled") if getattr(group, flag, False)]
     for count in range(1, len(flags) + 1):
         for chosen in itertools.combinations(flags, count):
             yield replace(group, **dict.fromkeys(chosen, False))  # type: ignore[type-var]

@@ -279,13 +279,13 @@ class Spec:
 
     @cached_property
     def invertible(self) -> frozenset[str]:
-        """Spaces that any invertible map may act on: each use multiplies by it, or by its contragredient."""
-        neutral = {axis.space for entry in self.entries.values() for axis in entry.layout.axes if axis.charge == 0}
-        return frozenset(
-            name
-            for name, space in self.spaces.items()
-            if space.group == Orthogonal(scaled=True) and name not in neutral
-        )
+        """Spaces that any map may act on: it multiplies one side of a product, its contragredient the other."""
+        charges: dict[str, set[int]] = {name: set() for name in self.spaces} | {"1": set()}
+        for entry in self.entries.values():
+            for axis in entry.layout.axes:
+                charges[axis.space].add(axis.charge)
+        free = (name for name, space in self.spaces.items() if space.group == Orthogonal(scaled=True))
+        return frozenset(name for name in free if charges[name] == {1, -1})
 
 
 def _stacked(template: str, type_: str) -> str | None:
