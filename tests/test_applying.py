@@ -18,7 +18,7 @@ from cobasin.finding.applying import transform
 from cobasin.merging.merge import merge
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import form_of
-from command_line import edit_json, run
+from command_line import run
 from tiny_models import checkpoint, model
 
 pytestmark = pytest.mark.usefixtures("few_rounds")
@@ -186,10 +186,10 @@ def named_heads(folder):
 
 def test_heads_that_a_file_names_are_named_where_they_are(tmp_path):
     folders = [tmp_path / str(seed) for seed in range(2)]
-    for seed, folder in enumerate(folders):
-        model("whisper/WhisperForConditionalGeneration", seed).save_pretrained(folder)
-        heads = [[0, 0], [0, 1], [1, 0], [1, 1], [2, 1]]
-        edit_json(folder / "generation_config.json", lambda said, heads=heads: said.update(alignment_heads=heads))
+    models = [model("whisper/WhisperForConditionalGeneration", seed) for seed in range(2)]
+    for made, folder in zip(models, folders, strict=True):
+        made.generation_config.alignment_heads = [[0, 0], [0, 1], [1, 0], [1, 1], [2, 1]]
+        made.save_pretrained(folder)
     assert run("match", folders[1], folders[0], "--out", tmp_path / "matched").code == 0
     (before, expected), (after, found) = named_heads(folders[1]), named_heads(tmp_path / "matched")
     assert torch.allclose(found, expected, rtol=0, atol=1e-9)
@@ -197,4 +197,6 @@ def test_heads_that_a_file_names_are_named_where_they_are(tmp_path):
     (tmp_path / "matched" / "generation_config.json").write_bytes((folders[1] / "generation_config.json").read_bytes())
     assert not torch.allclose(named_heads(tmp_path / "matched")[1], expected, rtol=0, atol=1e-3)
     merged = merge([folders[1], folders[0]], symmetry="full", anchor=1)  # the first moves, and its files go along
-    assert json.loads(merged.checkpoint.beside["generation_config.json"])["alignment_heads"] == after
+    moved = transform(Element.load(tmp_path / "matched"), models[1])
+    for made in (merged.checkpoint, moved):
+        assert json.loads(made.beside["generation_config.json"])["alignment_heads"] == after

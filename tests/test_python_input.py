@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import torch
 from datasets import Dataset
-from transformers import PreTrainedModel
+from transformers import GenerationConfig, PreTrainedModel
 
 import cobasin
 from cobasin.checkpoints.running import instantiate
@@ -222,8 +222,11 @@ def test_data_is_given_by_its_path_by_its_keys_or_as_rows(tmp_path):
 
 def test_any_model_is_written_and_any_iterable_matched(tmp_path):
     made = model(CASE)
+    made.generation_config.num_beams = 3
     cobasin.save(made, tmp_path / "a")
     cobasin.save(tmp_path / "a", tmp_path / "b")
+    cobasin.save(cobasin.merge([made, made], symmetry="none").checkpoint, tmp_path / "c")
+    assert {GenerationConfig.from_pretrained(tmp_path / name).num_beams for name in "abc"} == {3}
     assert all(tensor.equal(made.state_dict()[name]) for name, tensor in cobasin.load(tmp_path / "b").items())
     assert len(cobasin.match_all(tmp_path / name for name in "ab").elements) == 2
 

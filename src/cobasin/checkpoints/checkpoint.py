@@ -15,7 +15,7 @@ from torch import Tensor
 
 from cobasin.architectures import known
 from cobasin.checkpoints.folders import find_folder
-from cobasin.checkpoints.json_files import ADAPTER_FILE, CONFIG_FILE, read_json
+from cobasin.checkpoints.json_files import ADAPTER_FILE, CONFIG_FILE, GENERATION_FILE, read_json
 from cobasin.checkpoints.sentence_transformers import takes_states
 from cobasin.checkpoints.weight_files import (
     SINGLE_FILE,
@@ -64,7 +64,7 @@ class Checkpoint(Tensors):
         read: reads (or computes) one tensor, for ``checkpoint[name]``; safe to call from several threads.
         folder: where the model's other files are, such as those of its tokenizer.
         stored: whether its tensors are those of the files there.
-        beside: the contents, by name, of files that are others than there.
+        beside: the contents, by name, of files that are others than there, or that a model in memory has not written.
     """
 
     label: str
@@ -219,7 +219,10 @@ def _from_model(model: PreTrainedModel) -> Checkpoint:
         raise InputError(f"{label}: has no form on disk: {one_line(error)}") from error
     config = copy.deepcopy(model.config)
     config.dtype = next((one.dtype for one in model.parameters() if one.is_floating_point()), None)
-    return _from_memory(label, config, type(model).__name__, tensors)
+    made = _from_memory(label, config, type(model).__name__, tensors)
+    if model.can_generate():
+        made.beside[GENERATION_FILE] = model.generation_config.to_json_string()
+    return made
 
 
 def _from_memory(label: str, config: PreTrainedConfig, architecture: str, tensors: dict[str, Tensor]) -> Checkpoint:

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cobasin.checkpoints.checkpoint import Checkpoint
-from cobasin.checkpoints.json_files import CONFIG_FILE, read_json, write_json
+from cobasin.checkpoints.json_files import CONFIG_FILE, GENERATION_FILE, read_json, write_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
-GENERATION_FILE = "generation_config.json"
 _TEXT = "text_config"
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from cobasin.errors import InputError, one_line
 
 CONFIG_FILE = "config.json"
+GENERATION_FILE = "generation_config.json"
 ADAPTER_FILE = "adapter_config.json"
 
 

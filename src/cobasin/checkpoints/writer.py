@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from cobasin.checkpoints.checkpoint import Checkpoint, Content, load
-from cobasin.checkpoints.configs import GENERATION_FILE, keep_generation, write_config
-from cobasin.checkpoints.json_files import CONFIG_FILE, write_json
+from cobasin.checkpoints.configs import keep_generation, write_config
+from cobasin.checkpoints.json_files import CONFIG_FILE, GENERATION_FILE, write_json
 from cobasin.checkpoints.output import publishing
 from cobasin.checkpoints.sentence_transformers import module_folders, module_weights
 from cobasin.checkpoints.sequential import SequentialFile

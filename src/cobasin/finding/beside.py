@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 
 from cobasin.checkpoints.checkpoint import Checkpoint, Content
-from cobasin.checkpoints.configs import GENERATION_FILE
-from cobasin.checkpoints.json_files import read_json
+from cobasin.checkpoints.json_files import GENERATION_FILE, read_json
 from cobasin.symmetry.element import Element
 
 NAMED = "alignment_heads"
@@ -14,16 +13,18 @@ NAMED = "alignment_heads"
 
 
 def moved_beside(element: Element, source: Checkpoint) -> dict[str, Content]:
-    """The contents, by name, of the source's files that are others for the model that the element makes of it.
+    """The contents, by name, of what goes with the source and is another for the model that the element makes of it.
 
     Raises:
         InputError: such a file cannot be read.
     """
-    path = None if source.folder is None else source.folder / GENERATION_FILE
-    if path is None or not path.is_file():
-        return source.beside
     known = source.beside.get(GENERATION_FILE)
-    said = json.loads(known) if isinstance(known, str) else read_json(path)
+    if isinstance(known, str):
+        said = json.loads(known)
+    elif source.folder is not None and (path := source.folder / GENERATION_FILE).is_file():
+        said = read_json(path)
+    else:
+        return source.beside
     named = said.get(NAMED)
     if not isinstance(named, list) or any(not isinstance(one, list) or len(one) != 2 for one in named):
         return source.beside

@@ -23,8 +23,8 @@ from cobasin.adapters.layers import ROOT, type_adapter
 from cobasin.adapters.move import move_adapter
 from cobasin.checkpoints.alike import alike, equally_stored, omissions
 from cobasin.checkpoints.checkpoint import Checkpoint, load
-from cobasin.checkpoints.configs import GENERATION_FILE
 from cobasin.checkpoints.headed import of_another_class
+from cobasin.checkpoints.json_files import GENERATION_FILE
 from cobasin.checkpoints.pairs import check_layers, check_pair
 from cobasin.checkpoints.typed import Typed
 from cobasin.data.vocabulary import VOCABULARY, brought_together, tokenizer_contents, told_apart

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint, Content
-from cobasin.checkpoints.configs import GENERATION_FILE
+from cobasin.checkpoints.json_files import GENERATION_FILE
 from cobasin.checkpoints.typed import Typed
 from cobasin.data.vocabulary import VOCABULARY, brought_together, differ, lacks, tokenizer_contents
 from cobasin.errors import InputError
