@@ -35,6 +35,12 @@ def inspect(
     Its spaces, the group of each, the dimension of the whole group, and the types of the tensors.
 
     Example: cobasin inspect ./model-a
+
+    Example: cobasin inspect --list
+
+    Example: cobasin inspect ./model-a --propose > my_architecture.py
+
+    Example: cobasin inspect ./model-a --spec my_architecture.py --check
     """
     from cobasin.presenting import showing
     from cobasin.workflows import inspection

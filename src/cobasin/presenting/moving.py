@@ -62,7 +62,7 @@ def distances(report: dict) -> None:
     output.print(
         f"all: {report['objective'][0]:.6g} -> {report['objective'][-1]:.6g}; "
         f"of the files as they are: {report['distance_before']:.6g} -> {report['distance_after']:.6g}; "
-        f"{report['rounds']} rounds, {report['seconds']:.1f} s",
+        f"{report['rounds']} round{'s' * (report['rounds'] != 1)}, {report['seconds']:.1f} s",
     )
     if "condition" in report:
         worst = ", ".join(f"{space} {figure:.3g}" for space, figure in report["condition"].items())
