@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -259,8 +260,11 @@ def test_inspect(tmp_path):
     assert not finished.reads
 
 
-def test_inspect_list():
+def test_inspect_list(monkeypatch):
+    said = []
+    monkeypatch.setattr("cobasin.presenting.progress.status", lambda text: said.append(text) or nullcontext())
     finished = run("inspect", "--list")
+    assert len(said) == 1  # it takes seconds
     assert finished.code == 0
     assert max(map(len, finished.out.splitlines())) <= 100
     rows = run("inspect", "--list", "--json").json["architectures"]
