@@ -34,7 +34,8 @@ def transport_report(report: dict) -> None:
     """The table of `cobasin transport`."""
     output.print(f"{report['base']} matched to {report['new']} ({freed(report)})")
     distances(report)
-    done = "" if report.get("adapter") else f" and added {report['scale']:g} times"
+    times = "" if report["scale"] == 1 else f" {report['scale']:g} times"
+    done = "" if report.get("adapter") else f" and added{times}"
     output.print(
         f"what {report['tuned']} has learned was moved so{done}; how much of it {report['new']} has gained by that, "
         "only a measurement can tell"
