@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,9 @@ import cobasin.demo
 from cobasin.architectures import known
 from cobasin.errors import NotProbed
 from cobasin.finding.applying import transform
+from cobasin.presenting.moving import distances
 from cobasin.symmetry.element import Element
-from command_line import duplicate, edit_json, edit_tensors, pair, refused, run, snapshot, stock, tensors_of
+from command_line import COMMAND, duplicate, edit_json, edit_tensors, pair, refused, run, snapshot, stock, tensors_of
 from model_folders import assert_bitwise, names
 
 BERT = "bert/BertForMaskedLM"
@@ -258,8 +260,11 @@ def test_inspect(tmp_path):
     assert not finished.reads
 
 
-def test_inspect_list():
+def test_inspect_list(monkeypatch):
+    said = []
+    monkeypatch.setattr("cobasin.presenting.progress.status", lambda text: said.append(text) or nullcontext())
     finished = run("inspect", "--list")
+    assert len(said) == 1  # it takes seconds
     assert finished.code == 0
     assert max(map(len, finished.out.splitlines())) <= 100
     rows = run("inspect", "--list", "--json").json["architectures"]
@@ -304,13 +309,25 @@ def test_json_is_all_there_is_on_standard_output(tmp_path, quick_demo):
         assert finished.err == ""
 
 
-@pytest.mark.parametrize("verb", ["match", "merge", "verify", "inspect", "methods", "demo"])
+@pytest.mark.parametrize("verb", COMMAND.commands)
 def test_help(verb):
     finished = run(verb, "--help")
     assert (finished.code, finished.err) == (0, "")
     assert f"Example: cobasin {verb} " in finished.out
     assert "--json" in finished.out
     assert verb in run("--help").out
+    command = COMMAND.commands[verb]
+    known = {option for parameter in command.params for option in parameter.opts}
+    for example in re.findall(r"^Example: (.*)$", command.help, re.MULTILINE):
+        assert example.startswith(f"cobasin {verb} ")
+        assert set(re.findall(r"--[a-z][\w-]*", example)) <= known
+
+
+@pytest.mark.parametrize(("rounds", "said"), [(1, "; 1 round, 2.0 s"), (3, "; 3 rounds, 2.0 s")])
+def test_rounds_are_counted(rounds, said, capsys):
+    figures = {"spaces": {}, "objective": [2, 1], "distance_before": 2, "distance_after": 1, "rounds": rounds}
+    distances(figures | {"seconds": 2, "notes": [], "verification": None, "not_verified": "too large"})
+    assert said in capsys.readouterr().out
 
 
 def test_the_version():

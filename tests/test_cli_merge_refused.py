@@ -74,6 +74,7 @@ def test_options_that_do_not_go_with_a_recipe(tmp_path, berts, options, text):
         ),
         (("--base", "{2}"), "is none of the models, and linear has no base"),
         (("--method", "regmean"), "regmean needs data: write a recipe, with statistics: {{data: {{path: FILE}}}}"),
+        (("--method", "regmean", "--data", "rows.jsonl"), "FILE}}}}; --data is what --repair and --heal read"),
         (("--anchor", "nobody"), "match.anchor 'nobody': expected medoid, consensus, {0}, {1}"),
         (("--anchor", "consensus", "--match", "none"), "nothing is matched with symmetry none"),
         (("--device", "cuda:99"), "device 'cuda:99' cannot be used here"),

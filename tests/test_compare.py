@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 
 import pytest
 import torch
@@ -346,6 +347,15 @@ def test_the_command(folders, tmp_path):
 def _other(root):
     save(original(BERT, seed=1), root / "other")
     return root / "other"
+
+
+def test_no_figure_is_broken_in_a_terminal_of_80_columns(folders, tmp_path, monkeypatch):
+    monkeypatch.setattr("rich.console.Console.width", 80)
+    shown = run("compare", folders[0], _other(tmp_path)).out
+    layers = shown.partition("distance of the tensors")[0]
+    cells = [cell.strip() for line in layers.splitlines() if line[0] == "│" for cell in line.split("│")[2:-1]]
+    assert [cell for cell in cells if cell]
+    assert all(re.fullmatch(r"\d\.\d{2,3}", cell) for cell in cells if cell), shown
 
 
 def test_long_models_are_cut_in_the_table(folders, monkeypatch):

@@ -187,9 +187,10 @@ def test_the_command(folders):
         shown = run("transport", base, fine, new, "--element", element, "--out", folders / "again", "--overwrite")
         assert f"{base} matched to {new} (full)" in shown.out
         assert f"written to {folders / 'again'}" in shown.out
+        assert f"what {fine} has learned was moved so and added; how much" in shown.out
         assert all(x.equal(load(out)[name]) for name, x in load(folders / "again").items())
     half = (*command[:-1], folders / "half", "--scale", 0.5)
-    assert run(*half).code == 0
+    assert "was moved so and added 0.5 times; how much" in run(*half).out
     assert ", times 0.5," in (folders / "half" / "README.md").read_text()
     assert verify(fine, folders / "half").same is False
     line = refused(folders, *command[:-1], folders / "x", "--element", out, "--symmetry", "paper")

@@ -129,15 +129,20 @@ def merge(
 
     Writes a folder that from_pretrained loads. Options say how to merge, or a recipe does: a YAML file in mergekit's
     grammar, with match: (how the models are matched), statistics: (the data that fisher, regmean and ot_acts read),
-    repair: and heal: added. --match, --anchor, --device, --head-from and --keep-heads override a recipe.
+    repair: and heal: added. A recipe without match: merges its models as they are. --match, --anchor, --device,
+    --head-from and --keep-heads override a recipe.
 
     Example: cobasin merge ./model-a ./model-b --out ./merged
 
     Example: cobasin merge ./model-a ./model-b --method ties --base ./base --set density=0.3 --out ./merged
 
+    Example: cobasin merge ./base+./lora-1 ./base+./lora-2 --match none --out ./merged
+
     Example: cobasin merge ./model-a ./model-b --repair --heal 100 --data train.jsonl --out ./merged
 
-    Example: cobasin merge recipe.yaml --out ./merged
+    Example: cobasin merge recipe.yaml --match full --out ./merged
+
+    Example: cobasin merge recipe.yaml --dry-run
     """
     from cobasin.presenting.merging import merge_report, plan
     from cobasin.recipe.options import Options, recipe_of

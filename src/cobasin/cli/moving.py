@@ -109,7 +109,11 @@ def match(
 
     Example: cobasin match ./model-b ./model-a --out ./b-matched
 
+    Example: cobasin match ./model-b ./model-a --method learned --symmetry gl --out ./b-matched
+
     Example: cobasin match ./model-b ./model-a --method learned --data train.jsonl --out ./b-matched
+
+    Example: cobasin match ./lora-1 ./lora-2 --out ./lora-1-matched
     """
     from cobasin.presenting import moving
     from cobasin.workflows import match as matching

@@ -36,11 +36,13 @@ def inspect(
 
     Example: cobasin inspect ./model-a
 
-    Example: cobasin inspect ./model-a --propose > declaration.py
+    Example: cobasin inspect --list
 
-    Example: cobasin inspect ./model-a --spec declaration.py --check
+    Example: cobasin inspect ./model-a --propose > my_architecture.py
+
+    Example: cobasin inspect ./model-a --spec my_architecture.py --check
     """
-    from cobasin.presenting import showing
+    from cobasin.presenting import progress, showing
     from cobasin.workflows import inspection
 
     if (model is None) != list_:
@@ -49,19 +51,20 @@ def inspect(
         raise InputError("--list, --check and --propose: one at a time")
     declare(spec)
     if model is None:
-        result({"architectures": inspection.known_architectures()}, json, showing.architectures)
+        with progress.status("making a type of every known class"):
+            found = inspection.known_architectures()
+        result({"architectures": found}, json, showing.architectures)
     elif propose:
         from cobasin.proposal import propose as propose_
 
         result({"model": model, "verified": False, "declaration": propose_(model)}, json, showing.proposal)
     elif check:
-        from cobasin.presenting import progress
         from cobasin.proposal.checking import check_declaration
 
         with progress.status("running random elements of the group through the model"):
-            found = check_declaration(model)
-        result({"model": model, **found.to_dict()}, json, showing.check)
-        raise typer.Exit(0 if found.sound else 1)
+            checked = check_declaration(model)
+        result({"model": model, **checked.to_dict()}, json, showing.check)
+        raise typer.Exit(0 if checked.sound else 1)
     else:
         result(inspection.inspect(model), json, showing.inspection)
 

@@ -62,11 +62,11 @@ def compare_report(report: dict) -> None:
     )
     spaces = {name: row["layers"] for name, row in report["spaces"].items() if row["layers"]}
     title = "relative distance, and the median cosine of coordinates when matched"
-    stages = ["of the files", "in canonical form", "matched", *["by chance"] * chance]
+    stages = ["files", "canonical", "matched", *["by chance"] * chance]
     table = Table("layer", *_figures(*stages, *spaces), title=title)
     for place in list(report["layers"])[:SHOWN]:
-        distances = [_number(value) for value in report["layers"][place].values() if value is not None]
-        cosines = [_number(median(own[place]["agreement"])) if place in own else "" for own in spaces.values()]
+        distances = [f"{value:.3f}" for value in report["layers"][place].values() if value is not None]
+        cosines = [f"{median(own[place]['agreement']):.2f}" if place in own else "" for own in spaces.values()]
         table.add_row(place, *distances, *cosines)
     output.table(table)
     if (more := len(report["layers"]) - SHOWN) > 0:

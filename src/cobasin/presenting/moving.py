@@ -34,7 +34,8 @@ def transport_report(report: dict) -> None:
     """The table of `cobasin transport`."""
     output.print(f"{report['base']} matched to {report['new']} ({freed(report)})")
     distances(report)
-    done = "" if report.get("adapter") else f" and added {report['scale']:g} times"
+    times = "" if report["scale"] == 1 else f" {report['scale']:g} times"
+    done = "" if report.get("adapter") else f" and added{times}"
     output.print(
         f"what {report['tuned']} has learned was moved so{done}; how much of it {report['new']} has gained by that, "
         "only a measurement can tell"
@@ -62,7 +63,7 @@ def distances(report: dict) -> None:
     output.print(
         f"all: {report['objective'][0]:.6g} -> {report['objective'][-1]:.6g}; "
         f"of the files as they are: {report['distance_before']:.6g} -> {report['distance_after']:.6g}; "
-        f"{report['rounds']} rounds, {report['seconds']:.1f} s",
+        f"{report['rounds']} round{'s' * (report['rounds'] != 1)}, {report['seconds']:.1f} s",
     )
     if "condition" in report:
         worst = ", ".join(f"{space} {figure:.3g}" for space, figure in report["condition"].items())

@@ -69,7 +69,7 @@ def by_model(
         elif name not in known or not known[name].each:
             common[name] = list(value)
         elif len(value) != count:
-            raise InputError(f"{name}: {len(value)} values for {count} models; give one a model")
+            raise InputError(f"{name}: {len(value)} values for {count} models; give one for each")
         else:
             own[name] = value
     return common, own
@@ -90,7 +90,7 @@ def shares(weights: Iterable[float], count: int) -> list[float]:
     if isinstance(weights, str | Set | Mapping) or not all(map(math.isfinite, numbers)):
         raise InputError(f"weights {shown(given)}: expected finite numbers, in the order of the models")
     if len(numbers) != count:
-        raise InputError(f"{len(numbers)} weights for {count} models; give one a model")
+        raise InputError(f"{len(numbers)} weights for {count} models; give one for each")
     return numbers
 
 

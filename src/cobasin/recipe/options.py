@@ -83,7 +83,8 @@ def _of_options(models: list[str], options: Options) -> Recipe:
     method = find("linear" if options.method is None else options.method)
     parameters = _settings(options.set)
     if method.statistics is not None:
-        raise InputError(f"{method.name} needs data: write a recipe, with statistics: {{data: {{path: FILE}}}}")
+        other = "" if options.data is None else "; --data is what --repair and --heal read"
+        raise InputError(f"{method.name} needs data: write a recipe, with statistics: {{data: {{path: FILE}}}}{other}")
     if method.needs_base and base is None:
         raise InputError(f"{method.name} merges what the models have learned since their base: name it with --base")
     own = {} if options.weights is None else {"weight": shares(_numbers(options.weights), len(models))}
