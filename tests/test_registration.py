@@ -90,6 +90,10 @@ def test_no_code_in_a_model_folder_is_run(folders):
         ("import sys\nsys.exit(3)", ", line 2: SystemExit: 3"),
         ("x = 1", ": it declares nothing; decorate a function with cobasin.declares"),
         (
+            'import cobasin\n@cobasin.declares("HyperCLOVAXModel", "hyperclovax")\ndef f(request): pass',
+            ", line 2: declares('HyperCLOVAXModel', 'hyperclovax'): expected a family, its model_type and its heads",
+        ),
+        (
             'import cobasin\n\n@cobasin.declares("Llama", "llama", "ForCausalLM")\ndef f(request): pass',
             ", line 3: LlamaForCausalLM is already declared, by cobasin.architectures.",
         ),

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING
 
-from cobasin.errors import InputError, NotDeclared
+from cobasin.errors import InputError, NotDeclared, shown
 from cobasin.paths import expanded
 from cobasin.symmetry.spec import Spec
 from cobasin.symmetry.wellformed import mistakes
@@ -96,8 +96,13 @@ def declares(
     ``per_layer`` names the config keys that it reads layer by layer (of ``per_layer_config``).
 
     Raises:
-        InputError: for a class that another module declares; for what is no function.
+        InputError: for a class that another module declares; for what is no function; without heads.
     """
+    if not heads or not all(isinstance(one, str) for one in (family, model_type, *heads)):
+        given = ", ".join(shown(one) for one in (family, model_type, *heads))
+        raise InputError(
+            f"declares({given}): expected a family, its model_type and its heads, as 'Bert', 'bert', 'Model'"
+        )
 
     def register(declaration: Declaration) -> Declaration:
         if not isinstance(declaration, FunctionType):  # its file and module say whose it is

@@ -220,7 +220,7 @@ def _from_model(model: PreTrainedModel) -> Checkpoint:
     config = copy.deepcopy(model.config)
     config.dtype = next((one.dtype for one in model.parameters() if one.is_floating_point()), None)
     made = _from_memory(label, config, type(model).__name__, tensors)
-    if model.can_generate():
+    if model.can_generate() and model.generation_config is not None:
         made.beside[GENERATION_FILE] = model.generation_config.to_json_string()
     return made
 
