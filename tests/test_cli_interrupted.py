@@ -78,6 +78,12 @@ def test_an_interrupt_of_which_a_library_makes_an_error_of_its_own(tmp_path, mon
     assert stopped.err == "interrupted; no unfinished output was left behind\n"
 
 
+def test_interrupted_before_the_command_line_is_read(monkeypatch):
+    monkeypatch.setattr("command_line.COMMAND", lambda **_: os.kill(os.getpid(), signal.SIGTERM) or time.sleep(10))
+    stopped = run("inspect", "--list")
+    assert (stopped.code, stopped.err) == (130, "interrupted; no unfinished output was left behind\n")
+
+
 def test_killed(tmp_path):
     source, anchor = pair(tmp_path, CASE, shard="20KB")
     before = snapshot(tmp_path)

@@ -31,7 +31,10 @@ def berts(tmp_path):
         (("--set", "normalize=no"), "--set goes with models; in {} write it under parameters"),
         (("--base", "x"), "--base goes with models; in {} write it under base_model"),
         (("--head-from", "x"), "--head-from x: expected one of the models to merge: "),
-        (("other",), "{} is a recipe: it names all models itself, so give nothing beside it"),
+        (
+            ("other",),
+            "{} is a recipe: it names all models itself, so give none beside it; the folder to write is --out FOLDER",
+        ),
     ],
 )
 def test_options_that_do_not_go_with_a_recipe(tmp_path, berts, options, text):

@@ -326,6 +326,7 @@ def test_sizes_that_no_model_has_are_refused_in_one_line(tmp_path, sizes):
         ("bert/BertForMaskedLM", "hidden_size", -24),
         ("gpt2/GPT2LMHeadModel", "n_head", 0),
         ("clip/CLIPModel", "vision_config.num_attention_heads", -4),
+        ("deepseek3/DeepseekV3ForCausalLM", "qk_rope_head_dim", 0),
     ],
 )
 def test_sizes_below_one_are_named(tmp_path, case, key, size):

@@ -150,17 +150,19 @@ def test_every_method_has_a_plan(tmp_path, name):
 
 def test_parameters_are_shown_by_tensor(tmp_path):
     folders = saved(tmp_path, LLAMA, 2)
-    weight = [{"filter": "mlp", "value": [0.1, 0.3]}, {"value": 2}]
-    path = recipe(tmp_path / "recipe.yaml", "linear", folders, [{"weight": weight}, {}])
+    weight = [{"filter": "mlp", "value": [0.1, 0.3]}, {"value": 20258}]
+    path = recipe(tmp_path / "recipe.yaml", "linear", folders, [{"weight": weight}, {}], match="full")
     found = plan(tmp_path, path)
     values = {group["first"]: (group["tensors"], group["parameters"]["weight"]) for group in found["groups"]}
     assert values == {
-        "model.embed_tokens.weight": (15, [2.0, 1.0]),
+        "model.embed_tokens.weight": (15, [20258.0, 1.0]),
         "model.layers.0.mlp.gate_proj.weight": (3, [0.1, 1.0]),
         "model.layers.1.mlp.gate_proj.weight": (3, [0.3, 1.0]),
     }
     lines = run("merge", path, "--dry-run").out.splitlines()
+    assert lines[0].endswith(", matched (full, by weights) to their medoid")
     assert any("model.layers.1.mlp.gate_proj.weight" in line and "0.3, 1" in line for line in lines)
+    assert any("model.embed_tokens.weight" in line and "20258, 1" in line and "true" in line for line in lines)
 
 
 def test_many_combinations_are_cut(tmp_path):

@@ -212,8 +212,9 @@ def test_settings_and_shapes_that_differ_are_refused(tmp_path, pair, options, pr
     assert f"{other} and {pair[0]} cannot be merged by name: {wanted}" in line
 
 
-def test_settings_of_training_may_differ(tmp_path, pair):
-    other = segformer(tmp_path / "other", 3, hidden_dropout_prob=0.3, initializer_range=0.1)
+def test_settings_of_training_and_of_tools_may_differ(tmp_path, pair):
+    said = {"unsloth_version": "2025.1", "tokenizer_class": "X", "transformers.js_config": {"dtype": "q8"}}
+    other = segformer(tmp_path / "other", 3, hidden_dropout_prob=0.3, initializer_range=0.1, **said)
     assert run("merge", pair[0], other, "--match", "none", "--out", tmp_path / "out").code == 0
 
 
@@ -279,6 +280,9 @@ def test_quantized_weights_are_refused(pair):
     edit_tensors(wrapped, lambda tensors: tensors.update({f"module.{x}": tensors.pop(x) for x in [*tensors]}))
     with pytest.raises(InputError, match=r"all names of its tensors begin with 'module\."):
         by_name(load(wrapped))
+    edit_tensors(pair[0], lambda tensors: tensors.update({x: tensors[x].byte() for x in [*tensors]}))
+    with pytest.raises(InputError, match=r"none of its tensors is a weight \(of dtype float64"):
+        by_name(load(pair[0]))
 
 
 def test_settings_that_a_declaration_does_not_cover(tmp_path):

@@ -1,6 +1,7 @@
 """What the Python API is given by mistake is refused in one line, as on the command line."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import PurePath
 
 import numpy as np
@@ -8,8 +9,10 @@ import pandas as pd
 import pytest
 import torch
 from datasets import Dataset
+from transformers import PreTrainedModel
 
 import cobasin
+from cobasin.checkpoints.running import instantiate
 from cobasin.checkpoints.typed import Typed
 from cobasin.data import batches
 from cobasin.errors import InputError
@@ -87,6 +90,10 @@ def headed(change):
             "evaluate returned None; expect",
         ),
         (lambda *_: cobasin.evaluate("model-a", [], "causal_lm"), "'model-a': expected a model of Transformers, as"),
+        (
+            lambda *_: cobasin.evaluate(torch.nn.DataParallel(model(CASE)), [], "causal_lm"),
+            "DataParallel.*: expected a model of Transformers",
+        ),
         (lambda *_: cobasin.evaluate(model(CASE), None, "causal_lm"), "batches None: expected rows, as cobasin.data.b"),
         (lambda *_: cobasin.evaluate(model(CASE), [{}], "causal_lm"), "a batch is .*; expected one of those that cob"),
         (lambda *_: cobasin.match_all(None), "models: None: expected a list of two or more"),
@@ -219,6 +226,20 @@ def test_any_model_is_written_and_any_iterable_matched(tmp_path):
     cobasin.save(tmp_path / "a", tmp_path / "b")
     assert all(tensor.equal(made.state_dict()[name]) for name, tensor in cobasin.load(tmp_path / "b").items())
     assert len(cobasin.match_all(tmp_path / name for name in "ab").elements) == 2
+
+
+def test_models_are_built_in_several_threads():
+    """Each whole and in its dtype: transformers changes torch's default dtype and how weights are tied for all."""
+    made = checkpoint("gpt2/GPT2LMHeadModel", 0, torch.float32)
+    dtype, tie = torch.get_default_dtype(), PreTrainedModel.tie_weights
+    with ThreadPoolExecutor(4) as threads:
+        models = list(threads.map(instantiate, [made] * 16, [torch.float64] * 16))
+    assert all(one.lm_head.weight is one.transformer.wte.weight for one in models)
+    assert all(
+        buffer.dtype == torch.float64 for one in models for buffer in one.buffers() if buffer.is_floating_point()
+    )
+    assert torch.get_default_dtype() == dtype
+    assert PreTrainedModel.tie_weights is tie
 
 
 def test_numbers_of_numpy_and_anything_that_gives_weights():

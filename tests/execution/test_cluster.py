@@ -92,11 +92,12 @@ def test_the_command_gathers_the_parts_and_bad_input_is_one_line(tmp_path, clust
 def test_no_cluster(tmp_path):
     pytest.importorskip("ray")
     source, anchor = pair(tmp_path, CASE)
-    line = refused(
-        tmp_path, "match", source, anchor, "--out", tmp_path / "out", "--engine", "ray", "--address", "no place"
-    )
-    assert "--address no place: no Ray cluster there" in line
-    assert "ray start --head" in line
+    for place in ("no place", "127.0.0.1:1", "127.0.0.1:99999"):
+        line = refused(
+            tmp_path, "match", source, anchor, "--out", tmp_path / "out", "--engine", "ray", "--address", place
+        )
+        assert f"--address {place}: no Ray cluster there" in line
+        assert "ray start --head" in line
 
 
 def test_no_ray(tmp_path, monkeypatch):

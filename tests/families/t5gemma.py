@@ -44,6 +44,7 @@ KEYS = {
     "t5gemma/T5GemmaForConditionalGeneration": {
         **_KEYS,
         "encoder.final_logit_softcapping": (1.0, KEEPS),  # of a head
+        "encoder.pad_token_id": (5, KEEPS),  # read where no mask is given
         "is_encoder_decoder": (False, UNCOVERED),
     },
     "t5gemma-encoder/T5GemmaEncoderModel": {"is_encoder_decoder": (True, UNCOVERED)},

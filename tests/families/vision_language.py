@@ -243,6 +243,7 @@ KEYS = {
     "paligemma/PaliGemmaForConditionalGeneration": {
         "text_config.model_type": ("llama", UNCOVERED),
         **within("text_config", GEMMA_KEYS),
+        "text_config.final_logit_softcapping": (1.0, CHANGES),
         **_PREFIX,
         **_VIT,
         **_IMAGE,
@@ -266,6 +267,7 @@ KEYS = {
         **_QWEN,
         "vision_config.window_size": (16, CHANGES),
         "vision_config.fullatt_block_indexes": ([0], CHANGES),
+        "vision_config.tokens_per_second": (2, KEEPS),  # of videos
     },
     "qwen3-vl/Qwen3VLForConditionalGeneration": {
         **_TEXT,

@@ -370,7 +370,7 @@ def test_progress_is_told(briefly):
         (3, {"anchor": -1}, "anchor -1 does not exist: there are models 0 to 2"),
         (3, {"anchor": True}, "anchor True: expected medoid, consensus, or the position of a model"),
         (1, {}, "matching needs two models or more, got 1"),
-        (3, {"symmetry": "scale"}, "symmetry 'scale' leaves nothing free"),
+        (3, {"symmetry": "scale"}, "symmetry 'scale' leaves nothing free in .* by itself; name what has"),
         (3, {"symmetry": "none"}, "symmetry 'none': 'none' is unknown"),
         (3, {"layers": "7"}, "layer 7 does not exist"),
     ],

@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from transformers import GPT2Config
+from transformers import GPT2Config, ViTConfig
 
 from cobasin.architectures import declare
 from cobasin.errors import InputError
@@ -155,6 +155,19 @@ def test_files_come_back_equal(family, folded, tmp_path):
     assert found.values.keys() == element.values.keys()
     for name, tensor in found.apply(source).items():
         assert torch.equal(tensor, element.apply(source)[name])
+
+
+def test_a_file_with_general_maps_of_heads_of_usual_size_comes_back(tmp_path):
+    """The shapes of its bases are told without data, which no device can be brought."""
+    config = ViTConfig(
+        hidden_size=128, num_attention_heads=2, num_hidden_layers=1, intermediate_size=4, image_size=4, patch_size=4
+    )
+    spec = declare(config, "ViTForImageClassification")
+    element = between(form(spec, balanced=True), 0, *(random_state(spec, seed) for seed in (1, 2)))
+    element.save(tmp_path / "element")
+    found = Element.load(tmp_path / "element")
+    assert found.form.balanced
+    assert found.target.keys() == element.target.keys()
 
 
 def test_files_are_safetensors_that_say_what_they_are(tmp_path):

@@ -31,15 +31,19 @@ PRE_NORMS = ("pre_self_attn_layernorm", "pre_feedforward_layernorm")
 POST_NORMS = ("post_self_attn_layernorm", "post_feedforward_layernorm")
 CROSS = "layers.{layer}.cross_attn"
 PER_GROUP = ("layer", "cross_kv")
-# classifiers shift what the encoder reads to the right for the decoder, and leave out its padding
-_SHIFTED = ("decoder.pad_token_id", "decoder.bos_token_id")
-TOKENS_READ = {"ForSequenceClassification": ("pad_token_id", *_SHIFTED), "ForTokenClassification": _SHIFTED}
+# classifiers shift what the encoder reads to the right for the decoder
+TOKENS_READ = {
+    "ForSequenceClassification": ("pad_token_id", "decoder.bos_token_id"),
+    "ForTokenClassification": ("decoder.bos_token_id",),
+}
 
 
 def _stack(request: Request, config: PreTrainedConfig, head: tuple[dict[str, str], dict[str, str]]) -> Spec:
     """A stack of layers as in Gemma 2."""
     require(not config.attention_bias, "attention_bias")
-    return stack(request, config, head, rotary(head_width(config)), projections(), config.is_decoder)
+    spec = stack(request, config, head, rotary(head_width(config)), projections(), config.is_decoder)
+    # what tokens see where a caller does not say it
+    return replace(spec, function_keys=(*spec.function_keys, "pad_token_id"))
 
 
 def stack(

@@ -14,7 +14,7 @@ from cobasin.architectures.joining import joined, relabelled
 from cobasin.architectures.multimodal import siglip_tower
 from cobasin.architectures.parts import labels, linear, tie_keys
 from cobasin.architectures.qk_norm_decoder import normed
-from cobasin.architectures.t5gemma import HEADS, stack
+from cobasin.architectures.t5gemma import HEADS, TOKENS_READ, stack
 from cobasin.architectures.vision_language import PROJECTOR, VISION, vision_of
 from cobasin.symmetry.gauges import Norm
 from cobasin.symmetry.groups import Permutation
@@ -22,11 +22,6 @@ from cobasin.symmetry.spec import Space, Spec
 
 ENCODER, HEAD = "encoder.", "lm_head.out_proj.weight"
 WORDS, PICTURE_END = "embed_tokens.weight", "embed_tokens.eoi_embedding"
-# classifiers shift what the encoder reads to the right for the decoder
-TOKENS_READ = {
-    "ForSequenceClassification": ("pad_token_id", "decoder.bos_token_id"),
-    "ForTokenClassification": ("decoder.bos_token_id",),
-}
 COMMON = {"encoder_resid": "resid", "encoder_vocab": "vocab"}  # of both sides
 ALIASES = {f"{ENCODER}text_model.": ENCODER, f"{ENCODER}{VISION}vision_model.": f"{ENCODER}{VISION}"}
 

@@ -189,12 +189,15 @@ def paligemma(request: Request) -> Spec:
     """PaliGemma 1 and 2: SigLIP's tower, a linear map, and Gemma or Gemma 2."""
     tower = vision_of(request, "siglip_vision_model")
     projector = linear(f"{PROJECTOR}linear", "resid", "vision_resid")
+    # Gemma 2's config says it; the whole reads it of any
+    softcapping = () if request.config.text_config.model_type == "gemma2" else ("text_config.final_logit_softcapping",)
     return whole(
         request,
         decoder_of(request, PALIGEMMA),
         siglip_tower(request, tower, VISION, {"resid": free_stream(tower.hidden_size)}, {}),
         projector,
         norm_before(projector, f"{VISION}post_layernorm", "vision_resid"),
+        keys=softcapping,
     )
 
 

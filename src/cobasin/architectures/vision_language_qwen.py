@@ -115,7 +115,8 @@ def qwen2_5_vl(request: Request) -> Spec:
     stream = Space(config.hidden_size, SignedPermutation, part="residual", folded=Orthogonal())
     ffn = Space(config.intermediate_size, NEURONS, LAYER, part="ffn")
     up = linear(f"{MLP}.gate_proj", "ffn~", "resid") | linear(f"{MLP}.up_proj", "ffn", "resid")
-    down, keys = linear(f"{MLP}.down_proj", "resid", "ffn'"), ("window_size", "fullatt_block_indexes")
+    down = linear(f"{MLP}.down_proj", "resid", "ffn'")
+    keys = ("window_size", "fullatt_block_indexes", "tokens_per_second")  # the last says how far apart frames are
     return _with_qwen2(request, turned_tower(request, stream, ffn, up, down, {}, False, *keys), False)
 
 

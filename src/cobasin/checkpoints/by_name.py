@@ -31,6 +31,7 @@ _BESIDE = re.compile(
     rf"(?!(.*\.)?({_AT_WORK})$)"
     r"(.*\.)?(_.*|architectures|auto_map|(torch_)?dtype|transformers_version|label2id|problem_type|finetuning_task|"
     r"task_specific_params|use_cache|return_dict|output_(attentions|hidden_states|router_logits)|gradient_checkpointing|"
+    r"tokenizer_class|unsloth_\w*|transformers\.js_config|"
     r"\w*(drop|init_|initializer|loss)\w*)"
 )
 
@@ -41,7 +42,7 @@ def by_name(checkpoint: Checkpoint) -> Typed:
     Its layers are told by a number in the names, where as many follow each other as the config has layers in a stack.
 
     Raises:
-        InputError: it is quantized, or wrapped, or has complex weights.
+        InputError: it is quantized, or wrapped, or has complex weights or none.
     """
     check_config(checkpoint)
     check_unpacked(checkpoint)
@@ -51,6 +52,8 @@ def by_name(checkpoint: Checkpoint) -> Typed:
         if dtype.is_complex or dtype == torch.int8:  # no counter, and no mask
             raise InputError(f"{checkpoint.label}: {name} has dtype {dtype}, expected {WEIGHT_DTYPES}")
     weights = {name: header.shape for name, header in checkpoint.headers.items() if of_weights(header.dtype)}
+    if not weights:
+        raise InputError(f"{checkpoint.label}: none of its tensors is a weight (of dtype {WEIGHT_DTYPES})")
     spaces = {f"size_{size}": Space(size) for shape in weights.values() for size in shape}
     templates, stacks = dict[str, str](), _stacks(weights, checkpoint.config)
     for depth in stacks.values():

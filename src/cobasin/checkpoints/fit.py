@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 # Of these no model has one below one.
-SIZES = ("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size")
+SIZES = ("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "qk_rope_head_dim", "vocab_size")
 DEPTHS = (
     *("num_hidden_layers", "encoder_num_hidden_layers", "encoder_layers"),
     *("decoder_layers", "num_decoder_layers", "num_adapter_layers", "depths"),

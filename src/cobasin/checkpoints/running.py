@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import re
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,7 @@ LENGTH_FIRST = "length_first"  # is true of the modules of an XLNet: [length, ro
 _JOINING = "eh_proj.weight"  # of a layer that predicts a further token
 _IN_TRAINING = ("masked_spec_embed",)  # what only training reads, in place of masked frames
 _UNREAD = "encoder.pooler."  # of a composite, whose decoder reads the stream
+_ONE_AT_A_TIME = threading.RLock()
 
 
 def instantiate(checkpoint: Checkpoint, dtype: torch.dtype) -> PreTrainedModel:
@@ -252,15 +254,20 @@ def _some(names: Iterable[str]) -> str:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Without transformers' loading report and progress bar: what matters of them is raised."""
+    """Without transformers' loading report and progress bar: what matters of them is raised.
+
+    In one thread at a time: these are settings of the whole process, and so are torch's default dtype and the tying of
+    weights, which transformers changes while it loads.
+    """
     from transformers.utils import logging
 
-    verbosity, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if bar:
-            logging.enable_progress_bar()
+    with _ONE_AT_A_TIME:
+        verbosity, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+        logging.set_verbosity_error()
+        logging.disable_progress_bar()
+        try:
+            yield
+        finally:
+            logging.set_verbosity(verbosity)
+            if bar:
+                logging.enable_progress_bar()

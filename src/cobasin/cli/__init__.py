@@ -97,7 +97,7 @@ def main() -> None:
             message = " ".join(error.format_message().splitlines()).removesuffix(".")
             print(f"error: {message} (see {command} --help)", file=sys.stderr)
         sys.exit(2)
-    except Exception as error:  # Python would end with 1, which is an answer of verify
+    except (Exception, KeyboardInterrupt) as error:  # Python would end with 1, which is an answer of verify
         if _signals:
             _say_interrupted()
             sys.exit(INTERRUPTED)

@@ -78,7 +78,7 @@ def evaluate(model: PreTrainedModel, batches: Iterable[Batch], task: str, metric
         InputError: the model is in training mode, the task has no loss or another metric, the rows have no labels, or
             none that counts, or seqeval or scikit-learn is missing.
     """
-    if not callable(model):
+    if not (callable(model) and hasattr(model, "config")):
         raise InputError(f"{shown(model)}: expected a model of Transformers, as its from_pretrained returns it")
     check_metric(model.config, task, metric)
     if model.training:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from cobasin.errors import InputError, one_line
 
+PATIENCE = 10  # seconds for a cluster to answer at all; Ray itself tries for ten minutes, without a word
 RETRIES = 3  # of a part whose node dies; until it is started again the others do what it would have done
 
 
@@ -29,9 +31,12 @@ def on_ray(work: Callable[..., Any], address: str) -> None:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
     except ImportError as error:
         raise InputError("--engine ray needs Ray, which is not installed: pip install 'cobasin[ray]'") from error
+    host, _, port = address.removeprefix("ray://").rpartition(":")
     try:
+        if port.isdecimal():
+            socket.create_connection((host.strip("[]"), int(port)), PATIENCE).close()
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, ValueError, RuntimeError, OSError) as error:
+    except (ConnectionError, ValueError, OverflowError, RuntimeError, OSError) as error:
         raise InputError(
             f"--address {address}: no Ray cluster there ({one_line(error)}); start one with ray start --head"
         ) from error

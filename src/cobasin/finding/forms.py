@@ -102,7 +102,7 @@ def possible_forms(spec: Spec, choice: Choice) -> list[Form]:
 def check_free(forms: Sequence[Form], choice: Choice, symmetry: str, excluded: Sequence[str] = ()) -> None:
     """Refuse a symmetry that leaves nothing free in any of these forms."""
     if not any(free_groups(form, choice, excluded) for form in forms):
-        raise InputError(
-            f"symmetry {symmetry!r} leaves nothing free in {forms[0].spec.architecture}"
-            + ("" if choice.layers is None else " with these layers (the residual stream runs through all of them)")
-        )
+        why = "" if choice.layers is None else " with these layers (the residual stream runs through all of them)"
+        if choice.parts == {"scale"}:
+            why = " by itself; name what has scales, too, like ffn,scale or attention,scale"
+        raise InputError(f"symmetry {symmetry!r} leaves nothing free in {forms[0].spec.architecture}{why}")

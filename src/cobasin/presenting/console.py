@@ -32,3 +32,8 @@ output = Output(
 )
 
 SHOWN = 20  # rows of a table that may be long
+
+
+def setting(value: object) -> str:
+    """A parameter of a method, as YAML has it."""
+    return f"{value:g}" if isinstance(value, float) else str(value).lower()

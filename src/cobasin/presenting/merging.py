@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.filesize import decimal
 from rich.table import Table
 
-from cobasin.presenting.console import SHOWN, output
+from cobasin.presenting.console import SHOWN, output, setting
 from cobasin.presenting.moving import distances, freed
 
 COLLECTED = {
@@ -46,7 +46,8 @@ def plan(report: dict) -> None:
     if report["match"]["symmetry"] != "none":
         how = f"{report['match']['symmetry']}, by {report['match']['method']}"
         how += "" if report["match"]["layers"] is None else f", layers {report['match']['layers']}"
-        match = f"matched ({how}) to {report['match']['anchor']}"
+        anchor = report["match"]["anchor"]
+        match = f"matched ({how}) to {f'their {anchor}' if anchor in ('medoid', 'consensus') else anchor}"
     output.print(f"{report['method']} of {len(report['models'])} models ({report['architecture']}), {match}")
     for model in report["models"]:
         output.print(f"  {model}" + (", the base" if model == report["base"] else ""))
@@ -86,6 +87,4 @@ def _after(report: dict) -> None:
 
 def _value(value: object) -> str:
     """A parameter, or one for every model."""
-    if isinstance(value, (tuple, list)):
-        return ", ".join(map(_value, value))
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return ", ".join(map(setting, value)) if isinstance(value, (tuple, list)) else setting(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.table import Column, Table
 
-from cobasin.presenting.console import output
+from cobasin.presenting.console import output, setting
 
 
 def inspection(report: dict) -> None:
@@ -85,9 +85,7 @@ def methods(report: dict) -> None:
 
 
 def _default(value: object) -> str:
-    if value is None:
-        return "(required)"
-    return f"{value:g}" if isinstance(value, float) else str(value).lower()
+    return "(required)" if value is None else setting(value)
 
 
 def _groups(rows: list[dict]) -> str:

@@ -63,7 +63,10 @@ def recipe_of(models: list[str], options: Options) -> Recipe:
     if not files:
         return _of_options(models, options)
     if len(models) > 1:
-        raise InputError(f"{files[0]} is a recipe: it names all models itself, so give nothing beside it")
+        raise InputError(
+            f"{files[0]} is a recipe: it names all models itself, so give none beside it; "
+            "the folder to write is --out FOLDER"
+        )
     for option, (value, place) in options.for_models.items():
         if value is not None:
             raise InputError(f"{option} goes with models; in {files[0]} write it under {place}")

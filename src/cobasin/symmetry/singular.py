@@ -22,4 +22,5 @@ def singular_values(m: Tensor) -> Tensor:
 
 
 def _brought(m: Tensor) -> Tensor:
-    return m if m.shape[-1] <= BATCHED_ON_GPU or m.shape[-1] >= FASTER_ON_GPU else m.cpu()
+    slow = m.device.type == "cuda" and BATCHED_ON_GPU < m.shape[-1] < FASTER_ON_GPU
+    return m.cpu() if slow else m  # where no data are, as for shapes alone, there is nothing to bring
