@@ -12,6 +12,7 @@ from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.fingerprint import fingerprint
 from cobasin.data.tokens import tokenizer_files
 from cobasin.fusion.registry import find, methods
+from cobasin.presenting.console import output
 from command_line import duplicate, edit_tensors, pair, refused, run, stock, tensors_of
 from merge_cases import CLASSIFIER, recipe, saved
 from model_folders import as_bins, assert_bitwise, names
@@ -474,3 +475,10 @@ def test_methods_are_listed_with_what_they_take_and_need():
     text = " ".join(run("methods").out.split())
     assert "t=(required)" in text
     assert all(row["method"] in text and row["reference"].split(",")[0] in text for row in rows.values())
+
+
+def test_no_method_is_cut_in_a_terminal_of_80_columns(monkeypatch):
+    monkeypatch.setattr(output, "width", 80)
+    shown = run("methods").out
+    assert "…" not in shown
+    assert all(f"│ {name} " in shown for name in methods())

@@ -17,6 +17,7 @@ from cobasin.errors import InputError, NotProbed
 from cobasin.execution.jobs import torch_threads
 from cobasin.finding.applying import transform
 from cobasin.finding.match import match
+from cobasin.presenting.console import output
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import form_of
 from cobasin.verification import Verdict
@@ -350,7 +351,7 @@ def _other(root):
 
 
 def test_no_figure_is_broken_in_a_terminal_of_80_columns(folders, tmp_path, monkeypatch):
-    monkeypatch.setattr("rich.console.Console.width", 80)
+    monkeypatch.setattr(output, "width", 80)
     shown = run("compare", folders[0], _other(tmp_path)).out
     layers = shown.partition("distance of the tensors")[0]
     cells = [cell.strip() for line in layers.splitlines() if line[0] == "│" for cell in line.split("│")[2:-1]]

@@ -38,9 +38,9 @@ def inspect(
 
     Example: cobasin inspect --list
 
-    Example: cobasin inspect ./model-a --propose > my_architecture.py
+    Example: cobasin inspect ./model-a --propose > declaration.py
 
-    Example: cobasin inspect ./model-a --spec my_architecture.py --check
+    Example: cobasin inspect ./model-a --spec declaration.py --check
     """
     from cobasin.presenting import progress, showing
     from cobasin.workflows import inspection

@@ -10,7 +10,9 @@ class Output(Console):
     """A console that does not end the program where its reader has left."""
 
     def table(self, table: Table) -> None:
-        """Print a table, whose cells rich may break at its width."""
+        """Print a table, whose cells rich may break at its width, but not cut: nothing is to be left out."""
+        for column in table.columns:
+            column.overflow = "fold"
         self.print(table, soft_wrap=False)
 
     def notes(self, report: dict) -> None:

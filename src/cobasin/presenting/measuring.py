@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import median
 
-from rich.table import Column, Table
+from rich.table import Table
 
 from cobasin.presenting.console import SHOWN, output
 
@@ -63,7 +63,7 @@ def compare_report(report: dict) -> None:
     spaces = {name: row["layers"] for name, row in report["spaces"].items() if row["layers"]}
     title = "relative distance, and the median cosine of coordinates when matched"
     stages = ["files", "canonical", "matched", *["by chance"] * chance]
-    table = Table("layer", *_figures(*stages, *spaces), title=title)
+    table = Table("layer", *stages, *spaces, title=title)
     for place in list(report["layers"])[:SHOWN]:
         distances = [f"{value:.3f}" for value in report["layers"][place].values() if value is not None]
         cosines = [f"{median(own[place]['agreement']):.2f}" if place in own else "" for own in spaces.values()]
@@ -72,7 +72,7 @@ def compare_report(report: dict) -> None:
     if (more := len(report["layers"]) - SHOWN) > 0:
         output.print(f"and {more} more layers (--json has them all)")
     headings = [*stages[:3], "stay in place", "median cosine when matched", *["by chance"] * chance]
-    table = Table("space", *_figures(*headings), title="distance of the tensors that a space runs through")
+    table = Table("space", *headings, title="distance of the tensors that a space runs through")
     for space, row in report["spaces"].items():
         medians = [_number(median(row[key])) for key in ("agreement", "chance") if row[key] is not None]
         distances = [f"{row[stage]:.6g}" for stage in ("files", "before", "after")]
@@ -85,8 +85,3 @@ def compare_report(report: dict) -> None:
 
 def _share(value: float | None) -> str:
     return "" if value is None else f"{max(value, 0.0):.0%}"
-
-
-def _figures(*headings: str) -> list[Column]:
-    """Columns that break in a narrow terminal, where digits would be left out otherwise."""
-    return [Column(heading, overflow="fold") for heading in headings]

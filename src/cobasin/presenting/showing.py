@@ -59,7 +59,7 @@ def architectures(report: dict) -> None:
         families.setdefault((row["family"], row["model_type"]), []).append(row)
     widths = {"family": 12, "model_type": 12, "heads": 27, "group of every space": 36}  # 100 columns with the lines
     table = Table(
-        *(Column(name, max_width=width, overflow="fold") for name, width in widths.items()),
+        *(Column(name, max_width=width) for name, width in widths.items()),
         title="groups at Transformers' default configuration, norms folded where they can be",
         caption=f"{len(families)} families, {len(report['architectures'])} classes; the stream of a bare Model is its "
         "output, and fixed",
@@ -75,6 +75,7 @@ def methods(report: dict) -> None:
     """The table of `cobasin methods`."""
     widths = {"method": 16, "what it does": 34, "parameters (--set)": 22, "needs": 11, "from": 26}
     table = Table(*(Column(name, max_width=width) for name, width in widths.items()), show_lines=True)
+    table.columns[0].no_wrap = True
     for row in report["methods"]:
         given = ", ".join(f"{name}={_default(value)}" for name, value in row["parameters"].items())
         base = {"needed": "a base", "optional": "(a base)", None: ""}[row["base"]]
