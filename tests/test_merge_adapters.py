@@ -68,6 +68,8 @@ def test_what_is_missing_or_in_the_way_is_refused(named, tmp_path):
     start, first, second = named
     out = "--out", tmp_path / "out"
     assert f"{tmp_path / 'none'}" in refused(tmp_path, "merge", f"{start}+{tmp_path / 'none'}", start, *HOW, *out)
+    both = f"{first}+{second.split('+')[1]}"
+    assert f"{both}: two adapters, or one whose name has a plus" in refused(tmp_path, "merge", both, start, *HOW, *out)
     assert "this is that of a model" in refused(tmp_path, "merge", f"{start}+{start}", start, *HOW, *out)
     folder = first.split("+")[1]
     line = refused(tmp_path, "merge", folder, second.split("+")[1], *HOW, *out)

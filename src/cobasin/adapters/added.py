@@ -31,6 +31,12 @@ def load_named(model: Any) -> Checkpoint:
         if is_adapter(model):
             raise InputError(f"{model}: is an adapter; name it with the base that it is for, as BASE+{model}")
         return load(model)
+    start = model.removesuffix(f"+{name}")
+    if adapter_in(start) is not None:
+        raise InputError(
+            f"{model}: two adapters, or one whose name has a plus; a merge adds one, what is behind the last plus: "
+            "rename it, or merge the other into the base first (peft: merge_and_unload)"
+        )
     adapter = load_adapter(name)
-    base = Typed.of(headed(adapter, load(model.removesuffix(f"+{name}"))))
+    base = Typed.of(headed(adapter, load(start)))
     return replace(merged(base, adapter), label=model)
