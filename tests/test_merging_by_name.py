@@ -61,6 +61,15 @@ def test_tensors_of_one_name_are_averaged_and_counters_copied(tmp_path, pair):
     assert model(torch.ones(1, 3, 32, 32)).logits.isfinite().all()
 
 
+def test_constants_that_differ_are_named(pair):
+    for value, folder in enumerate(pair):
+        edit_tensors(folder, lambda tensors, value=value: tensors.update(index=torch.tensor([0, value])))
+    line = f"index: no weights, so not merged, but taken from {pair[0]}; the models differ there"
+    assert line in merge([*pair], symmetry="none").notes
+    edit_tensors(pair[1], lambda tensors: tensors.update(index=torch.tensor([0, 0])))
+    assert not any("no weights" in note for note in merge([*pair], symmetry="none").notes)
+
+
 def test_layers_are_told_by_the_numbers_in_names(tmp_path):
     parents = [fnet(tmp_path / str(seed), seed) for seed in range(2)]
     told = recipe(tmp_path / "r.yaml", "slerp", parents, parameters={"t": [0, 0.5, 1]})

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from cobasin.adapters.added import load_named
 from cobasin.checkpoints.alike import alike
 from cobasin.checkpoints.by_name import by_name, check_by_name
@@ -130,11 +132,21 @@ def remarks(recipe: Recipe, typed: Sequence[Typed], chat: Mapping[str, Content])
     if (spec := typed[0].spec).version == UNDECLARED:
         layers = "" if any(map(is_layer, spec.sizes)) else "; which layers they are of is not known"
         found.append(f"no declaration covers this {spec.architecture}: tensors are merged by name, as they are{layers}")
+        found += _constants(names, typed, owner)
     if recipe.chat_template and not chat:
         found.append("chat_template: auto: no model has a template, so the result has none")
     found += unknown_tokens(recipe, typed)
     found += [] if recipe.method.stacks else _repeated(names, typed, recipe.base)
     return found if recipe.out_dtype or recipe.dtype else found + _coarsened(names, typed, owner)
+
+
+def _constants(names: Sequence[str], models: Sequence[Typed], owner: int) -> list[str]:
+    """A note on tensors that are no weights, of which the result has those of the ``owner``; counters tell nothing."""
+    own, merged = models[owner].checkpoint, {*models[owner].disk_names.values()}
+    copied = [name for name, header in own.headers.items() if name not in merged and header.shape]
+    differing = [n for n in copied if not all(torch.equal(own[n], model.checkpoint[n]) for model in models)]
+    what = f"no weights, so not merged, but taken from {names[owner]}; the models differ there"
+    return [f"{', '.join(differing)}: {what}"] if differing else []
 
 
 def _repeated(names: Sequence[str], models: Sequence[Typed], base: str | None) -> list[str]:
