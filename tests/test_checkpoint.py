@@ -255,8 +255,8 @@ def test_hub_id_that_is_not_there(monkeypatch):
 def test_hub_id(folder, monkeypatch):
     asked = []
 
-    def snapshot_download(hub_id, allow_patterns, ignore_patterns):
-        asked.append((hub_id, "*.bin" in allow_patterns))
+    def snapshot_download(hub_id, revision, allow_patterns, ignore_patterns):
+        asked.append((hub_id, revision, "*.bin" in allow_patterns))
         assert "*.jinja" in allow_patterns  # chat templates
         # Mistral's second copy; MMS's other languages
         for name in ("consolidated.safetensors", "adapter.deu.safetensors"):
@@ -266,10 +266,10 @@ def test_hub_id(folder, monkeypatch):
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
     assert load("org/name").folder == folder
-    assert asked == [("org/name", False)]
+    assert asked == [("org/name", None, False)]
     as_bins(folder)
-    assert load("org/name").label == "org/name"
-    assert asked[1:] == [("org/name", False), ("org/name", True)]
+    assert load("org/name@refs/pr/1").label == "org/name@refs/pr/1"
+    assert asked[1:] == [("org/name", "refs/pr/1", False), ("org/name", "refs/pr/1", True)]
 
 
 def test_missing_config(folder):

@@ -64,6 +64,27 @@ def test_they_are_matched_like_any_model(named, tmp_path):
     assert report["parents"].keys() == {*pair}
 
 
+def test_bases_and_adapters_of_the_hub(named, tmp_path, monkeypatch):
+    start, one, other = named
+    folders = {"org/base": start, "org/one": one.split("+")[1], "org/other": other.split("+")[1]}
+    asked = set()
+
+    def snapshot_download(hub_id, revision, allow_patterns, ignore_patterns):
+        assert "*.bin" not in allow_patterns  # an adapter is not asked for a pickled model
+        asked.add((hub_id, revision))
+        return str(folders[hub_id])
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
+    monkeypatch.chdir(tmp_path)
+    on_hub = "org/base@v1+org/one@v2", "org/base@v1+org/other"
+    found = merge(on_hub, symmetry="none").checkpoint
+    assert asked == {("org/base", "v1"), ("org/one", "v2"), ("org/other", None)}
+    for name, tensor in merge([one, other], symmetry="none").checkpoint.items():
+        assert torch.equal(found[name], tensor), name
+    line = refused(tmp_path, "merge", "org/one", on_hub[1], *HOW, "--out", tmp_path / "out")
+    assert line.endswith("org/one: is an adapter; name it with the base that it is for, as BASE+org/one")
+
+
 def test_what_is_missing_or_in_the_way_is_refused(named, tmp_path):
     start, first, second = named
     out = "--out", tmp_path / "out"

@@ -101,7 +101,7 @@ def test_what_stands_for_a_given_model_may_have_any_letters(classifiers, tmp_pat
     expected = dict(merge([a], "ties", base=b, symmetry="none").checkpoint)
     for one in (content, path):
         assert_bitwise(dict(merge_recipe(one, given).checkpoint), expected)
-    with pytest.raises(InputError, match=r"base_model: c@d: revisions are not read"):
+    with pytest.raises(InputError, match=r"^c@d: no such folder"):
         merge_recipe(content, {"a+b": a})
 
 

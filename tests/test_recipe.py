@@ -200,17 +200,6 @@ def test_an_example_resolves_to_what_it_says():
             "chat_template: 'chatlm': expected auto, alpaca, chatml, exaone, llama3, mistral, or a template in Jinja",
         ),
         (LINEAR | {"chat_template": ""}, "chat_template: '': expected auto, alpaca"),
-        (LINEAR | {"models": [{"model": "a@v1+lora"}]}, "models[0].model: a@v1+lora: revisions are not read"),
-        (
-            LINEAR | {"models": [{"model": "a/b@v1"}]},
-            "models[0].model: a/b@v1: revisions are not read; `hf download a/b ",
-        ),
-        (slices((0, 1), models=["a@1"]), "slices[0].sources[0].model: a@1: revisions are not read"),
-        (TIES | {"base_model": "b@x"}, "base_model: b@x: revisions are not read"),
-        (
-            LINEAR | {"models": [{"model": {"model": {"path": "b", "revision": "v1"}}}]},
-            "models[0].model: b@v1: revisions are not read",
-        ),
         (LINEAR | {"models": [{"model": {"path": "b"}}]}, "models[0].model: {'path': 'b'}: expected text"),
         ("linear", "'linear': expected keys and values (merge_method, models, slices, "),
     ],
@@ -233,9 +222,9 @@ def test_a_folder_may_have_signs_in_its_name_that_mean_something_to_mergekit(tmp
 def test_models_may_be_written_as_mergekit_does_in_recipes_of_its_own():
     """Cards of merges have these."""
     base = {"model": {"path": "./base", "revision": None}, "lora": None, "override_architecture": None}
-    adapted = {"lora": {"path": "./lora"}, "model": {"path": "./base"}}
+    adapted = {"lora": {"path": "some/lora", "revision": "v2"}, "model": {"path": "some/base", "revision": "v1"}}
     recipe = Recipe.of(TIES | {"base_model": base, "models": [{"model": base}, {"model": adapted}]})
-    assert (recipe.base, recipe.inputs) == ("./base", ["./base+./lora"])
+    assert (recipe.base, recipe.inputs) == ("./base", ["some/base@v1+some/lora@v2"])
 
 
 def test_a_long_value_is_cut_in_the_message():

@@ -60,7 +60,7 @@ def test_pickled_weights_of_further_modules_come_from_the_hub(tmp_path, monkeypa
     with_modules(folder, POOLING, {"1_Pooling": "Pooling", "2_Dense": "Dense"})
     asked = []
 
-    def snapshot_download(hub_id, allow_patterns, ignore_patterns):
+    def snapshot_download(hub_id, revision, allow_patterns, ignore_patterns):
         asked.append([pattern for pattern in allow_patterns if pattern.endswith(".bin")])
         return str(folder)
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Content, Tensors
+from cobasin.checkpoints.folders import find_folder
 from cobasin.checkpoints.json_files import ADAPTER_FILE, read_json, write_json
 from cobasin.checkpoints.output import publishing
 from cobasin.checkpoints.typed import check_finite
@@ -27,7 +28,6 @@ from cobasin.checkpoints.weight_files import (
 )
 from cobasin.checkpoints.writer import check_files, write_beside
 from cobasin.errors import InputError
-from cobasin.paths import expanded
 from cobasin.whole_files import write_tensors
 
 WEIGHTS_FILE = "adapter_model.safetensors"
@@ -82,19 +82,19 @@ def in_dtype(label: str, name: str, tensor: Tensor, dtype: torch.dtype) -> Tenso
 
 
 def is_adapter(model: Any) -> bool:
-    """Whether this is a PEFT folder; one that holds the weights of a model, too, is refused where it is loaded."""
+    """Whether this is a PEFT folder, or one of the hub; one with a model's weights is refused where it is loaded."""
     if not isinstance(model, (str, Path)):
         return isinstance(model, Adapter)
-    folder = expanded(model, "model")
     try:
+        folder = find_folder(model)
         weights = any((folder / name).exists() for name in (SINGLE_FILE, INDEX_FILE, BIN_FILE, BIN_INDEX_FILE))
         return (folder / ADAPTER_FILE).is_file() and not weights
-    except OSError:  # a folder that may not be read; loading it says so
+    except (InputError, OSError):  # a folder that is not there, or may not be read; loading it says so
         return False
 
 
 def load_adapter(model: str | Path | Adapter) -> Adapter:
-    """Open a PEFT folder; only the header of its tensors is read.
+    """Open a PEFT folder, here or on the hub; only the header of its tensors is read.
 
     Raises:
         InputError: for anything missing or damaged, another kind of adapter than LoRA, and variants of LoRA that are
@@ -102,7 +102,7 @@ def load_adapter(model: str | Path | Adapter) -> Adapter:
     """
     if isinstance(model, Adapter):
         return model
-    folder = expanded(model, "adapter")
+    folder = find_folder(model, "adapter")
     config = read_json(folder / ADAPTER_FILE)
     _check_config(config, str(model))
     if not (folder / WEIGHTS_FILE).is_file():

@@ -113,9 +113,9 @@ def load(
     be changed in place. Code in a file or a repository is never executed.
 
     Args:
-        model: a Hugging Face folder, a hub id "org/name", a `PreTrainedModel` (its tensors under the names that
-            `save_pretrained` gives them, tied duplicates dropped), a state dict by on-disk names, or a Checkpoint,
-            returned as it is.
+        model: a Hugging Face folder, a hub id "org/name" or "org/name@revision", a `PreTrainedModel` (its tensors
+            under the names that `save_pretrained` gives them, tied duplicates dropped), a state dict by on-disk names,
+            or a Checkpoint, returned as it is.
         config: of a state dict.
 
     Raises:

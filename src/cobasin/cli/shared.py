@@ -19,9 +19,10 @@ Show = Callable[[dict], None]
 
 app = typer.Typer(
     name="cobasin",
-    epilog="Models are Hugging Face folders or hub ids. Every command takes --json for one machine-readable object "
-    "on standard output; progress and messages go to standard error. Exit codes: 0 done, 1 a no of verify or of "
-    "inspect --check, 2 bad input (one line, nothing written) or undecided, 70 a defect of cobasin, 130 interrupted.",
+    epilog="Models are Hugging Face folders or hub ids (org/name, org/name@revision). Every command takes --json for "
+    "one machine-readable object on standard output; progress and messages go to standard error. Exit codes: 0 done, "
+    "1 a no of verify or of inspect --check, 2 bad input (one line, nothing written) or undecided, 70 a defect of "
+    "cobasin, 130 interrupted.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,

@@ -181,9 +181,9 @@ def merge_recipe(
     if not isinstance(models, Mapping | None):
         raise InputError(f"models: {shown(models)}: expected names of the recipe, and the model of each")
     if isinstance(recipe, (str, Path)):
-        recipe = Recipe.read(recipe, models or ())
+        recipe = Recipe.read(recipe)
     elif not isinstance(recipe, Recipe):
-        recipe = Recipe.of(recipe, given=models or ())
+        recipe = Recipe.of(recipe)
     if extra := [name for name in models or () if name not in recipe.referenced]:
         raise InputError(f"models: {extra[0]!r} is not in the recipe; it has {', '.join(recipe.referenced)}")
     names, typed = recipe.referenced, prepare(recipe, models or {})

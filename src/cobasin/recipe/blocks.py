@@ -7,33 +7,26 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, field_validator, model_validator
 
 from cobasin.data.config import DataConfig, described
 from cobasin.errors import InputError, known_keys, shown
 from cobasin.finding.search import Search
 from cobasin.matching.choice import Choice
-from cobasin.paths import check_name, expanded
+from cobasin.paths import check_name
 
 LAYER_BY_LAYER = "cobasin merges layer k of one model with layer k of the others"
 
 
-def _model(name: Any, info: ValidationInfo) -> Any:
-    """A folder or hub id, maybe with an adapter; a revision is refused, but in a name that a model is given for."""
+def _model(name: Any) -> Any:
+    """A folder or hub id, maybe with an adapter."""
     if isinstance(name, Path):
         name = str(name)
     if isinstance(name, Mapping):
         name = _of_parts(name)
     if isinstance(name, str):
         check_name(name)
-    if not isinstance(name, str) or "@" not in name or name in (info.context or ()):
-        return name
-    if expanded(name).exists():
-        return name
-    id_, _, revision = name.partition("@")
-    raise ValueError(
-        f"{name}: revisions are not read; `hf download {id_} --revision {revision} --local-dir DIR`, then name DIR"
-    )
+    return name
 
 
 def _of_parts(given: Mapping[str, Any]) -> Any:

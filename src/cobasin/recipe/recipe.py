@@ -87,28 +87,27 @@ class Recipe(Block):
     _ignored: dict[str, Any] = PrivateAttr(default_factory=dict)
 
     @classmethod
-    def read(cls, path: str | Path, given: Collection[str] = ()) -> Recipe:
-        """The recipe in a YAML file; ``given`` as in `of`.
+    def read(cls, path: str | Path) -> Recipe:
+        """The recipe in a YAML file.
 
         Raises:
             InputError: for a file that cannot be read and a recipe that makes no sense, in one line.
         """
-        return cls.of(read_yaml(path), str(path), given)
+        return cls.of(read_yaml(path), str(path))
 
     @classmethod
-    def of(cls, content: Mapping[str, Any], where: str = "recipe", given: Collection[str] = ()) -> Recipe:
+    def of(cls, content: Mapping[str, Any], where: str = "recipe") -> Recipe:
         """The recipe with this content.
 
         Args:
             content: by key.
             where: what messages call it.
-            given: names of models that stand for what is in memory, and may have any letters.
 
         Raises:
             InputError: as `read`.
         """
         try:
-            recipe = cls.model_validate(content, context=given)
+            recipe = cls.model_validate(content)
         except InputError as error:
             raise InputError(f"{where}: {error}") from None
         recipe._where = where
