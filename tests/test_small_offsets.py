@@ -111,3 +111,15 @@ def test_nothing_is_written_to_be_compared():
     found = cobasin.compare(load(made), scrambled(load(model(CASE, 1))))
     assert found.verdict in ("share a base", "share a basin")
     assert not [note for note in found.notes if "permutation" in note]
+
+
+def test_only_models_that_are_closer_are_said_to_be():
+    """Between a model and itself there is nothing but the rounding of what its reader carries."""
+    made = model(CASE, 1, torch.float32)
+    with torch.no_grad():
+        made.transformer.ln_f.weight.mul_(0.1)  # readers are divided by it
+    one, other = load(made), load(model(CASE, 0, torch.float32))
+    for source, closer in ((other, True), (one, False)):
+        report = cobasin.match(source, one).report
+        assert report["distance_after"] > report["distance_before"]
+        assert any("although the models are closer" in note for note in report["notes"]) == closer

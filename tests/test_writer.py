@@ -150,6 +150,7 @@ def test_other_files_are_carried_along(folder, tmp_path):
         "optimizer.pt",
         "pytorch_model.bin.index.json.bin",
         "tf_model.h5.index.json",
+        "model.safetensors.index.fp16.json",
         "eval_results.json",
         "trainer_state.json",
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor, wait
@@ -36,6 +37,7 @@ _WEIGHT_SUFFIXES = {
     *(".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".onnx_data"),
     *(".gguf", ".tflite", ".ot", ".mlmodel", ".nemo"),
 }
+_INDEX = re.compile(r"\.index(\.\w+)?\.json$")  # also of a variant, such as fp16
 _BEHIND = 1 << 20  # bytes: what is smaller is not worth handing to another thread
 
 
@@ -212,7 +214,7 @@ def _carry(source: Path, folder: Path) -> None:
     for path in chain(source.rglob("*"), *linked):
         name = path.relative_to(source)
         hidden = any(part.startswith(".") for part in name.parts)
-        weights = (path.suffix in _WEIGHT_SUFFIXES or path.name.endswith(".index.json")) and path not in beside
+        weights = (path.suffix in _WEIGHT_SUFFIXES or _INDEX.search(path.name)) and path not in beside
         # README, report and scores describe the source, and the config is written anew.
         described = path.name in _OF_THE_SOURCE or path.stem.lower() == "readme"
         own = len(name.parts) == 1 and described

@@ -196,7 +196,7 @@ class CommonForm:
         if form.balanced:
             more["condition"] = worst_by_space(conditions(form, acting, frames, others).items())
             notes += _amplification(max(more["condition"].values()), ends[0])
-        notes += _growth(form) if after > before else []
+        notes += _growth(form) if after > before and match.total < sum(first.values()) else []
         report = {
             "symmetry": self.symmetry,
             "layers": self.layers,

@@ -23,7 +23,6 @@ def from_pairs(
     """
     started = time.perf_counter()
     pairs = {(j, i): common.find(j, i, progress, keep) for i, j in combinations(order, 2)}
-    values = both_ways(common.models, {pair: values for pair, (values, _) in pairs.items()})
     distances = {pair: search["objective"][-1] for pair, (_, search) in pairs.items()}
     distances |= {(j, i): distance for (i, j), distance in distances.items()}
     # what a model lacks is zero, and brings nothing together
@@ -32,17 +31,15 @@ def from_pairs(
     others = [i for i in order if i != reference]
     report: dict = {"distances": [[distances.get((i, j), 0.0) for j in sorted(order)] for i in sorted(order)]}
     if anchor == "consensus":
+        values = both_ways(common.models, {pair: values for pair, (values, _) in pairs.items()})
         at_mean = _at_mean(common, order, values, reference, progress, keep)
         says = at_mean[others[0]].says
         report |= {"objective": says["objective"], "starts": {int(start): end for start, end in says["starts"].items()}}
         seconds = time.perf_counter() - started
         found = {i: (one.values, {"rounds": one.says["rounds"], "seconds": seconds}) for i, one in at_mean.items()}
         return reference, found, report
-    found = {i: pairs[i, reference] for i in others if (i, reference) in pairs}
-    for i in others:
-        if i not in found:  # matched the other way round
-            search = pairs[reference, i][1]
-            found[i] = values[i, reference], {key: value for key, value in search.items() if key != "objective"}
+    # what undoes the other direction would do as well, were it not for scales: those are the best of one direction
+    found = {i: pairs.get((i, reference)) or common.find(i, reference, progress, keep) for i in others}
     return reference, found, report
 
 
