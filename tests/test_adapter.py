@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from peft import PeftModel
 from safetensors.torch import load_file, save_file
+from transformers import GPT2LMHeadModel
 
 import cobasin
 from adapter_folders import ALL, BERT, GPT2, LLAMA, VIT, base, change, element_of, function, lora
@@ -63,6 +65,26 @@ def test_an_adapter_moves_with_its_base(tmp_path, case, symmetry, options):
     one_model = instantiate(merged(typed, adapter), torch.float64)
     inputs = probe(typed.checkpoint.config, typed.checkpoint.architecture)
     assert change(outputs(one_model, inputs), reference) < tolerance(case)
+
+
+def test_an_adapter_that_acts_behind_some_tokens_moves_as_others_do(tmp_path):
+    """aLoRA; PEFT looks for the tokens in what the whole model reads."""
+    source, ids = base(tmp_path, GPT2), torch.tensor([[7, 8, 5, 6, 9, 10], [7, 9, 8, 5, 6, 10]])
+    options = {"target_modules": ["c_attn", "c_proj", "c_fc"], "task_type": "CAUSAL_LM"}
+    adapter = cobasin.load_adapter(lora(source, alora_invocation_tokens=[5, 6], **options))
+    element, typed = element_of(GPT2, source)
+    cobasin.save(typed.derived(element.apply(typed)), tmp_path / "new")
+    cobasin.save_adapter(move_adapter(element, adapter, typed), tmp_path / "moved")
+
+    @torch.no_grad()
+    def logits(folder, own=None):
+        made = GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float64)
+        return (made if own is None else PeftModel.from_pretrained(made, own)).eval()(input_ids=ids).logits
+
+    plain, reference = logits(source), logits(source, adapter.folder)
+    assert torch.allclose(plain[0, :2], reference[0, :2])
+    assert change(plain, reference) > 0.05
+    assert change(logits(tmp_path / "new", tmp_path / "moved"), reference) < tolerance(GPT2)
 
 
 def test_the_element_moves_by_the_base_alone_where_only_its_gauge_is_needed(tmp_path):

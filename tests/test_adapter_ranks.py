@@ -131,10 +131,12 @@ def test_different_scalings_are_noted(tmp_path):
     b = lora(source, "lora-2", 2, **ALL)
     assert cobasin.match_adapters(a, b).report["notes"] == []
     config = json.loads((b / "adapter_config.json").read_text())
-    (b / "adapter_config.json").write_text(json.dumps(config | {"lora_alpha": 32, "use_rslora": True}))
-    alpha, root = cobasin.match_adapters(a, b).report["notes"]
+    changes = {"lora_alpha": 32, "use_rslora": True, "alora_invocation_tokens": [5, 6]}
+    (b / "adapter_config.json").write_text(json.dumps(config | changes))
+    alpha, root, tokens = cobasin.match_adapters(a, b).report["notes"]
     assert alpha.startswith(f"the adapters scale what they add by different lora_alpha, {config['lora_alpha']} and 32")
     assert "use_rslora: None and True" in root
+    assert "alora_invocation_tokens: None and [5, 6]" in tokens
 
 
 @pytest.mark.parametrize("missing", ["A", "B"])

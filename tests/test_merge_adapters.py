@@ -10,10 +10,10 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM, LlamaForSequenceClassification
 
 from adapter_folders import ALL, LLAMA, base, change, function, lora, saved
-from cobasin.adapters.folder import load_adapter
+from cobasin.adapters.folder import ADAPTER_FILE, load_adapter
 from cobasin.checkpoints.checkpoint import load
 from cobasin.merging.merge import merge, merge_recipe
-from command_line import refused, run, stock, tensors_of
+from command_line import edit_json, refused, run, stock, tensors_of
 from merge_cases import recipe
 
 HOW = "--method", "linear", "--match", "none"
@@ -97,6 +97,14 @@ def test_what_is_missing_or_in_the_way_is_refused(named, tmp_path):
     assert f"{folder}: is an adapter; name it with the base that it is for, as BASE+{folder}" in line
     line = refused(tmp_path, "merge", first, second, *HOW, "--out", folder, "--overwrite")
     assert f"{folder}: holds {folder}, which is read" in line
+
+
+def test_an_adapter_that_acts_on_some_tokens_only_is_refused(named, tmp_path):
+    """No weights compute what base and adapter do."""
+    start, first, _ = named
+    edit_json(tmp_path / "first" / ADAPTER_FILE, lambda config: config.update(alora_invocation_tokens=[5, 6]))
+    line = refused(tmp_path, "merge", first, start, *HOW, "--out", tmp_path / "out")
+    assert f"{tmp_path / 'first'}: acts behind its alora_invocation_tokens only" in line
 
 
 def test_an_adapter_that_changed_is_of_another_run(named, tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 import torch
@@ -73,7 +74,7 @@ def test_nothing_learned_is_the_new_base():
     base, new = checkpoint(LLAMA, 1), checkpoint(LLAMA, 2)
     for carried in (transport(base, base, new), transport(base, tuned(base), new, scale=0.0)):
         assert all(tensor.equal(new[name]) for name, tensor in carried.checkpoint.items())
-    half, whole = (transport(base, tuned(base), new, scale=scale).checkpoint for scale in (0.5, 1.0))
+    half, whole = (transport(base, tuned(base), new, scale=scale).checkpoint for scale in (Fraction(1, 2), 1.0))
     for name, tensor in half.items():
         torch.testing.assert_close(2 * (tensor - new[name]), whole[name] - new[name])
 

@@ -120,6 +120,22 @@ def test_tables_that_are_not_about_tokens():
     assert name in Typed.of(checkpoint)
     assert name not in collect_activations(checkpoint, PlainBatches(square, 4), 100)
     assert Tokens(batch(square).inputs).split(torch.ones(4, 4, 2)) is not None
+    pair = [{name: value[:2] for name, value in row.items()} for row in square[:2]]
+    assert name not in collect_activations(checkpoint, PlainBatches(pair, 2), 100)
+
+
+def test_a_table_as_long_as_two_texts():
+    """DeBERTa's norm of its 16 relative positions, beside two texts of 8 tokens."""
+    checkpoint, texts = (
+        tiny_models.checkpoint("deberta-v2-shared/DebertaV2ForSequenceClassification"),
+        text_rows(30, 40),
+    )
+    rows = [{name: value[:8] for name, value in row.items()} for row in texts if len(row["input_ids"]) > 7][:2]
+    assert Typed.of(checkpoint)["encoder.rel_embeddings.weight"].shape[0] == 2 * 8
+    assert Tokens(batch(rows).inputs).split(torch.ones(16, 24)) is not None
+    found = collect_activations(checkpoint, PlainBatches(rows, 2), 100)
+    assert "encoder.layer.0.output.LayerNorm.weight" in found
+    assert not {"encoder.LayerNorm.weight", "encoder.rel_embeddings.weight"} & found.keys()
 
 
 def test_a_head_without_labels_puts_out_nothing_for_every_row():

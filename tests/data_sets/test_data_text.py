@@ -18,6 +18,7 @@ from cobasin.data import Batch, DataConfig, batches
 from cobasin.data.writing import texts
 from cobasin.errors import InputError
 from cobasin.evaluation.tasks import evaluate
+from cobasin.learning.inputs import Inputs
 from real_models import minilm
 
 TEXTS = ["A man is dancing.", "Two", "Is it?"]
@@ -458,3 +459,5 @@ def test_a_summary_that_takes_padding_for_text_is_of_one_row(family, kind):
     model.config.summary_type = kind
     assert f"(summary_type: {kind})" in refusal(first, model, rows)
     assert first(model, rows, batch_size=1).inputs["input_ids"].tolist() == [[5, 6, 7]]
+    learned_from = Inputs.of(model, 9 * rows, None, 0)  # where nobody says how many are read at a time
+    assert (learned_from.size, len(learned_from.batches([]))) == (1, 18)

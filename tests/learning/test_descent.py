@@ -114,6 +114,13 @@ def test_without_a_gain_it_stops_and_gives_back_the_start():
     assert looks == list(zip(range(7, 36, 7), done.losses[1:], strict=True))
 
 
+def test_a_loss_that_stays_the_same_is_no_gain():
+    weight = torch.zeros((), requires_grad=True)
+    options = {"steps": 90, "rate": 0.1, "seed": 0, "look": 2, "patience": 3}
+    done = descend([weight], lambda *_: weight.square(), lambda: 1.0, rows(), **options)
+    assert (done.steps, done.losses) == (6, [1.0] * 4)
+
+
 @pytest.mark.parametrize(("least", "taken"), [(20, 35), (36, 36), (70, 70)])
 def test_without_a_gain_it_takes_some_steps_where_it_must(least, taken):
     done, _ = run(rate=50.0, steps=500, least=least)

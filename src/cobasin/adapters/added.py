@@ -24,7 +24,8 @@ def load_named(model: Any) -> Checkpoint:
     """Anything `load` takes, or the name of a base with an adapter: the base's files and dtypes, its weights adapted.
 
     Raises:
-        InputError: as `load` and `load_adapter`; for an adapter without a base, or that does not fit it.
+        InputError: as `load` and `load_adapter`; for an adapter without a base, or that does not fit it, or that acts
+            on some tokens only (aLoRA).
     """
     name = adapter_in(model) if isinstance(model, str) else None
     if name is None:
@@ -38,5 +39,10 @@ def load_named(model: Any) -> Checkpoint:
             "rename it, or merge the other into the base first (peft: merge_and_unload)"
         )
     adapter = load_adapter(name)
+    if adapter.config.get("alora_invocation_tokens"):
+        raise InputError(
+            f"{name}: acts behind its alora_invocation_tokens only, as no weights of a model do; such an adapter stays "
+            "beside its base, and is not merged"
+        )
     base = Typed.of(headed(adapter, load(start)))
     return replace(merged(base, adapter), label=model)

@@ -84,6 +84,7 @@ def _notes(source: Adapter, anchor: Adapter) -> list[str]:
         "factors has one",
         "use_rslora": "one of the adapters divides by the root of its rank (use_rslora: {} and {}), the other does not",
         "alpha_pattern": "the adapters scale some modules differently (alpha_pattern: {} and {})",
+        "alora_invocation_tokens": "the adapters act behind different tokens (alora_invocation_tokens: {} and {})",
     }
     values = {name: [adapter.config.get(name) or None for adapter in (source, anchor)] for name in notes}
     return [notes[name].format(*both) for name, both in values.items() if both[0] != both[1]]

@@ -99,6 +99,7 @@ def transport(
     """
     if not isinstance(scale, Real) or not abs(scale) <= sys.float_info.max:
         raise InputError(f"scale {shown(scale)}: expected a finite number")
+    scale = float(scale)  # of a fraction, too, which no tensor is multiplied by
     given = [Typed.of(load(model)) for model in (base, tuned, new)]
     source, learned, target = _of_one_vocabulary(given)
     other = of_another_class(learned, source)

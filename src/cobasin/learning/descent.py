@@ -121,7 +121,7 @@ def descend(
     warm_up = min(WARM_UP, max(1, steps // 5))
     left = _endless(batches, seed, run.step)
     overflowed = False
-    while run.step < steps and (run.step < least or min(run.losses[-patience:]) <= min(run.losses)):
+    while run.step < steps and (run.step < least or run.without_gain < patience):
         step = run.step + 1
         for group in optimizer.param_groups:
             group["lr"] = rate * min(1.0, step / warm_up) * (1 + math.cos(math.pi * run.step / steps)) / 2
@@ -160,6 +160,11 @@ class _Run:
     def __post_init__(self) -> None:
         self.step, self.losses = 0, list[float]()
         self.best = [parameter.detach().clone() for parameter in self.parameters]
+
+    @property
+    def without_gain(self) -> int:
+        """Looks since the best one."""
+        return len(self.losses) - 1 - self.losses.index(min(self.losses))
 
     def look(self, step: int, loss: float) -> None:
         """Note the loss on held-out data, and keep the parameters where it is the lowest."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 import torch
 
 from cobasin.checkpoints.checkpoint import Checkpoint
+from cobasin.checkpoints.limits import counts_padding
 from cobasin.checkpoints.pictures_in_text import READ
 from cobasin.data import Batch, Batches, DataSet, batches, task_of
 from cobasin.data.synthetic import check_synthetic, images, reads_text
@@ -27,7 +28,7 @@ SAMPLES, TEXTS = 1024, 128  # rows of data, or images made up; texts made up
 # images, and texts, made up to learn from: the answers to far fewer are learned by heart
 IMAGES, WRITTEN = 32_768, 1024
 MOST = 1_000_000  # made up
-BATCH = {"image": 128, "causal_lm": 16, "masked_lm": 16, "seq2seq_lm": 16}  # rows; of other tasks 32
+BATCH = {"image": 128, "causal_lm": 16, "masked_lm": 16, "seq2seq_lm": 16}  # rows; of other tasks 32, or one by one
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,8 @@ class Inputs:
             if count > MOST:
                 raise InputError(f"samples {count}: at most {MOST:,} inputs are made up")
             return cls(checkpoint, blank_of(checkpoint), task, count, _batch_size(count, most), None, seed)
+        if counts_padding(checkpoint.config, checkpoint.architecture):
+            most = 1
         count = samples or (sys.maxsize if usual is None else usual[0])
         size = _batch_size(count, most)
         found = batches(checkpoint, data, samples=count, batch_size=size, seed=seed)

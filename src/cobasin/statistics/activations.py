@@ -66,7 +66,7 @@ class Activations:
             self.model(**inputs)
 
     def look(self, inputs: Mapping[str, Tensor]) -> None:
-        """Tell, on two rows, which calls of the modules are about tokens; once."""
+        """Tell, on a few rows, which calls of the modules are about tokens; once."""
         if not self.calls:
             self.calls = token_calls(self.model, inputs, partial(writing, self.holders))
 

@@ -78,7 +78,7 @@ class Grams:
             self.model(**inputs)
 
     def look(self, inputs: Mapping[str, Tensor]) -> None:
-        """Tell, on two rows, which calls of the maps are about tokens, and which read the same tensors; once."""
+        """Tell, on a few rows, which calls of the maps are about tokens, and which read the same tensors; once."""
         if self.leaders:
             return
         read: dict[str, list[tuple]] = {}

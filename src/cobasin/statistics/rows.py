@@ -68,28 +68,40 @@ def token_calls(
     inputs: Mapping[str, Tensor],
     watching: Callable[[Callable[[str, Tensor], None]], AbstractContextManager],
 ) -> TokenCalls:
-    """Tell which calls are about tokens, on two rows.
+    """Tell which calls are about tokens.
 
-    A table of relative positions, [1, length, n] or [length, length, n], can look like tokens where there is one row,
-    or one for every token.
+    A table of positions, [1, length, n], [length, length, n] or [positions, n], can look like tokens where there is one
+    row, or a certain number of them. So a call is about tokens if it looks so on two rows and on three.
 
     Args:
         model: to run.
         inputs: of which the first rows are used.
         watching: while it is open, what it was given is called with the tensor of every call.
     """
-    two = {name: torch.cat([value, value])[:2] if len(value) == 1 else value[:2] for name, value in inputs.items()}
-    tokens = Tokens(two)
+    two, three = (
+        _calls(model, {name: torch.cat([value[:count]] * count)[:count] for name, value in inputs.items()}, watching)
+        for count in (2, 3)
+    )
+    return {name: [a and b for a, b in zip(calls, three[name], strict=True)] for name, calls in two.items()}
+
+
+def _calls(
+    model: PreTrainedModel,
+    inputs: Mapping[str, Tensor],
+    watching: Callable[[Callable[[str, Tensor], None]], AbstractContextManager],
+) -> TokenCalls:
+    """Which calls look as if they were about tokens in a run on these inputs."""
+    tokens = Tokens(inputs)
     found: TokenCalls = {}
     told = watching(lambda name, x: found.setdefault(name, []).append(tokens.split(x) is not None))
     with told, torch.no_grad(), unpadded(model):
-        model(**two)
+        model(**inputs)
     return found
 
 
 @contextmanager
 def unpadded(model: PreTrainedModel) -> Iterator[None]:
-    """Have a classifier read two rows of one length although no token is for padding: one that no text has."""
+    """Have a classifier read several rows of one length although no token is for padding: one that no text has."""
     config = model.config.get_text_config()
     if (given := getattr(config, "pad_token_id", None)) is not None:
         yield
