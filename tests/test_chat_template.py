@@ -109,12 +109,19 @@ def test_a_role_that_a_format_does_not_have(name):
         render_jinja_template([tool], chat_template=CHAT_TEMPLATES[name])
 
 
-def test_tokens_of_a_template_that_the_tokenizer_lacks(tmp_path, models):
-    def noted(**keys):
+@pytest.fixture
+def noted(tmp_path, models):
+    """What a plan to merge the first two models says of the template."""
+
+    def plan(**keys):
         path = recipe(tmp_path / "recipe.yaml", "linear", models[:2], **keys)
         notes = run("merge", path, "--out", tmp_path / "plan", "--dry-run", "--json").json["notes"]
         return [note for note in notes if "chat_template" in note]
 
+    return plan
+
+
+def test_tokens_of_a_template_that_the_tokenizer_lacks(models, noted):
     (note,) = noted(chat_template="chatml")
     assert note.startswith("chat_template: chatml writes <|im_start|>, <|im_end|>, which the result's tokenizer does")
     write_tokenizer(models[1], LETTERS[:-1], ("<|im_start|>",))
@@ -123,6 +130,19 @@ def test_tokens_of_a_template_that_the_tokenizer_lacks(tmp_path, models):
     said = {"<|im_end|>": {"source": {"kind": "zero"}}}
     assert noted(chat_template="chatml", tokenizer={"source": str(models[1]), "tokens": said}) == []
     assert noted(chat_template="mistral", tokenizer_source=str(models[1])) == []
+
+
+@pytest.mark.parametrize("name", ["auto", "the template"])
+def test_tokens_that_only_the_model_with_the_template_has_added(models, noted, name):
+    write_tokenizer(models[1], LETTERS[:-2], ("<turn>", "<tool>"))
+    text = "<turn>" + FIRST
+    told(models[1], text)
+    template = name if name == "auto" else text
+    (note,) = noted(chat_template=template, tokenizer_source=str(models[0]))
+    assert note.startswith(f"chat_template: {name} writes <turn>, which the result's tokenizer does not have")
+    said = {"<turn>": {"source": str(models[1]), "force": True}}
+    for tokens in ({"source": "union"}, {"source": str(models[1])}, {"source": str(models[0]), "tokens": said}):
+        assert noted(chat_template=template, tokenizer=tokens) == [], tokens
 
 
 def test_a_template_without_a_tokenizer(tmp_path, models):
