@@ -40,7 +40,7 @@ KINDS = [
     ("BertForTokenClassification", "BertConfig", TEXT, (28 + 19) * 2),
     ("BertForQuestionAnswering", "BertConfig", TEXT, (28 + 19) * 2),
     ("BertForMultipleChoice", "BertConfig", TEXT, 2),
-    ("RobertaForMaskedLM", "RobertaConfig", {**TEXT, "pad_token_id": 1}, (28 + 19) * 40),
+    ("RobertaForMaskedLM", "RobertaConfig", {**TEXT, "pad_token_id": 1}, (26 + 18) * 40),
     ("ViTModel", "ViTConfig", IMAGE, 2 * (17 + 1) * 24),
     ("ViTForImageClassification", "ViTConfig", IMAGE, 4),
     ("GPT2Model", "GPT2Config", GPT2, (28 + 19) * 24),

@@ -29,6 +29,8 @@ EMOTIONS = named("joy", "anger", "fear")
         ("bert/BertModel", "features"),
         ("t5/T5ForConditionalGeneration", "seq2seq_lm"),
         ("marian/MarianMTModel", "seq2seq_lm"),
+        ("t5gemma2/T5Gemma2ForConditionalGeneration", "seq2seq_lm"),
+        ("gemma3-pictures/Gemma3ForConditionalGeneration", "causal_lm"),
         ("bert-generation/BertGenerationDecoder", "causal_lm"),
         ("t5/T5ForSequenceClassification", "classification"),
         ("t5/T5EncoderModel", "features"),

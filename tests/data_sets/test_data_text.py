@@ -176,12 +176,15 @@ def test_byte_level_words_and_positions_behind_the_padding(byte_level):
     [
         "data2vec-text/Data2VecTextForMaskedLM",
         "mpnet/MPNetForMaskedLM",
+        "longformer/LongformerForMaskedLM",
         "esm-1b/EsmForMaskedLM",
         "layoutlmv3/LayoutLMv3ForTokenClassification",
         "altclip-text/AltCLIPTextModel",
+        "mpt/MptForCausalLM",
     ],
 )
-def test_every_family_whose_positions_begin_behind_the_padding(case):
+def test_as_many_tokens_as_there_are_positions(case):
+    """In some families they begin behind the padding; MPT has as many as its ALiBi."""
     model = tiny_models.checkpoint(case)
     limit = length_limit(model.config, model.architecture)
     inputs = torch.full((1, limit + 1), 5)

@@ -21,6 +21,7 @@ SHIFTING = ("ForSequenceClassification", "ForQuestionAnswering")
 _BEHIND_PADDING = (
     "roberta",
     "camembert",
+    "longformer",
     "data2vec-text",
     "mpnet",
     "esm",
@@ -30,6 +31,8 @@ _BEHIND_PADDING = (
     "markuplm",
     "xmod",
 )
+
+_TABLES = ("max_position_embeddings", "max_seq_len")  # positions that there are; the second says it of MPT's ALiBi
 
 
 def part_of(config: PreTrainedConfig, name: str) -> PreTrainedConfig:
@@ -43,17 +46,17 @@ def writer_of(config: PreTrainedConfig) -> PreTrainedConfig:
 
 
 def positions(config: PreTrainedConfig) -> int:
-    """The rows of the position table, the decoder's where only that is made of tokens; 512 where there is no limit.
+    """The tokens that have positions, the decoder's where only that is made of tokens; 512 where there is no limit.
 
     Of LED, whose tables differ, and of a composite those that both have. XLNet, which has no table, says -1.
     """
-    return min(map(_rows_of_positions, (part_of(config, "text_config"), writer_of(config))))
+    return min(map(_positions_of, (part_of(config, "text_config"), writer_of(config))))
 
 
-def _rows_of_positions(text: PreTrainedConfig) -> int:
-    limits = (getattr(text, name, None) for name in ("max_position_embeddings", "max_target_positions"))
+def _positions_of(text: PreTrainedConfig) -> int:
     both = [getattr(text, f"max_{side}_position_embeddings", None) for side in ("encoder", "decoder")]
-    return next((rows for rows in limits if rows and rows > 0), None) or min(filter(None, both), default=512)
+    one = _tokens_at_most(text) or getattr(text, "max_target_positions", None)
+    return one or min(filter(None, both), default=512)
 
 
 def fixed_length(config: PreTrainedConfig) -> int | None:
@@ -72,7 +75,7 @@ def length_limit(config: PreTrainedConfig, architecture: str) -> int | None:
 
 
 def _tokens_at_most(text: PreTrainedConfig) -> int | None:
-    rows = getattr(text, "max_position_embeddings", None)
+    rows = next((rows for name in _TABLES if (rows := getattr(text, name, None))), None)
     rotary = getattr(text, "position_embedding_type", None) == "rotary"  # of ESM-2, which looks no position up
     if rows and not rotary and any(family in text.model_type for family in _BEHIND_PADDING):
         padding = 1 if text.model_type == "mpnet" else text.pad_token_id or 0  # MPNet's is 1, whatever its config says

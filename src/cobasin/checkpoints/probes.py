@@ -143,7 +143,7 @@ def _tokens(
     config: PreTrainedConfig, architecture: str, generator: torch.Generator, kept: Collection[int | None]
 ) -> dict[str, Tensor]:
     """Token ids for encoder and decoder, none of which is among ``kept``, and the attention mask."""
-    # RoBERTa's position table has rows for the padding token and those before it, which are no positions.
+    # a few less than there are positions: attention that picks some tokens of a text shall have some to leave out
     length = fixed_length(config) or max(2, min(32, positions(config) - 4))
     named = {kind: getattr(config, f"{kind}_token_id", None) for kind in PLACED + IN_TEXTS}
     start = first_written(config)

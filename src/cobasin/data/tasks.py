@@ -63,7 +63,7 @@ def task_of(checkpoint: Checkpoint) -> Task:
     name, config = checkpoint.architecture, checkpoint.config
     found: list[Task] = [task for ending, task in _ENDINGS.items() if name.endswith(ending)]
     task: Task = found[0] if found else "features"
-    if task == "seq2seq_lm" and config.model_type in READ:
+    if task == "seq2seq_lm" and config.model_type in READ and not config.is_encoder_decoder:
         return "causal_lm"  # of texts without pictures
     if task == "masked_lm" and getattr(config, "causal", False):
         return "causal_lm"  # an XLM that looks back only

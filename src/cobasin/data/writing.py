@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from cobasin.checkpoints.checkpoint import Checkpoint
-from cobasin.checkpoints.limits import COMPOSITES, first_written, part_of, positions, special_token, writer_of
+from cobasin.checkpoints.limits import first_written, part_of, positions, special_token, writer_of
 from cobasin.data.tasks import task_of
 from cobasin.data.tokens import has_masks, padded, text_length, tokenizer_of
 from cobasin.errors import InputError
@@ -88,8 +88,6 @@ def texts(
     length = max(2, min(LONGEST, positions(whole)))
     generator = torch.Generator().manual_seed(seed)
     writes = models[0].can_generate() and getattr(config, "causal", True)  # XLM does where it looks back only
-    if (blank is None and not writes) or whole.model_type in COMPOSITES:
-        length -= min(length - 2, 4)  # RoBERTa's position table has rows that are no positions
     if blank is None and not writes:
         return _rows(_tokens(config, (count, length), generator))
     shares = [len(range(i, count, len(models))) for i in range(len(models))]
