@@ -157,6 +157,16 @@ def _frames(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[
     }, ear.max_source_positions // merged
 
 
+def _pieces(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[str, Tensor], int]:
+    """Qwen3-ASR: two pieces of a spectrogram, of which three convolutions leave every eighth frame."""
+    ear = config.audio_config
+    frames = 4 * ear.n_window
+    return {
+        "input_features": normal(generator, 2, ear.num_mel_bins, frames),
+        "input_features_mask": torch.ones(2, frames, dtype=torch.long),
+    }, 2 * -(-2 * ear.n_window // 8)
+
+
 def _nothing(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[str, Tensor], int]:
     """Models that hear only."""
     return {}, 0
@@ -213,6 +223,7 @@ READ = {
     "lfm2_vl": _cut_up,
     "voxtral": _nothing,
     "qwen2_audio": _nothing,
+    "qwen3_asr": _nothing,
     "mllama": _beside,
     "mllama_text_model": _looked_at,
 }
@@ -223,6 +234,7 @@ HEARD = {
     "gemma4_unified": _waves,
     "voxtral": _frames,
     "qwen2_audio": _frames,
+    "qwen3_asr": _pieces,
 }
 """The same of sounds, of models that have a part for them."""
 
