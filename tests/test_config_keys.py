@@ -34,6 +34,7 @@ TODAY = {
     "rope_theta": "rope_parameters",
     "rope_scaling": "rope_parameters",
     "head_dim": "num_attention_heads",
+    "attention_head_dim": "num_attention_heads",
     "use_sliding_window": "sliding_window",
     "image_token_index": "image_token_id",
     "video_token_index": "video_token_id",

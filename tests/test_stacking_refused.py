@@ -93,6 +93,7 @@ def test_layers_that_a_model_has_not_are_refused():
             [1, 1],
             "indexer_types: some layers take from the layers before",
         ),
+        ("zamba2/Zamba2ForCausalLM", [0, 1, 2], "num_mem_blocks: some layers share a block, which the file has in"),
         ("wavlm/WavLMForCTC", [1, 0], "layer 1 would be another one as layer 0: its attention.rel_attn_embed is"),
     ],
 )

@@ -90,7 +90,7 @@ _QWEN3_TOWER = {
     "num_position_embeddings": 16,
     "deepstack_visual_indexes": [0],
 }
-_QWEN25 = {"text_config": {**GROUPED, "rope_parameters": _turned(1e4, 1, 1, 1)}, "vision_config": _QWEN25_TOWER, **_IDS}
+QWEN25 = {"text_config": {**GROUPED, "rope_parameters": _turned(1e4, 1, 1, 1)}, "vision_config": _QWEN25_TOWER, **_IDS}
 _QWEN3 = {
     "text_config": {**GROUPED, "head_dim": 8, "rope_parameters": _turned(1e4, 2, 1, 1)},
     "vision_config": _QWEN3_TOWER,
@@ -133,8 +133,8 @@ FAMILIES = {
     "qwen2-vl-tied": ("Qwen2VL", _WHOLE, T.Qwen2VLConfig, {**_QWEN2, "tie_word_embeddings": True}),
     "paddleocr-vl": ("PaddleOCRVL", _WHOLE, T.PaddleOCRVLConfig, _PADDLE),
     "paddleocr-vl-biased-tied": ("PaddleOCRVL", _WHOLE, T.PaddleOCRVLConfig, {**_PADDLE, **_PADDLE_BIASED}),
-    "qwen2.5-vl": ("Qwen2_5_VL", _WHOLE, T.Qwen2_5_VLConfig, _QWEN25),
-    "qwen2.5-vl-tied": ("Qwen2_5_VL", _WHOLE, T.Qwen2_5_VLConfig, {**_QWEN25, "tie_word_embeddings": True}),
+    "qwen2.5-vl": ("Qwen2_5_VL", _WHOLE, T.Qwen2_5_VLConfig, QWEN25),
+    "qwen2.5-vl-tied": ("Qwen2_5_VL", _WHOLE, T.Qwen2_5_VLConfig, {**QWEN25, "tie_word_embeddings": True}),
     "qwen3-vl": ("Qwen3VL", _WHOLE, T.Qwen3VLConfig, _QWEN3),
     "qwen3-vl-moe": ("Qwen3VLMoe", _WHOLE, T.Qwen3VLMoeConfig, _QWEN3_MOE),
     "qwen3-vl-moe-dense-tied": ("Qwen3VLMoe", _WHOLE, T.Qwen3VLMoeConfig, _DENSE),
@@ -163,7 +163,7 @@ FLOAT32_PARTS: tuple[str, ...] = (
 )
 
 _TEXT = within("text_config", RMS_KEYS)
-_QWEN2_TEXT = {
+QWEN2_TEXT = {
     **_TEXT,
     "text_config.num_attention_heads + text_config.num_key_value_heads + text_config.rope_parameters": (
         (2, 1, _turned(1e4, 2, 2, 2)),
@@ -172,12 +172,12 @@ _QWEN2_TEXT = {
     "text_config.rope_parameters": (_turned(10.0, 1, 1, 1), CHANGES),
     **within("text_config", QWEN_KEYS),
 }
-del _QWEN2_TEXT[f"text_config.{HEAD_KEY.replace(' + ', ' + text_config.')}"]
+del QWEN2_TEXT[f"text_config.{HEAD_KEY.replace(' + ', ' + text_config.')}"]
 _VIT_ONLY = {"num_attention_heads": (4, CHANGES), "image_size": (24, SHAPES), "patch_size": (2, SHAPES)}
 _VIT = within("vision_config", VIT_KEYS | _VIT_ONLY)
 _IMAGE = {"image_token_index": (5, FAILS)}
 _AXIAL = {"vision_config.rope_parameters": ({"rope_type": "axial", "rope_theta": 10.0}, CHANGES)}
-_QWEN = {
+QWEN_PICTURES = {
     **_AXIAL,
     **within("vision_config", {"num_heads": (4, CHANGES), "hidden_act": ("relu", CHANGES)}),
     "image_token_id": (5, FAILS),
@@ -251,7 +251,7 @@ KEYS = {
     "paligemma2-tied/PaliGemmaForConditionalGeneration": within("text_config", GEMMA2_KEYS) | _PREFIX,
     "idefics3/Idefics3ForConditionalGeneration": _IDEFICS_KEYS,
     "smolvlm-tied/SmolVLMForConditionalGeneration": _IDEFICS_KEYS,
-    "qwen2-vl/Qwen2VLForConditionalGeneration": {**_QWEN2_TEXT, **_QWEN},
+    "qwen2-vl/Qwen2VLForConditionalGeneration": {**QWEN2_TEXT, **QWEN_PICTURES},
     "paddleocr-vl/PaddleOCRVLForConditionalGeneration": {
         **within("text_config", {key: row for key, row in RMS_KEYS.items() if key != HEAD_KEY}),
         "text_config.rope_parameters": (_turned(10.0, 2, 1, 1), CHANGES),
@@ -263,8 +263,8 @@ KEYS = {
         "video_token_id": (11, KEEPS),  # read where there are videos
     },
     "qwen2.5-vl/Qwen2_5_VLForConditionalGeneration": {
-        **_QWEN2_TEXT,
-        **_QWEN,
+        **QWEN2_TEXT,
+        **QWEN_PICTURES,
         "vision_config.window_size": (16, CHANGES),
         "vision_config.fullatt_block_indexes": ([0], CHANGES),
         "vision_config.tokens_per_second": (2, KEEPS),  # of videos
@@ -272,11 +272,11 @@ KEYS = {
     "qwen3-vl/Qwen3VLForConditionalGeneration": {
         **_TEXT,
         **within("text_config", {HEAD_KEY: ((2, 1, 16), SHAPES)}),
-        **_QWEN,
+        **QWEN_PICTURES,
         "vision_config.deepstack_visual_indexes": ([1], CHANGES),
     },
 }
-_MIXED_KEYS = {**within("text_config", MIXED_KEYS), **_QWEN}
+_MIXED_KEYS = {**within("text_config", MIXED_KEYS), **QWEN_PICTURES}
 KEYS |= {
     "qwen3-vl-moe/Qwen3VLMoeForConditionalGeneration": {
         **KEYS["qwen3-vl/Qwen3VLForConditionalGeneration"],

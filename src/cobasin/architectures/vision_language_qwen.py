@@ -37,15 +37,21 @@ def turned_tower(
     centred: bool,
     *keys: str,
     biased: tuple[bool, bool] = (True, True),
+    apart: bool = False,
 ) -> Spec:
     """The tower up to its last layer; its norms are LayerNorms (``centred``) or RMSNorms.
 
-    ``biased`` says whether there are biases in attention: of queries, keys and values, and of the output.
+    ``biased`` says whether there are biases in attention: of queries, keys and values, and of the output. The former
+    three are one tensor, or three (``apart``).
     """
     config = request.config.vision_config
     width, (height, length) = stream.size // config.num_heads, sides(config.patch_size)
     qkv = linear(f"{OWN}.qkv", "(head pair freq + head pair' freq + head vo)", "resid", biased[0])
     value = ValueBias(f"{OWN}.qkv.bias", f"{OWN}.proj.weight", f"{OWN}.proj.bias", block=2)
+    if apart:
+        types = {"q": "(head pair freq)", "k": "(head pair' freq)", "v": "(head vo)"}
+        qkv = {k: v for name, own in types.items() for k, v in linear(f"{OWN}.{name}", own, "resid", biased[0]).items()}
+        value = ValueBias(f"{OWN}.v.bias", f"{OWN}.proj.weight", f"{OWN}.proj.bias")
     norms = {f"{BLOCK}.norm1": qkv, f"{BLOCK}.norm2": up}
     return Spec(
         request.architecture,
@@ -86,7 +92,7 @@ def _merged(request: Request) -> dict[str, Space]:
     return {"merge": Space(square), "merged": Space(width, Permutation(), part="ffn")}
 
 
-def _with_qwen2(request: Request, tower: Spec, centred: bool) -> Spec:
+def with_qwen2(request: Request, tower: Spec, centred: bool) -> Spec:
     """The tower and a decoder of Qwen2's."""
     reading = linear(f"{MERGER}.mlp.0", "merged", "(merge vision_resid)")
     projector = {
@@ -105,19 +111,23 @@ def qwen2_vl(request: Request) -> Spec:
     config = request.config.vision_config
     ffn = Space(int(config.embed_dim * config.mlp_ratio), neurons(config.hidden_act), LAYER, part="ffn")
     up, down = linear(f"{MLP}.fc1", "ffn", "resid"), linear(f"{MLP}.fc2", "resid", "ffn'")
-    return _with_qwen2(request, turned_tower(request, free_stream(config.embed_dim), ffn, up, down, {}, True), True)
+    return with_qwen2(request, turned_tower(request, free_stream(config.embed_dim), ffn, up, down, {}, True), True)
 
 
-@declares("Qwen2_5_VL", "qwen2_5_vl", "ForConditionalGeneration")
-def qwen2_5_vl(request: Request) -> Spec:
-    """Qwen2.5-VL: a tower of RMSNorms and gated FFNs, whose patches see those of their window in most layers."""
-    config = request.config.vision_config
+def windowed_tower(request: Request, *keys: str, apart: bool = False) -> Spec:
+    """A tower of RMSNorms and gated FFNs, whose patches see those of their window in most layers."""
+    config, keys = request.config.vision_config, ("window_size", "fullatt_block_indexes", *keys)
     stream = Space(config.hidden_size, SignedPermutation, part="residual", folded=Orthogonal())
     ffn = Space(config.intermediate_size, NEURONS, LAYER, part="ffn")
     up = linear(f"{MLP}.gate_proj", "ffn~", "resid") | linear(f"{MLP}.up_proj", "ffn", "resid")
     down = linear(f"{MLP}.down_proj", "resid", "ffn'")
-    keys = ("window_size", "fullatt_block_indexes", "tokens_per_second")  # the last says how far apart frames are
-    return _with_qwen2(request, turned_tower(request, stream, ffn, up, down, {}, False, *keys), False)
+    return turned_tower(request, stream, ffn, up, down, {}, False, *keys, apart=apart)
+
+
+@declares("Qwen2_5_VL", "qwen2_5_vl", "ForConditionalGeneration")
+def qwen2_5_vl(request: Request) -> Spec:
+    """Qwen2.5-VL. The key of its tower says how far apart frames are."""
+    return with_qwen2(request, windowed_tower(request, "tokens_per_second"), False)
 
 
 def _placed_tower(request: Request, stream: Space, *keys: str) -> Spec:

@@ -44,6 +44,8 @@ def with_layers(config: PreTrainedConfig, layers: Sequence[int]) -> PreTrainedCo
     if content.get("num_kv_shared_layers") or "shared" in (content.get("indexer_types") or ()):
         key = "num_kv_shared_layers" if content.get("num_kv_shared_layers") else "indexer_types"
         raise InputError(f"{key}: some layers take from the layers before them what they do not compute themselves")
+    if content.get("num_mem_blocks"):
+        raise InputError("num_mem_blocks: some layers share a block, which the file has in the first of them")
     depth = config.num_hidden_layers
     for key, value in config.to_dict().items():
         if key in _OF_BACKBONES:

@@ -147,14 +147,26 @@ def _spectrogram(config: PreTrainedConfig, generator: torch.Generator) -> tuple[
 
 
 def _frames(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[str, Tensor], int]:
-    """Voxtral, Qwen2-Audio: a spectrogram of the encoder's length, of which convolutions leave every second frame."""
+    """Voxtral, Qwen2-Audio, Qwen2.5-Omni: a spectrogram as long as the encoder, of which convolutions leave half."""
     ear = config.audio_config
     frames = 2 * ear.max_source_positions
-    merged = 2 if config.model_type == "qwen2_audio" else ear.intermediate_size // ear.hidden_size
+    merged = (
+        2 if config.model_type in ("qwen2_audio", "qwen2_5_omni_thinker") else ear.intermediate_size // ear.hidden_size
+    )
     return {
         "input_features": normal(generator, 2, ear.num_mel_bins, frames),
         "feature_attention_mask": torch.ones(2, frames, dtype=torch.long),
     }, ear.max_source_positions // merged
+
+
+def _pieces(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[str, Tensor], int]:
+    """Qwen3-ASR: two pieces of a spectrogram, of which three convolutions leave every eighth frame."""
+    ear = config.audio_config
+    frames = 4 * ear.n_window
+    return {
+        "input_features": normal(generator, 2, ear.num_mel_bins, frames),
+        "input_features_mask": torch.ones(2, frames, dtype=torch.long),
+    }, 2 * -(-2 * ear.n_window // 8)
 
 
 def _nothing(config: PreTrainedConfig, generator: torch.Generator) -> tuple[dict[str, Tensor], int]:
@@ -195,6 +207,7 @@ READ = {
     "vipllava": _all_chosen,
     "qwen2_vl": _patches,
     "qwen2_5_vl": _patches,
+    "qwen2_5_omni_thinker": _patches,
     "qwen3_vl": _patches,
     "qwen3_vl_moe": _patches,
     "qwen3_5": _patches,
@@ -213,6 +226,7 @@ READ = {
     "lfm2_vl": _cut_up,
     "voxtral": _nothing,
     "qwen2_audio": _nothing,
+    "qwen3_asr": _nothing,
     "mllama": _beside,
     "mllama_text_model": _looked_at,
 }
@@ -223,6 +237,8 @@ HEARD = {
     "gemma4_unified": _waves,
     "voxtral": _frames,
     "qwen2_audio": _frames,
+    "qwen2_5_omni_thinker": _frames,
+    "qwen3_asr": _pieces,
 }
 """The same of sounds, of models that have a part for them."""
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 # Special tokens: some have places of their own in what is read, others stand anywhere in texts, or for what is no text.
 PLACED = ("pad", "eos")
 IN_TEXTS = ("bos", "cls", "sep", "mask", "unk")
-OF_OTHERS = ("image", "video", "audio")
+OF_OTHERS = ("image", "video", "audio", "vision_start", "audio_start")
 # Attributes of what counts the experts of a token beside a router: JetMoe's attention, DBRX's FFN.
 BESIDE_ROUTERS = ("kv_projection_size", "moe_normalize_expert_weights")
 # What else texts say of every token, with the config key of how many kinds there are: its language, look and sound.
