@@ -151,6 +151,8 @@ def test_other_files_are_carried_along(folder, tmp_path):
         "pytorch_model.bin.index.json.bin",
         "tf_model.h5.index.json",
         "model.safetensors.index.fp16.json",
+        "bert_model.ckpt.index",
+        "bert_model.ckpt.data-00000-of-00001",
         "eval_results.json",
         "trainer_state.json",
     ]

@@ -37,7 +37,8 @@ _WEIGHT_SUFFIXES = {
     *(".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".onnx_data"),
     *(".gguf", ".tflite", ".ot", ".mlmodel", ".nemo"),
 }
-_INDEX = re.compile(r"\.index(\.\w+)?\.json$")  # also of a variant, such as fp16
+# an index, also of a variant such as fp16; what TensorFlow 1 splits a model into
+_OF_WEIGHTS = re.compile(r"\.index(\.\w+)?\.json$|\.ckpt\.(index|meta|data-\d)")
 _BEHIND = 1 << 20  # bytes: what is smaller is not worth handing to another thread
 
 
@@ -214,7 +215,7 @@ def _carry(source: Path, folder: Path) -> None:
     for path in chain(source.rglob("*"), *linked):
         name = path.relative_to(source)
         hidden = any(part.startswith(".") for part in name.parts)
-        weights = (path.suffix in _WEIGHT_SUFFIXES or _INDEX.search(path.name)) and path not in beside
+        weights = (path.suffix in _WEIGHT_SUFFIXES or _OF_WEIGHTS.search(path.name)) and path not in beside
         # README, report and scores describe the source, and the config is written anew.
         described = path.name in _OF_THE_SOURCE or path.stem.lower() == "readme"
         own = len(name.parts) == 1 and described
