@@ -37,7 +37,8 @@ def _kinds(config: PreTrainedConfig) -> dict[str, tuple[int, ...]]:
     """The layers of every kind of attention, those that share keys and values apart."""
     found: dict[str, tuple[int, ...]] = {}
     modes = getattr(config, "kv_sharing_modes", [None] * config.num_hidden_layers)
-    for i, (attention, shares) in enumerate(zip(config.layer_types, modes, strict=True)):
+    for i, (attention, mode) in enumerate(zip(config.layer_types, modes, strict=True)):
+        shares = mode is not None and "reuse" in modes  # Transformers 5.24 has layers store what no other reads
         kind = f"{'shared_' if shares else ''}{attention.removesuffix('_attention')}"
         found[kind] = (*found.get(kind, ()), i)
     return found

@@ -28,9 +28,10 @@ _KINDS = "mlp_layer_types"
 _OF_BACKBONES = ("stage_names", "out_features", "out_indices")
 # Config keys by which a layer's place decides of which kind it is.
 _BY_PLACE = r".*(_period|_interval|_step|_offset|_pattern|_every_n_layers|_start_index|_end_index|_layer_idx)"
-# Attributes of modules that say in which place they are; those that only training reads, or that are of all layers.
+# Attributes of modules that say in which place they are; those that only training reads, or that are of all layers, or
+# that say whether layers behind may read the same keys (none that does is stacked).
 _PLACE = r"(.*[._])?(idx|index|id|number) is"
-_NOT_OF_KIND = r"_.*|.*drop.*|training|gradient_checkpointing|.*_layers"
+_NOT_OF_KIND = r"_.*|.*drop.*|training|gradient_checkpointing|.*_layers|store_full_length_kv"
 
 
 def with_layers(config: PreTrainedConfig, layers: Sequence[int]) -> PreTrainedConfig:
