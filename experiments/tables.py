@@ -84,7 +84,7 @@ def scores(rows: Rows) -> list[str]:
 
 
 def _scores(rows: Rows, what: str, value: Value, form: str, better: Callable[..., Any]) -> list[str]:
-    swept = {row["matching"] for row in rows if "matching" in row and varied(rows, row["matching"])}
+    swept = {matching for matching in different(rows, "matching") if varied(rows, matching)}
     merged = [row for row in rows if "matching" in row and row["matching"] not in swept]
     matchings = different(merged, "matching")
     body = []

@@ -119,14 +119,14 @@ def as_saved(case, folder):
     return change <= FLOAT32_PARTS
 
 
-# by one verb or the other, and with its effect shown by Transformers or without, in turn, also in every fifteenth row
+# by one verb or the other, and with its effect shown by Transformers or without, in turn, also in every 19th row
 HOW = ((match_all, True), (match_all, False), (merge, False), (merge, True))
 
 
 @pytest.mark.parametrize(
     ("case", "keys", "value", "effect", "verb", "runs"),
     one_in(
-        15,
+        19,
         [(*row, *how) for row, how in zip(ROWS, cycle(HOW), strict=False)],
         ids=[f"{row[0]}-{row[1]}" for row in ROWS],
     ),
