@@ -15,6 +15,7 @@ from cobasin.data.writing import written
 from cobasin.errors import InputError
 from cobasin.finding import match as api
 from cobasin.finding.applying import transform
+from cobasin.finding.common_form import APART
 from cobasin.finding.search import Search
 from cobasin.matching.activations import ActivationPair, with_activations
 from cobasin.matching.choice import Choice
@@ -375,7 +376,19 @@ def test_classifiers_that_cannot_tell_padding_and_different_labels_are_refused()
 @pytest.mark.parametrize(("samples", "compared"), [(None, 256), (8, 8), (300, 300)])
 def test_as_many_inputs_are_compared_as_are_asked_for(samples, compared):
     report = api.match(*unrelated(VIT), method="activations", samples=samples).report
-    assert f"by activations on {compared} inputs that were made up" in report["notes"][-1]
+    assert f"by activations on {compared} inputs that were made up" in report["notes"][0]
+
+
+@pytest.mark.parametrize(("method", "told"), [("weights", True), ("activations", True), ("learned", False)])
+def test_models_that_stay_far_apart_are_told(method, told):
+    """Unless their losses were brought together. A scrambled copy with noise is near, once it is matched."""
+    source, anchor = unrelated(VIT)
+    few = FEW.get(method, {})
+    assert (APART in api.match(source, anchor, method=method, **few).report["notes"]) is told
+    typed = Typed.of(anchor)
+    noisy = {name: typed[name] + 0.3 * noise for name, noise in Typed.of(source).items()}
+    moved = typed.derived(Element.sample(form_of(typed.spec), 2).apply(noisy))
+    assert APART not in api.match(moved, anchor, method=method, **few).report["notes"]
 
 
 def test_a_recipe():

@@ -5,6 +5,7 @@ import pytest
 from cobasin.checkpoints.typed import Typed
 from cobasin.finding import match as api
 from cobasin.finding.applying import transform
+from cobasin.finding.common_form import APART
 from cobasin.symmetry.element import Element
 from cobasin.symmetry.form import form_of
 from cobasin.symmetry.groups import Permutation
@@ -45,7 +46,7 @@ def test_the_function_of_an_unrelated_model_is_kept(case):
     element = api.match(source, anchor, "residual-order")
     assert {key[0] for key in element.values} == {"resid"}
     assert isinstance(element.form.group(("resid",)), Permutation)
-    assert element.report["notes"] == []
+    assert element.report["notes"] == [APART]
     assert verify(source, transform(element, source), tolerance(case)).same
     assert not verify(source, anchor, tolerance(case)).same
     assert element.report["objective"][-1] < 0.99 * element.report["objective"][0]

@@ -22,7 +22,7 @@ from cobasin.finding.search import Prepared, Search
 from cobasin.matching.choice import Choice
 from cobasin.matching.many import Models
 from cobasin.matching.state import Match, compared
-from cobasin.matching.weights import ascend
+from cobasin.matching.weights import ascend, within
 from cobasin.progress import Progress, rounds
 from cobasin.symmetry.action import Values
 from cobasin.symmetry.balance import conditions, in_isometries, keep_bases
@@ -34,10 +34,15 @@ from cobasin.symmetry.state import Remembered, State, squared_distance
 
 COARSE = 0.5  # relative: rounding that a map makes so large is worth a note
 ROOM = 16 << 20  # bytes of every model in canonical form that are kept
+FAR = 0.5  # of the anchor's squared norm, between matched models; pairs of different seeds have 0.9 to 1.3 of it
 AGREED = 1e-8  # squared distance of matched weights, over their squared norm
 EMBEDS = (
     "modules.json: Sentence Transformers takes embeddings from this model, without its head; what the head puts out "
     "is kept, embeddings are in another basis"
+)
+APART = (
+    "the models are still far apart, as those of different seeds are: measure what comes of them (cobasin path); "
+    "method learned brings their losses closer"
 )
 JOINT = (
     "what the two towers say of each other is kept; text_embeds and image_embeds are in another basis: make those that "
@@ -196,6 +201,8 @@ class CommonForm:
         if form.balanced:
             more["condition"] = worst_by_space(conditions(form, acting, frames, others).items())
             notes += _amplification(max(more["condition"].values()), ends[0])
+        if found.get("method") != "learned" and not within(match, FAR):
+            notes.append(APART)
         notes += _growth(form) if after > before and match.total < sum(first.values()) else []
         report = {
             "symmetry": self.symmetry,

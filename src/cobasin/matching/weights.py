@@ -89,7 +89,7 @@ def ascend(
         ascent.history, reorder, match.hold_scales = kept["history"], kept["reorder"], kept["hold_scales"]
         sweep = Sweep(**kept["sweep"])
     else:
-        one_start = warm or not streams.keys or _near(match)
+        one_start = warm or not streams.keys or within(match, NEAR)
         # A scale balances the norms of what does not agree yet. While a stream is still turning, that costs: the
         # scales wait until the rest has settled.
         match.hold_scales = "scale" in match.choice.parts and not one_start
@@ -129,10 +129,10 @@ def ascend(
     return ascent
 
 
-def _near(match: Match) -> bool:
-    """Whether the models agree where they stand, so that there is no use in another start; told by a part, if so."""
+def within(match: Match, share: float) -> bool:
+    """Whether the squared distance is below this share of the anchor's squared norm; told by a part of it, if so."""
     sizes = accumulate(squared_size(match.anchor[name]) for name in match.tensors)
-    return any(match.total < NEAR * size for size in sizes)
+    return any(match.total < share * size for size in sizes)
 
 
 def _first_round(units: Units, streams: Streams, families: Mapping[int, list[Key]]) -> Sweep:
