@@ -262,6 +262,7 @@ def test_the_first_bad_row_is_named(options, good, bad, message):
         ),
         ({"image": np.zeros((8, 8, 3), np.int64)}, "image is int64"),
         ({"image": 5}, "image is 5; expected"),
+        ({"image": np.zeros((0, 8, 3))}, "image is float64 of shape [0, 8, 3]; expected"),
         ({"image": np.full((8, 8, 3), np.nan)}, "image has NaN or infinite pixels"),
         ({"image": np.full((8, 8, 3), -np.inf)}, "image has NaN or infinite pixels"),
     ],
