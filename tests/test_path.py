@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from matplotlib.axes import Axes
-from transformers import BertConfig, BertForSequenceClassification
+from transformers import BertConfig, BertForSequenceClassification, FNetConfig, FNetForMaskedLM
 
 from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.errors import InputError
@@ -23,9 +23,10 @@ TINY = {
     "vocab_size": 40,
     "max_position_embeddings": 32,
 }
+FNET = {"vocab_size": 40, "hidden_size": 8, "num_hidden_layers": 1, "intermediate_size": 8}
 
 
-def classifier(bias: float, **overrides: int) -> Checkpoint:
+def classifier(bias: float, **overrides) -> Checkpoint:
     torch.manual_seed(0)
     model = BertForSequenceClassification(BertConfig(**{**TINY, **overrides}))
     torch.nn.init.constant_(model.classifier.bias, bias)
@@ -86,6 +87,26 @@ def test_other_names_or_shapes_have_no_line():
         loss_path(classifier(0.0), classifier(0.0, num_hidden_layers=2), lambda m: (0.0, 0.0))
     with pytest.raises(InputError, match=r"\[20, 24\].*\[28, 24\]"):
         loss_path(classifier(0.0), classifier(0.0, intermediate_size=28), lambda m: (0.0, 0.0))
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"hidden_act": "relu"}, "hidden_act is 'gelu' in .* and 'relu' in"),
+        ({"id2label": {0: "LABEL_1", 1: "LABEL_0"}}, "have different labels: no line between them"),
+    ],
+)
+def test_other_settings_or_labels_have_no_line(changed, message):
+    """The line would be that of the first model's function, and its labels."""
+    with pytest.raises(InputError, match=message):
+        loss_path(classifier(0.0), classifier(0.0, **changed), lambda m: (0.0, 0.0), points=3)
+
+
+def test_settings_of_what_is_not_declared():
+    one, other = (load(FNetForMaskedLM(FNetConfig(**FNET, hidden_act=act))) for act in ("gelu", "relu"))
+    assert loss_path(one, one, lambda m: (0.0, 0.0), points=3).loss == [0.0] * 3
+    with pytest.raises(InputError, match="hidden_act is 'gelu' in"):
+        loss_path(one, other, lambda m: (0.0, 0.0), points=3)
 
 
 @pytest.mark.parametrize("count", [1, 3, 6])

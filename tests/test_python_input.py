@@ -173,9 +173,11 @@ def test_refused(call, message):
         call(checkpoint(CASE, 0), checkpoint(CASE, 1))
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_numbers_and_paths_of_other_libraries_are_taken(tmp_path):
     a, b = checkpoint(CASE, 0), checkpoint(CASE, 1)
     assert cobasin.verify(a, a, np.float32(0.5)).same is True
+    cobasin.transport(a, a, b, symmetry="ffn", scale=np.float16(0.5))
     element = cobasin.match(a, b, "ffn")
     assert cobasin.merge([a, b], symmetry="none", weights=np.array([1, 3])).weights == [0.25, 0.75]
     element.save(PurePath(tmp_path / "element"))

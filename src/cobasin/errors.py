@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
-from numbers import Integral
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 if TYPE_CHECKING:
@@ -79,6 +80,14 @@ def shown(value: Any) -> str:
 def whole(value: Any) -> TypeGuard[int]:
     """Whether a value is a whole number, as Python and NumPy have them."""
     return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def finite(value: Any) -> TypeGuard[float]:
+    """Whether a value is a number that a float can hold."""
+    try:
+        return isinstance(value, Real) and math.isfinite(value)
+    except OverflowError:  # a whole number beyond floats
+        return False
 
 
 def whole_number(name: str, given: Any, least: int) -> int:

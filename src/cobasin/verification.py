@@ -9,11 +9,9 @@ mixture all experts, those that no token of a probe is sent to by sending it to 
 from __future__ import annotations
 
 import math
-import sys
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
-from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,7 +24,7 @@ from cobasin.checkpoints.probes import BESIDE_IDS, all_experts, changed, mixed_v
 from cobasin.checkpoints.running import build, cast_floats, instantiate, outputs
 from cobasin.checkpoints.sentence_transformers import differing_modules
 from cobasin.checkpoints.typed import check_finite
-from cobasin.errors import InputError, NotProbed, one_line, shown
+from cobasin.errors import InputError, NotProbed, finite, one_line, shown
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -85,7 +83,7 @@ def verify(a: Any, b: Any, tolerance: float | None = None) -> Verdict:
             tensor, a class that transformers does not have, tensors that do not fill it, an input of unknown kind, a
             model that does not run on them.
     """
-    if tolerance is not None and not (isinstance(tolerance, Real) and 0 <= tolerance <= sys.float_info.max):
+    if tolerance is not None and not (finite(tolerance) and tolerance >= 0):
         raise InputError(f"tolerance {shown(tolerance)}: expected a finite number that is not negative")
     a, b = load(a), load(b)
     for checkpoint in (a, b):

@@ -37,6 +37,20 @@ def test_samples_are_shuffled_by_the_seed():
     assert batches(bert(), ROWS, **{**ALL, "samples": 100}).rows == 10
 
 
+def test_a_data_set_in_memory_has_classes_by_their_names(tmp_path):
+    """As where it is saved, whatever it gives its rows as; a transform could say anything."""
+    datasets = pytest.importorskip("datasets")
+    features = datasets.Features(
+        {"input_ids": datasets.List(datasets.Value("int64")), "label": datasets.ClassLabel(names=["joy", "anger"])}
+    )
+    given = datasets.Dataset.from_dict({"input_ids": [[5, 6]] * 2, "label": [0, 1]}, features)
+    given.save_to_disk(tmp_path / "saved")
+    model = bert(folder=tmp_path, **named("anger", "joy"))
+    for data in (given, given.with_format("numpy"), tmp_path / "saved"):
+        assert next(iter(batches(model, data, **ALL))).labels.tolist() == [1, 0]
+    assert "has a transform" in refusal(batches, model, given.with_transform(lambda rows: rows), **ALL)
+
+
 def test_skip_goes_on_where_it_stopped():
     made = batches(bert(), ROWS, **{**ALL, "samples": 10})
     rest = made.skip(1)
@@ -248,6 +262,7 @@ def test_the_first_bad_row_is_named(options, good, bad, message):
         ),
         ({"image": np.zeros((8, 8, 3), np.int64)}, "image is int64"),
         ({"image": 5}, "image is 5; expected"),
+        ({"image": np.zeros((0, 8, 3))}, "image is float64 of shape [0, 8, 3]; expected"),
         ({"image": np.full((8, 8, 3), np.nan)}, "image has NaN or infinite pixels"),
         ({"image": np.full((8, 8, 3), -np.inf)}, "image has NaN or infinite pixels"),
     ],

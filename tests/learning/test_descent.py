@@ -228,7 +228,9 @@ def test_a_damaged_state_is_refused(tmp_path):
     content = state.read_bytes()
 
     def refuse():
-        with pytest.raises(InputError, match=r"is damaged .*; remove it to start anew") as refused:
+        with pytest.raises(
+            InputError, match=r"is damaged, or no state of a search .*; name another file, or "
+        ) as refused:
             run(state)
         assert "\n" not in str(refused.value)
 
@@ -237,6 +239,8 @@ def test_a_damaged_state_is_refused(tmp_path):
     state.write_bytes(b"")
     refuse()
     save_file({name: x for name, x in tensors.items() if name != "1/best"}, state, metadata)
+    refuse()
+    save_file(tensors, state, {"format": "pt"})  # as of a model, which is not to be removed
     refuse()
     save_file(tensors | {"0/now": torch.zeros(4)}, state, metadata)
     refuse()

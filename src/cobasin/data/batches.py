@@ -17,6 +17,7 @@ from cobasin.data.blocks import blocks_of, choose
 from cobasin.data.config import DataConfig, DataSet
 from cobasin.data.encoder import Batch, Encoder, inputs_of
 from cobasin.data.examples import Example, Examples, text_role
+from cobasin.data.hub import DatasetRows, is_dataset
 from cobasin.data.rows import MemoryRows, feed
 from cobasin.data.sources import rows_of
 from cobasin.data.tasks import task_of
@@ -130,7 +131,8 @@ def batches(
         data = DataConfig.of(data)
         rows = rows_of(data)
     else:
-        rows, data = MemoryRows(data), DataConfig(path="rows")
+        rows = DatasetRows(data) if is_dataset(data) else MemoryRows(data)
+        data = DataConfig(path="rows")
     lm = task in ("causal_lm", "masked_lm")
     rows = rows.documents() if lm else rows
     if not len(rows):

@@ -138,4 +138,4 @@ def described(given: Any) -> DataConfig:
 
 
 DataSet = str | Path | Mapping[str, Any] | DataConfig | Sequence[Mapping[str, Any]]
-"""A data set as Python takes it: its path, its keys and values, or rows by role."""
+"""A data set as Python takes it: its path, its keys and values, or rows by role, also as a `Dataset` of datasets."""

@@ -129,7 +129,8 @@ class Examples:
         if hasattr(value, "convert") and self.channels in IMAGE_MODES:  # of Pillow, perhaps with a palette
             value = pixels_of(value, self.channels, where)
         image = np.asarray(value) if hasattr(value, "__array_interface__") or hasattr(value, "__array__") else None
-        if image is None or image.ndim not in (2, 3) or not (image.dtype == np.uint8 or image.dtype.kind == "f"):
+        numbers = image is not None and (image.dtype == np.uint8 or image.dtype.kind == "f")
+        if image is None or not numbers or not image.size or image.ndim not in (2, 3):
             kind = shown(value) if image is None else f"{image.dtype} of shape {list(image.shape)}"
             raise InputError(f"{where}: image is {kind}; expected [height, width, channels] of uint8 or float")
         if not np.isfinite(image).all():

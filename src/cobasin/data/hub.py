@@ -1,32 +1,38 @@
-"""Data sets of the Hugging Face library `datasets`: from the hub, saved ones, and folders of data files."""
+"""Data sets of the Hugging Face library `datasets`: from the hub, saved ones, folders of data files, in memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from cobasin.data.config import ROLES, DataConfig
-from cobasin.data.rows import Rows, class_names
-from cobasin.errors import InputError, one_line
+from cobasin.data.rows import Columns, Rows, class_names
+from cobasin.errors import InputError, one_line, shown
 from cobasin.paths import expanded
 
 SAVED = ("dataset_info.json", "dataset_dict.json")  # what save_to_disk writes
 
 
 class DatasetRows(Rows):
-    """The rows of a split; classes by their names, images as they are stored."""
+    """The rows of a `Dataset`; classes by their names, images as they are stored."""
 
-    def __init__(self, data: DataConfig):
-        path = expanded(data.path)
-        super().__init__(data.path, data.columns, path.parent if path.is_file() else path if path.is_dir() else Path())
-        dataset = _open(data)
+    def __init__(
+        self,
+        dataset: Any,
+        label: str = "rows",
+        columns: Columns | None = None,
+        where: Collection[str | int] = (),
+        folder: Path = Path(),
+    ):
+        super().__init__(label, columns or {}, folder)
         self.all_names: list[str] = dataset.column_names
-        wanted = {self.columns.get(role, role) for role in ROLES} | data.where.keys()
+        wanted = {self.columns.get(role, role) for role in ROLES} | {*where}
         # columns that nobody asked for may need libraries to decode; without any a data set has no rows
         chosen = [name for name in self.all_names if name in wanted] or self.all_names[:1]
-        self.dataset = dataset.select_columns(chosen)
+        self.dataset = dataset.with_format(None).select_columns(chosen)
         self._convert = {name: _converter(feature) for name, feature in self.dataset.features.items()}
         for name, feature in self.dataset.features.items():
             if hasattr(feature, "decode"):  # images, and sounds and videos that nobody asked for
@@ -40,6 +46,27 @@ class DatasetRows(Rows):
 
     def record(self, index: int) -> Mapping[Any, Any]:  # noqa: D102
         return {name: self._convert[name](value) for name, value in self.dataset[index].items()}
+
+
+def opened(data: DataConfig) -> DatasetRows:
+    """The rows of a data set on the hub or on the disk."""
+    path = expanded(data.path)
+    folder = path.parent if path.is_file() else path if path.is_dir() else Path()
+    return DatasetRows(_open(data), data.path, data.columns, data.where.keys(), folder)
+
+
+def is_dataset(given: Any) -> bool:
+    """Whether it is a `Dataset` in memory, whose numbers of classes are places among names of its own.
+
+    Raises:
+        InputError: what its rows hold is computed as they are read, so it says nothing of classes.
+    """
+    library = sys.modules.get("datasets")
+    if library is None or not isinstance(given, library.Dataset):
+        return False
+    if given.format["type"] == "custom":
+        raise InputError(f"data: {shown(given)}: has a transform; give what its map() returns, or a list of rows")
+    return True
 
 
 def sliced(split: str | None) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cobasin.data.arrays import ImageFolderRows, NpzRows, images_in, visible
 from cobasin.data.config import DataConfig, Format
-from cobasin.data.hub import SAVED, DatasetRows, sliced
+from cobasin.data.hub import SAVED, opened, sliced
 from cobasin.data.rows import ChosenRows, Rows
 from cobasin.data.text_files import ConllRows, CsvRows, JsonlRows, TextRows, json_rows
 from cobasin.errors import InputError, one_line
@@ -52,7 +52,7 @@ def rows_of(data: DataConfig) -> Rows:
 
 def _read(data: DataConfig, kind: Format, path: Path) -> Rows:
     if kind == "datasets":
-        return DatasetRows(data)
+        return opened(data)
     if kind == "images":
         return ImageFolderRows(path, data.columns)
     if kind == "npz":

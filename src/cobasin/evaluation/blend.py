@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from cobasin.checkpoints.by_name import by_name, check_by_name
 from cobasin.checkpoints.checkpoint import Checkpoint
+from cobasin.checkpoints.pairs import check_pair
 from cobasin.checkpoints.running import build, cast_floats
-from cobasin.errors import InputError
+from cobasin.checkpoints.typed import Typed
+from cobasin.errors import InputError, NotDeclared
 from cobasin.execution.devices import device_of
 
 if TYPE_CHECKING:
@@ -26,8 +29,8 @@ class Blend:
         """Build the models.
 
         Raises:
-            InputError: there is no such device; the checkpoints differ in names or shapes, or their classes tie
-                different tensors; as `cobasin.checkpoints.running.build`.
+            InputError: there is no such device; the checkpoints differ in names, shapes, settings or labels, or their
+                classes tie different tensors; as `cobasin.checkpoints.running.build`.
         """
         first = models[0]
         device = device_of(device)
@@ -77,6 +80,22 @@ def _check_alike(a: Checkpoint, b: Checkpoint) -> None:
         left, right = list(a.headers[name].shape), list(b.headers[name].shape)
         if left != right:
             raise InputError(f"{name} has shape {left} in {a.label} and {right} in {b.label}: no line between them")
+    try:
+        check_line(Typed.of(a), Typed.of(b))
+    except NotDeclared:
+        check_by_name(by_name(a), by_name(b))
+
+
+def check_line(a: Typed, b: Typed) -> None:
+    """Refuse models between which no line is: all on it are run as the first is, and answer by its labels.
+
+    Raises:
+        InputError: they differ in their settings, or in the labels of their heads.
+    """
+    check_pair(a, b)
+    if a.labels != b.labels:
+        ends = f"{a.checkpoint.label} and {b.checkpoint.label}"
+        raise InputError(f"the task heads of {ends} have different labels: no line between them")
 
 
 def _built(first: Checkpoint, model: Checkpoint, device: torch.device | str) -> PreTrainedModel:

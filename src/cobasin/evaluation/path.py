@@ -75,7 +75,8 @@ def loss_path(
         device: where the models are; ``auto`` leaves it to accelerate.
 
     Raises:
-        InputError: `points` is even or below three; there is no such device; the checkpoints differ in names or shapes.
+        InputError: `points` is even or below three; there is no such device; the checkpoints differ in names, shapes,
+            settings or labels.
     """
     check_points(points)
     blend = Blend([load(a), load(b)], device)

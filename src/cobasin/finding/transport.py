@@ -7,10 +7,8 @@ keeps of what was learned has to be measured.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from numbers import Real
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -28,7 +26,7 @@ from cobasin.checkpoints.json_files import GENERATION_FILE
 from cobasin.checkpoints.pairs import check_layers, check_pair
 from cobasin.checkpoints.typed import Typed
 from cobasin.data.vocabulary import VOCABULARY, brought_together, tokenizer_contents, told_apart
-from cobasin.errors import InputError, shown
+from cobasin.errors import InputError, finite, shown
 from cobasin.finding.acting import acting_on, typed_for
 from cobasin.finding.applying import found_between
 from cobasin.finding.beside import generation, moved_beside
@@ -97,7 +95,7 @@ def transport(
     Raises:
         InputError: for models that do not fit each other or the element; for a scale that is not finite.
     """
-    if not isinstance(scale, Real) or not abs(scale) <= sys.float_info.max:
+    if not finite(scale):
         raise InputError(f"scale {shown(scale)}: expected a finite number")
     scale = float(scale)  # of a fraction, too, which no tensor is multiplied by
     given = [Typed.of(load(model)) for model in (base, tuned, new)]

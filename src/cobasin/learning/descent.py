@@ -209,7 +209,10 @@ class _Run:
             self.generator.set_state(tensors["generator"])
             self.step, self.losses = metadata["step"], metadata["losses"]
         except DAMAGED as error:
-            raise InputError(f"{path}: is damaged ({one_line(error)}); remove it to start anew") from error
+            raise InputError(
+                f"{path}: is damaged, or no state of a search ({one_line(error)}); name another file, or remove it to "
+                "start anew"
+            ) from error
 
 
 def _endless(batches: Data, seed: int, done: int) -> Iterator[Batch]:

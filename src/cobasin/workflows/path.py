@@ -12,11 +12,11 @@ from cobasin import __version__
 from cobasin.checkpoints.alike import alike
 from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.output import publishing
-from cobasin.checkpoints.pairs import check_pair
 from cobasin.checkpoints.refusals import check_output, check_read
 from cobasin.checkpoints.typed import Typed
 from cobasin.data import Batch, batches, task_of
 from cobasin.errors import InputError
+from cobasin.evaluation.blend import check_line
 from cobasin.evaluation.page import Table, page
 from cobasin.evaluation.path import Evaluate, LossPath, check_points, loss_path
 from cobasin.evaluation.plane import GRID, LossPlane, check_grid, loss_plane
@@ -125,10 +125,7 @@ def _check_models(models: list[Typed]) -> None:
     """Refuse models that have no line between them, or no metric."""
     first, *others = models
     for other in others:
-        check_pair(first, other)
-        if other.labels != first.labels:
-            ends = f"{first.checkpoint.label} and {other.checkpoint.label}"
-            raise InputError(f"the task heads of {ends} have different labels: no line between them")
+        check_line(first, other)
     task = task_of(first.checkpoint)
     try:
         check_metric(first.checkpoint.config, task)
