@@ -16,11 +16,11 @@ UNFINISHED = ".unfinished"
 """The end of the names of files that are being written."""
 
 DAMAGED = (AttributeError, KeyError, OSError, RuntimeError, SafetensorError, TypeError, ValueError)
-"""What reading a file raises that is not as it was written."""
+"""What reading a damaged file may raise."""
 
 
 def unfinished(path: Path) -> Path:
-    """Another name for a file while it is written, which no other process uses; a killed one leaves it."""
+    """A name of its own for a file that is being written; a process that is killed leaves that file behind."""
     return path.with_name(f"{path.name}.{uuid4().hex[:12]}{UNFINISHED}")
 
 
@@ -36,7 +36,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_first(path: Path, write: Callable[[Path], object]) -> bool:
-    """Write a file that several processes may; it is there whole. False where another was first, whose stays."""
+    """Write a whole file unless it exists; whether it was written. Of several processes, the first one's stays."""
     new = unfinished(path)
     try:
         write(new)

@@ -13,7 +13,7 @@ from cobasin.fusion.arithmetic import weight_sum, widened
 from cobasin.fusion.registry import method
 
 FLOOR = torch.finfo(torch.float32).eps ** 2
-"""What is added to every Fisher entry, as a part of the tensor's largest: the square of a gradient that is rounding."""
+"""This part of the largest entry is added to every one: the square of a gradient that is only rounding."""
 
 
 @method(

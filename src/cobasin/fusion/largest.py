@@ -14,13 +14,13 @@ from torch.nn.functional import hardshrink
 from cobasin.fusion.arithmetic import of_slices, widened
 
 _SAMPLE = 1 << 17  # entries
-_SPREAD = 6  # standard deviations: one tensor of half a billion has its least entry elsewhere
+_SPREAD = 6  # standard deviations: the range misses in one of half a billion tensors, and all is then looked at
 _ALL = -1.0, math.inf
 
 
 @dataclass(frozen=True)
 class Largest:
-    """The entries of the largest magnitudes: those above ``least``, and equal ones up to position ``last``."""
+    """The entries with magnitudes above ``least``, and of those equal to it the ones up to position ``last``."""
 
     least: float
     last: int
@@ -71,7 +71,7 @@ class Largest:
 
 
 def _around(base: Tensor, tensor: Tensor, rank: int) -> tuple[float, float]:
-    """A range that the magnitude of this rank, counted from the largest, is in; all but certainly."""
+    """A range that almost certainly holds the magnitude of this rank, counted from the largest."""
     count = base.numel()
     if count <= _SAMPLE:
         return _ALL

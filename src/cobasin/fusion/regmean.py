@@ -16,7 +16,7 @@ from cobasin.fusion.registry import method
 from cobasin.statistics.grams import InputGram
 
 RIDGE = 1e-10
-"""Added to the diagonal, as a part of it: makes a singular sum solvable, and is far below what data can tell."""
+"""This part of the diagonal is added to it, so that a singular sum can be solved; data are never so exact."""
 
 
 @method("regmean", reference="Jin et al., Dataless knowledge fusion, ICLR 2023, Eq. 2", statistics="grams")

@@ -16,15 +16,15 @@ from cobasin.fusion.registry import method
 from cobasin.fusion.task_vectors import task_vectors
 
 PARALLEL = 0.9995
-"""The cosine from which on an arc is taken for straight."""
+"""From this cosine on, `slerp` interpolates straight, as mergekit does."""
 
 STRAIGHT = 1 - 1e-6
-"""The cosine from which on θ / sin θ is taken for 1: it is, to 3e-7."""
+"""From this cosine on, θ / sin θ is set to 1, which it is to 3e-7."""
 
 MERGEKIT = "Goddard et al., Arcee's MergeKit, EMNLP 2024"
 
 NO_DIRECTION = 1e-3
-"""Unit vectors whose mean is shorter than this point to all sides: float32 leaves 3e-4 of a sum that is zero."""
+"""Unit vectors whose mean is shorter than this are taken to cancel: rounding to float32 leaves up to 3e-4."""
 
 
 @method("slerp", reference="Shoemake, Animating rotation with quaternion curves, SIGGRAPH 1985", most=1)

@@ -17,7 +17,7 @@ from cobasin.fusion.registry import method
 Density = Annotated[float, Gt(0), Le(1)]
 """The part of a task vector's entries that is kept."""
 
-NO_WEIGHT = 1e-6  # of all weights: no less is divided by, as rounding to float32 leaves up to so much where some cancel
+NO_WEIGHT = 1e-6  # a smaller sum, as a part of the weights' sizes, may be rounding of weights that cancel
 
 
 @method(
@@ -49,7 +49,7 @@ def task_arithmetic(
 
 
 def task_vectors(base: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-    """The base and what each tensor has beside it, `widened`; the latter are the caller's own."""
+    """The base, `widened`, and each tensor minus the base; the caller may overwrite these differences."""
     base, *others = widened(base, *tensors)
     return base, [other - base for other in others]
 
@@ -66,7 +66,7 @@ def weighted_sum(deltas: Sequence[Tensor], weight: Sequence[float], normalize: b
 
 
 def _nothing(weight: Sequence[float]) -> float:
-    """The sum of some of these weights that is none; weights of one sign do not cancel."""
+    """The size up to which a sum of some of these weights counts as 0; weights of one sign cannot cancel."""
     return NO_WEIGHT * sum(map(abs, weight)) if min(weight) < 0 else 0.0
 
 

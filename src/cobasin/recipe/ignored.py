@@ -13,11 +13,11 @@ IGNORED = {
 
 
 def apart(content: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A recipe without them, and those that it has."""
+    """A recipe without the ignored keys, and those of them that it has."""
     ignored = {key: content[key] for key in IGNORED if key in content}
     return {key: value for key, value in content.items() if key not in ignored}, ignored
 
 
 def noted(ignored: Iterable[str]) -> list[str]:
-    """A note on each of them."""
+    """A note on each of these keys: that it has no effect, and why."""
     return [f"{key} has no effect: {IGNORED[key]}" for key in ignored]
