@@ -85,7 +85,7 @@ def few_rounds(monkeypatch):
 @pytest.fixture
 def one_round(monkeypatch):
     """Matching by weights that is even shorter: from where the models stand, with all that is free, scales as well."""
-    monkeypatch.setattr(weights, "_near", lambda match: True)
+    monkeypatch.setattr(weights, "within", lambda match, share: True)
     monkeypatch.setattr(weights, "MAX_ROUNDS", 1)
 
 

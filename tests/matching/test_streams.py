@@ -97,7 +97,7 @@ def test_another_group_asks_for_other_terms():
 
 
 def test_ends_that_agree_are_no_second_start(monkeypatch):
-    monkeypatch.setattr(weights, "_near", lambda match: False)
+    monkeypatch.setattr(weights, "within", lambda match, share: False)
     rounds, round_ = [], weights._round
 
     def record(units, streams, families, reorder, name):
@@ -194,17 +194,14 @@ def test_models_that_agree_need_no_other_start(family, monkeypatch):
     form = form_of(family)
     anchor, other = random_state(form.spec, 1), random_state(form.spec, 3)
     source = {name: x + 0.01 * other[name] for name, x in anchor.items()}
-    matches, rounds, near = [], [], weights._near
-    for told in (near, lambda match: False):
-        monkeypatch.setattr(weights, "_near", told)
+    matches, rounds, within = [], [], weights.within
+    for told in (within, lambda match, share: False):
+        monkeypatch.setattr(weights, "within", told)
         matches.append(Match.of(form, Choice.parse("full"), source, anchor))
         rounds.append(weights.ascend(matches[-1]).rounds)
     assert rounds[0] < rounds[1]
     assert matches[0].total == pytest.approx(matches[1].total, rel=1e-6)
     # the control: the same copies with their streams moved, and unrelated models
     moved = Element.sample(form, 0, part="residual").apply(source)
-    assert [near(Match.of(form, Choice.parse("full"), x, anchor)) for x in (source, moved, other)] == [
-        True,
-        False,
-        False,
-    ]
+    ends = [Match.of(form, Choice.parse("full"), x, anchor) for x in (source, moved, other)]
+    assert [within(match, weights.NEAR) for match in ends] == [True, False, False]

@@ -414,7 +414,7 @@ def test_near_copies_keep_their_order(family, seed):
 
 def test_what_is_at_its_optimum_rests_until_its_stream_moves(monkeypatch):
     """Of models that are not taken for near, one round finds all but the scales, which wait, another these."""
-    monkeypatch.setattr(weights, "_near", lambda match: False)
+    monkeypatch.setattr(weights, "within", lambda match, share: False)
     updated, update = {True: [], False: []}, weights._update_family
 
     def record(match, family, reorder):
