@@ -32,10 +32,11 @@ types: $(VENV)/ready
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 # By the exact version pip takes the CPU build where an index has one; a range would take the build with CUDA.
+# Modules are compiled when they are first imported, which most of them never are.
 $(VENV)/ready: pyproject.toml constraints.txt
 	@echo "creating $(VENV), which takes a minute or two"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -qq --upgrade 'pip>=25.1'
-	$(BIN)/pip install -qq --constraint constraints.txt torch
-	$(BIN)/pip install -qq --constraint constraints.txt --editable '.[demo,data,evaluation,ray]' --group dev
+	$(BIN)/pip install -qq --no-compile --constraint constraints.txt torch
+	$(BIN)/pip install -qq --no-compile --constraint constraints.txt --editable '.[demo,data,evaluation,ray]' --group dev
 	touch $@
