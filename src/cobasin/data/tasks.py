@@ -236,10 +236,11 @@ class Labels:
                 raise InputError(f"{where}: labels are {shown(value)}; expected {self.count} of 0, 1 and NaN")
             vector = [float(one) for one in value]
         else:
-            if self.count == 2 and not {"0", "1"} & self.renamed.keys() and list(value) in ([0, 1], [1, 0]):
+            vector_too = len(value) == self.count and list(value) in ([0], [0, 1], [1, 0])
+            if vector_too and not {"0", "1"} & self.renamed.keys():
                 raise InputError(
-                    f"{where}: labels are {shown(value)}: two indices, or a vector? write a vector with 0.0 and 1.0, "
-                    "and both labels by their names"
+                    f"{where}: labels are {shown(value)}: indices, or a vector? write a vector with 0.0 and 1.0, and "
+                    "labels by their names"
                 )
             on = {self.index(one, where) for one in value}
             if len(set(value)) < len(value):
