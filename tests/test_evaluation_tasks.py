@@ -180,6 +180,21 @@ def test_language_models_do_not_count_padding():
     assert split.metric_name == "token accuracy"
 
 
+@pytest.mark.parametrize(
+    ("cls", "options", "task", "own"),
+    [
+        (T.BertLMHeadModel, {"is_decoder": True}, "masked_lm", "causal_lm"),
+        (T.BertForSequenceClassification, {"num_labels": 1}, "multilabel", "regression"),
+    ],
+)
+def test_a_task_is_that_of_the_model(cls, options, task, own):
+    """Another one may have a loss and a metric that mean nothing, such as that of the token which was just read."""
+    model = bert(cls, **options)
+    data = batches(load(model), rows(4, lambda *_: {"label": 1.0}), samples=None, batch_size=2, seed=0)
+    assert evaluate(model, data, own).loss > 0
+    assert f"has the task '{own}', as task_of says" in refusal(model, data, task)
+
+
 def test_a_masked_model_counts_what_it_has_to_guess():
     logits = [[[3.0, 0.0], [0.0, 1.0], [9.0, 0.0]]]
     found = evaluate(Given("a", "b"), given((logits, [[0, 0, -100]])), "masked_lm")
@@ -214,9 +229,9 @@ def test_refusals(monkeypatch):
     nothing = given(([[1.0, 0.0]], [-100]))
     assert "no label that counts" in refusal(Given("a", "b"), nothing, "classification")
     assert "no label that counts" in refusal(Given("a", "b"), [], "classification")
-    training = Given("a", "b")
-    training.training = True
-    assert "the model is in training mode" in refusal(training, data, "classification")
+    training = bert(T.BertForSequenceClassification)
+    training.bert.encoder.train()
+    assert "the model, or a part of it, is in training mode" in refusal(training, data, "classification")
     assert "label 'LABEL_1' is not in IOB2" in refusal(Given("O", "LABEL_1"), data, "tokens")
     assert "no Pearson r of classification; expected accuracy or macro F1 or Matthews correlation" in refusal(
         Given("a", "b"), data, "classification", "Pearson r"

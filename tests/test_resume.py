@@ -239,6 +239,16 @@ def test_a_run_of_something_else_is_refused_and_one_without_resume_starts_anew(t
     assert not list(tmp_path.glob(".out.*")) + list(tmp_path.glob(".again.*"))
 
 
+def test_the_other_way_round_is_something_else(tmp_path):
+    """What was found would bring the anchor somewhere."""
+    source, anchor = pair(tmp_path, CASE)
+    start = ["match", str(source), str(anchor), "--symmetry", "ffn", "--out", str(tmp_path / "out")]
+    killed([start, "elements", 1])
+    line = refused(tmp_path, "match", anchor, source, *start[3:], "--resume")
+    assert "the state of a run with other source and anchor; repeat the command" in line
+    assert run(*start, "--resume").code == 0
+
+
 def test_damaged_state(tmp_path):
     source, anchor = pair(tmp_path, CASE)
     out, start = tmp_path / "out", ["match", str(source), str(anchor), "--symmetry", "ffn", "--out"]

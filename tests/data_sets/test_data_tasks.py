@@ -220,11 +220,14 @@ def test_indicators():
     assert refusal(labels.indicators, ["anger"], "x", {0, 2}) == "x: has label anger, which is not under 'annotated'"
 
 
-def test_two_numbers_for_two_labels_are_refused():
+def test_numbers_that_may_be_indices_or_a_vector_are_refused():
     labels = Labels.of(bert(**named("joy", "anger")), {})
-    assert "two indices, or a vector?" in refusal(labels.indicators, [0, 1], "x", None)
-    assert "two indices, or a vector?" in refusal(labels.indicators, np.array([1, 0]), "x", None)
-    assert "two indices, or a vector?" in refusal(labels.indicators, (0, 1), "x", None)
+    assert "indices, or a vector?" in refusal(labels.indicators, [0, 1], "x", None)
+    assert "indices, or a vector?" in refusal(labels.indicators, np.array([1, 0]), "x", None)
+    assert "indices, or a vector?" in refusal(labels.indicators, (0, 1), "x", None)
+    one = Labels.of(bert(**named("fear")), {})
+    assert "indices, or a vector?" in refusal(one.indicators, [0], "x", None)
+    assert one.indicators([0.0], "x", None) == [0.0]
     assert labels.indicators([0.0, 1.0], "x", None) == labels.indicators([1], "x", None) == [0, 1]
     assert labels.indicators(["anger", "joy"], "x", None) == [1, 1]
 

@@ -60,7 +60,11 @@ def task_of(checkpoint: Checkpoint) -> Task:
     Raises:
         InputError: the class is of no task that rows are read for.
     """
-    name, config = checkpoint.architecture, checkpoint.config
+    return task_of_class(checkpoint.architecture, checkpoint.config, checkpoint.label)
+
+
+def task_of_class(name: str, config: PreTrainedConfig, label: str) -> Task:
+    """The same of the class of that name with a config, which messages call by a label."""
     found: list[Task] = [task for ending, task in _ENDINGS.items() if name.endswith(ending)]
     task: Task = found[0] if found else "features"
     if task == "seq2seq_lm" and config.model_type in READ and not config.is_encoder_decoder:
@@ -70,7 +74,7 @@ def task_of(checkpoint: Checkpoint) -> Task:
     reading = _beside_rows(name, config)
     if reading or (task == "seq2seq_lm" and not config.is_encoder_decoder):
         raise InputError(
-            f"{checkpoint.label}: no data is read or made up for a {name}{f', which {reading}' if reading else ''}; "
+            f"{label}: no data is read or made up for a {name}{f', which {reading}' if reading else ''}; "
             "match and merge it by weights, with nothing that runs models on data"
         )
     if task not in ("classification", "image"):
@@ -79,7 +83,7 @@ def task_of(checkpoint: Checkpoint) -> Task:
     if problem == "multi_label_classification":
         return "multilabel"
     if problem == "regression" and config.num_labels != 1:
-        raise InputError(f"{checkpoint.label}: a regression of {config.num_labels} numbers; only one is supported")
+        raise InputError(f"{label}: a regression of {config.num_labels} numbers; only one is supported")
     return "regression" if config.num_labels == 1 else task
 
 
@@ -232,10 +236,11 @@ class Labels:
                 raise InputError(f"{where}: labels are {shown(value)}; expected {self.count} of 0, 1 and NaN")
             vector = [float(one) for one in value]
         else:
-            if self.count == 2 and not {"0", "1"} & self.renamed.keys() and list(value) in ([0, 1], [1, 0]):
+            vector_too = len(value) == self.count and list(value) in ([0], [0, 1], [1, 0])
+            if vector_too and not {"0", "1"} & self.renamed.keys():
                 raise InputError(
-                    f"{where}: labels are {shown(value)}: two indices, or a vector? write a vector with 0.0 and 1.0, "
-                    "and both labels by their names"
+                    f"{where}: labels are {shown(value)}: indices, or a vector? write a vector with 0.0 and 1.0, and "
+                    "labels by their names"
                 )
             on = {self.index(one, where) for one in value}
             if len(set(value)) < len(value):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cobasin.data import Batch
-from cobasin.data.tasks import IGNORED
+from cobasin.data.tasks import IGNORED, task_of_class
 from cobasin.errors import InputError, shown
 from cobasin.statistics.likelihood import loss_of
 
@@ -75,14 +75,19 @@ def evaluate(model: PreTrainedModel, batches: Iterable[Batch], task: str, metric
         metric: one of `OTHER_METRICS` of the task in place of its usual one.
 
     Raises:
-        InputError: the model is in training mode, the task has no loss or another metric, the rows have no labels, or
-            none that counts, or seqeval or scikit-learn is missing.
+        InputError: the model is in training mode, the task is not its own, has no loss or another metric, the rows
+            have no labels, or none that counts, or seqeval or scikit-learn is missing.
     """
     if not (callable(model) and hasattr(model, "config")):
         raise InputError(f"{shown(model)}: expected a model of Transformers, as its from_pretrained returns it")
     check_metric(model.config, task, metric)
-    if model.training:
-        raise InputError("the model is in training mode, with dropout; call its eval() first")
+    name = type(model).__name__
+    own = task_of_class(name, model.config, name)
+    if own not in ("features", task) and (own, task) != ("image", "classification"):  # features: not told by the name
+        raise InputError(f"task {shown(task)}: a {name} with this config has the task {own!r}, as task_of says")
+    parts = model.modules() if isinstance(model, torch.nn.Module) else [model]  # several that answer together
+    if any(part.training for part in parts):
+        raise InputError("the model, or a part of it, is in training mode, with dropout; call its eval() first")
     if not isinstance(batches, Iterable):
         raise InputError(f"batches {shown(batches)}: expected rows, as cobasin.data.batches makes them")
     loss, count = 0.0, 0

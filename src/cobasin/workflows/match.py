@@ -97,6 +97,7 @@ def match_to_folder(
         return ours, theirs
 
     run = {"command": "match", "cobasin": __version__, "symmetry": symmetry, "layers": layers}
+    run |= {"source": source, "anchor": anchor}  # which is which: among the inputs they have no order
     run |= {key: str(value) for key, value in (search | {"anchor_out": anchor_out}).items()}
     run |= inputs_of(dict(zip((source, anchor), models, strict=True)), files)
     if part is not None:
