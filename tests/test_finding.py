@@ -5,6 +5,7 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from cobasin.checkpoints.checkpoint import load
 from cobasin.checkpoints.probes import probe
@@ -90,7 +91,7 @@ def test_activations_move_as_their_types_say(case):
 
 
 def test_joint_activations_keep_inner_products_and_skip_padding():
-    """As many rows as both have columns, with the inner products of the centred tokens that count."""
+    """As many rows as both have independent columns, with the inner products of the centred tokens that count."""
     models = [model(BERT, seed) for seed in (0, 1)]
     weight = "encoder.layer.0.attention.self.query.weight"
     typed = Typed.of(load(models[0]))
@@ -101,13 +102,26 @@ def test_joint_activations_keep_inner_products_and_skip_padding():
     mask[:20, 5:] = 0
     batches = [{"input_ids": i, "attention_mask": m} for i, m in zip(ids.split(10), mask.split(10), strict=True)]
     kept = torch.cat(joint_activations(models, maps, batches)[f"{weight}:in"], 1)
-    assert kept.shape == (2 * width, 2 * width)
+    assert kept.shape == (2 * (width - 1), 2 * width)  # what a layer norm puts out has one dimension less
     with torch.no_grad():
         states = [one(ids, mask, output_hidden_states=True).hidden_states[0] for one in models]
     both = torch.cat(states, -1)
     for counted, same in ((mask.bool(), True), (torch.ones_like(mask).bool(), False)):
         centred = both[counted] - both[counted].mean(0)
         assert torch.allclose(kept.mT @ kept, centred.mT @ centred, rtol=1e-8, atol=1e-8) is same
+
+
+def test_joint_activations_far_from_zero_have_their_variances():
+    """In float32, where squares of the mean round away what a column varies by; one column does not vary at all."""
+    maps = [{"w": nn.Linear(3, 2)} for _ in range(2)]
+    models = [lambda pixel_values, own=own["w"]: own(pixel_values) for own in maps]
+    generator = torch.Generator().manual_seed(0)
+    x = 1e4 + torch.randn(64, 5, 3, generator=generator) * torch.tensor([1.0, 0.1, 0.0])
+    source, anchor = joint_activations(models, maps, [{"pixel_values": x}])["w:in"]
+    centred = x.double().flatten(0, 1) - x.double().mean((0, 1))
+    assert torch.allclose(source, anchor, atol=1e-6)
+    assert len(source) == 2
+    assert torch.allclose((source.mT @ anchor).double(), centred.mT @ centred, rtol=1e-4, atol=1e-4)
 
 
 def test_a_model_runs_on_few_rows_at_a_time_and_never_on_one():

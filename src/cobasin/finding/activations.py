@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from cobasin.checkpoints.typed import Typed
-from cobasin.errors import InputError
 from cobasin.matching.activations import ActivationPair, with_activations
 from cobasin.matching.state import Match
 from cobasin.matching.weights import ascend
@@ -59,10 +58,7 @@ def by_activations(
     for name, sides in joint_activations([one.model for one in pair], maps, inputs).items():
         weight, side = name.rsplit(":", 1)
         into = input_axis(maps[0][weight])
-        source, anchor = (x.cpu() for x in sides)
-        if not (source.isfinite().all() and anchor.isfinite().all()):
-            raise InputError(f"activations of {weight}: have NaN or infinite values; the models overflow on this data")
-        found[name] = ActivationPair(into if side == "in" else 1 - into, side == "in", (source, anchor))
+        found[name] = ActivationPair(into if side == "in" else 1 - into, side == "in", sides)
     joint = with_activations(match, found)
     ascend(joint, report)
     return joint.values
