@@ -5,6 +5,9 @@ VENV := .venv
 SHARED ?= ../shared
 BIN := $(VENV)/bin
 
+# Where it is set, every process would compile all modules that it imports, which takes longer than many tests.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test test-all lint types paper-small
 
 demo: $(VENV)/ready
