@@ -121,6 +121,18 @@ def test_a_wrong_file_is_refused_with_its_line(folders, tmp_path, text, message)
     assert f"{tmp_path / 'own.py'}{message}" in line
 
 
+def test_a_file_that_is_edited_twice_in_a_second_is_read_twice(tmp_path, monkeypatch):
+    """Python's cache of what it compiles tells files by their size and the second of their change."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    file = tmp_path / "own.py"
+    for text, message in (("x = 1", "it declares nothing"), ("x = a", "line 1: NameError"), ("x = (", "SyntaxError")):
+        file.write_text(text)
+        os.utime(file, (1e9, 1e9))
+        with pytest.raises(InputError, match=message):
+            load_file(file)
+    assert [*tmp_path.iterdir()] == [file]
+
+
 def test_a_file_that_is_none_is_refused(folders, tmp_path):
     assert f"spec file {tmp_path / 'x.py'}: no such file" in refused(
         tmp_path, "match", *folders, "--out", tmp_path / "o", "--spec", tmp_path / "x.py"

@@ -16,9 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING
 
 from cobasin.errors import InputError, NotDeclared, shown
@@ -190,14 +189,15 @@ def load_file(path: str | Path) -> list[str]:
     file = expanded(path, "spec file").resolve()
     if not file.is_file():
         raise InputError(f"spec file {path}: no such file")
-    found = spec_from_file_location(f"spec file {file}", file)
-    if found is None or found.loader is None:
+    if file.suffix != ".py":
         raise InputError(f"spec file {path}: not a Python file, whose name ends in .py")
-    module = module_from_spec(found)
-    sys.modules[found.name] = module  # as an import would: dataclasses look their module up
+    module = ModuleType(f"spec file {file}")
+    module.__file__ = str(file)
+    sys.modules[module.__name__] = module  # as an import would: dataclasses look their module up
     try:
         with _registering() as before:
-            found.loader.exec_module(module)
+            # but with no __pycache__ beside it: a file that is edited twice in a second would be taken from there
+            exec(compile(file.read_bytes(), file, "exec", dont_inherit=True), vars(module))
             new = [name for name, declared in _DECLARED.items() if before.get(name) is not declared]
             if not new:
                 raise InputError("it declares nothing; decorate a function with cobasin.declares")
