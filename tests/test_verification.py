@@ -594,3 +594,11 @@ def test_a_model_that_is_built_once_runs_as_if_built_anew(case):
         others += not torch.equal(found, reference)
     assert others > 0.8 * len(own)
     assert torch.equal(rerun(own, ()), reference)
+
+
+@pytest.mark.parametrize("case", ["bert/BertForMaskedLM", "roberta/RobertaForMaskedLM"])
+def test_the_bias_of_a_tied_head_is_changed_in_place(case):
+    """Transformers makes a copy of it as it ties the head; with that every change would build a model."""
+    own = checkpoint(case)
+    rerun = Rerun(own, probe(own.config, own.architecture))
+    assert rerun._held == {*own}

@@ -180,6 +180,7 @@ class Rerun:
         self._checkpoint, self._inputs = checkpoint, inputs
         self._state = {name: cast_floats(checkpoint[name], torch.float64) for name in checkpoint}
         self._model = build(checkpoint, dict(self._state), torch.float64)
+        self._undo_copies()
         held = {(x.data_ptr(), x.numel()) for x in (*self._model.parameters(), *self._model.buffers())}
         self._held = {name for name, x in self._state.items() if (x.data_ptr(), x.numel()) in held}
 
@@ -192,6 +193,16 @@ class Rerun:
             return _run(self._model, other, self._inputs)
         finally:
             self._fill(self._checkpoint, names)
+
+    def _undo_copies(self) -> None:
+        """Have the model read our tensor where Transformers has made one copy of it: the bias of a tied head."""
+        parameters = dict(self._model.named_parameters())
+        for name in self._state.keys() & parameters.keys():
+            ours, own = self._state[name], parameters[name]
+            if own.data_ptr() != ours.data_ptr():
+                likes = [x for x in parameters.values() if (x.dtype, x.shape) == (ours.dtype, ours.shape)]
+                if [x is own for x in likes if x.equal(ours)] == [True]:
+                    own.data = ours
 
     def _fill(self, given: Checkpoint, names: Collection[str]) -> None:
         for name in names:
