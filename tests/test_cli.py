@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 from contextlib import nullcontext
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from cobasin.errors import NotProbed
 from cobasin.finding.applying import transform
 from cobasin.presenting.moving import distances
 from cobasin.symmetry.element import Element
+from cobasin.workflows import inspection
 from command_line import COMMAND, duplicate, edit_json, edit_tensors, pair, refused, run, snapshot, stock, tensors_of
 from model_folders import assert_bitwise, names
 
@@ -263,6 +265,7 @@ def test_inspect(tmp_path):
 def test_inspect_list(monkeypatch):
     said = []
     monkeypatch.setattr("cobasin.presenting.progress.status", lambda text: said.append(text) or nullcontext())
+    monkeypatch.setattr(inspection, "known_architectures", cache(inspection.known_architectures))
     finished = run("inspect", "--list")
     assert len(said) == 1  # it takes seconds
     assert finished.code == 0

@@ -19,6 +19,7 @@ from cobasin.symmetry.form import Form
 from cobasin.verification import verify
 from model_scrambles import general_scramble
 from real_models import minilm, shared
+from sampling import one_in
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -77,7 +78,7 @@ def _text_loss(folder: Path, checkpoint) -> float:
 
 @pytest.mark.parametrize(
     ("name", "tolerance", "raw", "at_most", "distance"),
-    [("gpt2-shakespeare", 1e-9, 3.246, 2.3, 30.815), ("llama-shakespeare", 5e-6, 3.508, 2.65, 40.3)],
+    one_in(2, [("gpt2-shakespeare", 1e-9, 3.246, 2.3, 30.815), ("llama-shakespeare", 5e-6, 3.508, 2.65, 40.3)]),
 )
 def test_language_models_from_two_seeds(name, tolerance, raw, at_most, distance):
     anchor, source = shared("models", f"{name}-0"), shared("models", f"{name}-1")

@@ -82,7 +82,7 @@ def test_the_last_round_that_there_may_be_finds_scales(rounds, monkeypatch):
 
 
 @pytest.mark.parametrize("family", ["bert", "vit", "gpt2", "llama", "llama mqa"])
-@settings(deadline=None, max_examples=12, derandomize=True)
+@settings(deadline=None, max_examples=6, derandomize=True)
 @given(mode=st.sampled_from(MODES), folded=st.booleans(), seed=st.integers(0, 10**6), likeness=st.sampled_from([0, 1]))
 def test_the_objective_never_rises(family, mode, folded, seed, likeness):
     form = form_of(family, folded)
@@ -119,7 +119,7 @@ PARTS = ("ffn", "heads", "attention", "scale", "residual")
 @pytest.mark.parametrize(
     "words", [words for n in (1, 2, 3, 4) for words in combinations(PARTS, n) if words != ("scale",)]
 )
-@pytest.mark.parametrize("family", ["bert", "gpt2", "llama"])
+@pytest.mark.parametrize("family", one_in(3, ["bert", "gpt2", "llama"], 2))
 def test_any_parts_undo_a_random_element_of_them(family, words):
     """In plain form, where the stream is permuted: it settles in the first round."""
     form, symmetry = form_of(family, folded=False), ",".join(words).replace("residual", "residual-order")
@@ -133,7 +133,7 @@ def test_any_parts_undo_a_random_element_of_them(family, words):
     assert distance(element.apply(source), anchor) < 1e-6 * distance(source, anchor)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", one_in(3, range(3)))
 @pytest.mark.parametrize("family", ["bert", "gpt2", "llama"])
 def test_noise_does_not_hide_the_planted_element(family, seed):
     """A copy that differs more than it agrees: what is found comes closer than what was planted."""
@@ -151,7 +151,7 @@ def test_noise_does_not_hide_the_planted_element(family, seed):
 @pytest.mark.parametrize(
     "mode", one_in(5, ["full", "ffn,residual", "heads,attention", "ffn,heads,residual", "attention,scale"])
 )
-@pytest.mark.parametrize("family", ["vit", "gpt2", "llama"])
+@pytest.mark.parametrize("family", one_in(2, ["vit", "gpt2", "llama"]))
 def test_the_outcome_is_a_fixed_point(family, mode):
     """No exact step of any space, alone or with all that varies over it, takes more off than the tolerance."""
     form = form_of(family)
@@ -225,7 +225,7 @@ def test_rounding_does_not_decide_where_the_ends_say_nothing(monkeypatch):
 
 
 @pytest.mark.parametrize("mode", one_in(3, ["full", "ffn", "ffn,scale"]))
-@pytest.mark.parametrize("family", ["gpt2", "llama"])
+@pytest.mark.parametrize("family", one_in(2, ["gpt2", "llama"]))
 def test_large_tables_are_made_in_parts(family, mode, monkeypatch):
     """With the same result, of models that are near and of models that are not."""
     form, near, anchor = scrambled(family, 3)
@@ -398,7 +398,7 @@ def test_a_model_is_matched_to_itself_by_the_identity(family):
 
 
 @every_family
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", one_in(3, range(3)))
 def test_near_copies_keep_their_order(family, seed):
     form = form_of(family)
     anchor, noise = random_state(form.spec, seed), random_state(form.spec, seed + 50)
