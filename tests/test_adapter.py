@@ -25,6 +25,7 @@ from cobasin.checkpoints.typed import Typed
 from cobasin.errors import InputError
 from command_line import edit_json
 from model_folders import assert_bitwise
+from sampling import one_in
 from tiny_models import tolerance
 
 CASES = [
@@ -50,7 +51,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("case", "symmetry", "options"), CASES)
+@pytest.mark.parametrize(("case", "symmetry", "options"), one_in(2, CASES))
 def test_an_adapter_moves_with_its_base(tmp_path, case, symmetry, options):
     source = base(tmp_path, case)
     adapter = cobasin.load_adapter(lora(source, **options))

@@ -181,7 +181,7 @@ def ends_of_head(folder, case):
 
 
 @pytest.mark.usefixtures("one_round")
-@pytest.mark.parametrize(("case", "first"), one_in(2, list(zip(TIED[1::4], cycle([0, 0, 1, 1]), strict=False))))
+@pytest.mark.parametrize(("case", "first"), one_in(3, list(zip(TIED[1::4], cycle([0, 0, 1, 1]), strict=False))))
 def test_tied_against_untied_heads(tmp_path, case, first):
     """Either is brought to the other, in turn."""
     source, anchor = ends_of_head(tmp_path, case)[:: 1 - 2 * first]
@@ -189,7 +189,7 @@ def test_tied_against_untied_heads(tmp_path, case, first):
     assert change(source, transform(match(source, anchor), source)) < FLOAT32_PARTS
 
 
-@pytest.mark.parametrize("case", one_in(2, TIED[::4]))
+@pytest.mark.parametrize("case", one_in(3, TIED[::4]))
 def test_tied_and_untied_heads_averaged(tmp_path, case):
     ends = ends_of_head(tmp_path, case)
     middle = sum(0.5 * running(end).get_output_embeddings().weight for end in ends)

@@ -163,7 +163,7 @@ def test_how_many_inputs_there_are_where_nothing_is_said(case, method, data, cou
 
 
 @pytest.mark.parametrize("method", ["activations", "learned"])
-@pytest.mark.parametrize("case", one_in(2, CASES))
+@pytest.mark.parametrize("case", one_in(3, CASES, 1))
 def test_the_function_is_kept_and_what_was_found_depends_on_inputs_alone(case, method):
     source, anchor = unrelated(case)
     element = api.match(source, anchor, method=method, **FEW[method])
@@ -178,7 +178,7 @@ def test_the_function_is_kept_and_what_was_found_depends_on_inputs_alone(case, m
 
 
 @pytest.mark.parametrize("method", ["activations", "learned"])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", one_in(3, CASES))
 def test_a_planted_element_stays_exact(case, method):
     source = unrelated(case)[0]
     typed = Typed.of(source)

@@ -78,7 +78,7 @@ def data(tmp_path_factory):
     }
 
 
-@pytest.mark.parametrize(("case", "name"), one_in(3, CASES))
+@pytest.mark.parametrize(("case", "name"), one_in(5, CASES))
 def test_every_method_gives_the_function_back(data, case, name):
     model, *others = copies(case)
     models, base = roles(find(name), [model, *others])

@@ -27,7 +27,7 @@ LEARN = {"method": "learned", "samples": 16, "steps": 1}
 @pytest.mark.parametrize(
     "mode",
     one_in(
-        2,
+        3,
         [
             torch.no_grad,
             torch.inference_mode,

@@ -62,7 +62,7 @@ def renamed(folder, case, beginnings, seed=0):
     return folder / "own", folder / "other"
 
 
-@pytest.mark.parametrize(("case", "beginnings"), one_in(2, OTHERS[::2]))
+@pytest.mark.parametrize(("case", "beginnings"), one_in(3, OTHERS[::2]))
 def test_either_name_is_read(tmp_path, case, beginnings):
     """As stock Transformers reads it; and what is written has the names that were read."""
     own, other = renamed(tmp_path, case, beginnings)

@@ -46,7 +46,7 @@ def typed(case: str) -> Typed:
     return Typed.of(tiny_models.checkpoint(case))
 
 
-@pytest.mark.parametrize("family", one_in(4, [*FAMILIES]))
+@pytest.mark.parametrize("family", one_in(6, [*FAMILIES]))
 def test_every_family_is_followed_or_refused(family):
     model = typed(FAMILIES[family])
     refused = NOT_FOLLOWED.get(family, EXPERTS if "expert" in model.spec.spaces else None)

@@ -47,7 +47,7 @@ def scrambled(base, seed=5):
     return typed.derived(Element.sample(form_of(typed.spec, folded=not typed.spec.unties), seed).apply(typed))
 
 
-@pytest.mark.parametrize("case", one_in(4, ONE_A_DECLARATION[::6]))
+@pytest.mark.parametrize("case", one_in(6, ONE_A_DECLARATION[::6]))
 def test_on_a_base_with_the_same_function_a_fine_tune_is_what_it_was(case):
     """Of families of all kinds: what is carried is all that was learned; added as it is, it is something else."""
     base = checkpoint(case)

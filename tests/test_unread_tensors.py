@@ -81,7 +81,7 @@ def test_they_move_with_the_model(tmp_path, case):
             assert (after.last_hidden_state - before.last_hidden_state).abs().max() > 0.5
 
 
-@pytest.mark.parametrize("case", one_in(2, [*FILES]))
+@pytest.mark.parametrize("case", one_in(3, [*FILES]))
 def test_one_file_has_them(tmp_path, case):
     """As the file of a pre-trained model has and that of its fine-tune has not: they are left out, and that is told."""
     source, anchor = folders(tmp_path, case)
@@ -112,7 +112,7 @@ def test_a_fine_tune_has_them_not(tmp_path):
     assert run("verify", new, tmp_path / "out").code == 0  # nothing was learned
 
 
-@pytest.mark.parametrize("family", one_in(2, [*PRE_TRAINING]))
+@pytest.mark.parametrize("family", one_in(3, [*PRE_TRAINING]))
 def test_pre_training_beside_a_bare_model(tmp_path, family):
     for seed, name in enumerate(("source", "anchor"), start=1):
         bare = model(f"{family}/{PRE_TRAINING[family]}Model", seed).float()

@@ -24,7 +24,7 @@ from cobasin.verification import Rerun, relative_change
 from sampling import one_in
 from tiny_models import CASES, EVERY_CLASS, FLOAT32_PARTS, ONE_A_DECLARATION, ONE_A_FAMILY, checkpoint, model, tolerance
 
-# Written and loaded: one of every declaration, and every eighth of the other classes. Of six declarations `make test`
+# Written and loaded: one of every declaration, and every eighth of the other classes. Of ten declarations `make test`
 # writes one, matches one with another model, and has one brought back by `test_recovery`.
 WRITTEN = [*ONE_A_DECLARATION, *[case for case in EVERY_CLASS if case not in ONE_A_DECLARATION][::8]]
 # Of variants of a declaration, and of the heads that a family has beside its first one, `make test` looks at every
@@ -93,7 +93,7 @@ def test_every_tensor_matters(case, quarter):
 
 
 @pytest.mark.usefixtures("one_round")
-@pytest.mark.parametrize("case", one_in(6, ONE_A_DECLARATION, 1))
+@pytest.mark.parametrize("case", one_in(10, ONE_A_DECLARATION, 1))
 def test_matched_pair_keeps_the_function(case):
     source, anchor = checkpoint(case, 1), checkpoint(case, 2)
     element = api.match(source, anchor)
@@ -102,7 +102,7 @@ def test_matched_pair_keeps_the_function(case):
     assert max(element.deviation().values()) < 1e-12
 
 
-@pytest.mark.parametrize("case", one_in(6, WRITTEN, 2))
+@pytest.mark.parametrize("case", one_in(10, WRITTEN, 2))
 def test_files_in_every_dtype(case, tmp_path):
     """A random element written in the file's dtype, as one file and sharded, loaded by stock Transformers.
 

@@ -23,7 +23,7 @@ def scrambled(case: str, folded: bool = False):
     return typed.derived(Element.sample(form_of(typed.spec, folded=folded), 5).apply(typed))
 
 
-@pytest.mark.parametrize("case", one_in(12, ONE_A_DECLARATION[1::5]))
+@pytest.mark.parametrize("case", one_in(24, ONE_A_DECLARATION[1::5]))
 def test_a_planted_order_is_recovered(case):
     element = api.match(scrambled(case), checkpoint(case), ORDERS)
     assert not element.form.folded

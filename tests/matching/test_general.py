@@ -23,7 +23,7 @@ from tiny_models import checkpoint
 @pytest.mark.parametrize(
     "case",
     one_in(
-        2,
+        4,
         [
             "bert/BertForMaskedLM",
             "deberta/DebertaForMaskedLM",

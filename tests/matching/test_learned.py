@@ -69,7 +69,7 @@ def probes(typed, count):
     return [Batch({key: x for key, x in one.items() if key != "logits_to_keep"}, None) for one in found]
 
 
-@pytest.mark.parametrize("case", one_in(4, ONE_A_DECLARATION[::4]))
+@pytest.mark.parametrize("case", one_in(8, ONE_A_DECLARATION[::4]))
 def test_two_steps_of_every_fourth_declaration(case):
     """With all weight on one model the mixture computes what that does; the loss has a gradient, in the group."""
     typed, mixed = mixture(case)

@@ -8,6 +8,7 @@ import torch
 from cobasin.symmetry.cross_gram import cross_gram
 from cobasin.symmetry.groups import Gram, Orthogonal, Permutation, Rotation2, SignedPermutation
 from random_states import random_state, spec_of
+from sampling import one_in
 
 GROUPS = {
     "pair": Rotation2(scaled=True),
@@ -79,7 +80,7 @@ def broadcast(found, expected):
         ("vo", ("kv", "rep")),
     ],
 )
-@pytest.mark.parametrize("part", [50, 1 << 22])
+@pytest.mark.parametrize("part", one_in(2, [50, 1 << 22]))
 def test_against_loops(models, space, pairs, part, monkeypatch):
     """However many entries are brought to the dtype of the Gram at once."""
     monkeypatch.setattr("cobasin.symmetry.cross_gram._PART", part)

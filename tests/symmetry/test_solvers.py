@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from cobasin.symmetry.groups import Diagonal, Gram, Orthogonal, Permutation, Rotation2, assignment
 from cobasin.symmetry.groups.scale import best_scale, gain
 from group_cases import GROUPS, distance, gram_of, moved, normal, related, sample, sides, size_of
+from sampling import one_in
 
 quick = settings(deadline=None, max_examples=15, derandomize=True)
 seeds = st.integers(0, 10**6)
@@ -239,7 +240,7 @@ def bare(group):
 
 
 @scaled_isometries
-@pytest.mark.parametrize("spread", [1.0, 1e3])
+@pytest.mark.parametrize("spread", one_in(2, [1.0, 1e3], 1))
 @pytest.mark.parametrize(("likeness", "neutral"), [(0.0, False), (0.1, True), (0.5, False)])
 def test_joint_rotation_and_scale_against_a_scan(group, spread, likeness, neutral):
     """The global optimum, for like and unlike tensors in good and bad gauges, with and without terms of charge 0."""
