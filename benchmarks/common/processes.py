@@ -41,15 +41,16 @@ def machine() -> dict[str, Any]:
 
 
 def measured(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Figures:
-    """Run a command.
+    """Run a command; what it imports was compiled by the first one, as pip compiles what it installs.
 
     Raises:
         RuntimeError: it failed; with the end of what it printed.
     """
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     with tempfile.TemporaryFile() as output:
         started = time.perf_counter()
         process = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, env=os.environ | dict(environment or {})
+            command, stdout=output, stderr=subprocess.STDOUT, env=inherited | dict(environment or {})
         )
         with watched(process.pid) as peak:
             _, status, usage = os.wait4(process.pid, 0)
