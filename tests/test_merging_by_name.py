@@ -135,6 +135,7 @@ def test_layers_of_different_tensors(tmp_path):
     def edit(tensors):
         tensors[f"{start}2.intermediate.dense.weight"] = torch.ones(4, 8)
         tensors[f"{start}1.extra"] = torch.ones(3)
+        tensors[f"{start}00.extra"] = torch.ones(3)  # no number that could be filled in again
 
     for parent in parents:
         edit_tensors(parent, edit)

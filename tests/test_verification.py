@@ -420,6 +420,14 @@ def test_a_longer_position_table_is_no_other_function():
     assert verify(same, short).same is True
 
 
+def test_settings_that_no_probe_meets_are_named():
+    short, long = (make("MistralForCausalLM", "MistralConfig", LLAMA | {"sliding_window": n}) for n in (40, 50))
+    verdict = verify(short, long)
+    assert verdict.same is True
+    assert "on inputs that are not probed they may differ: sliding_window is 40 in" in verdict.reason
+    assert "may differ" not in verify(short, short).reason
+
+
 def test_the_first_of_several_ends_is_where_a_text_ends():
     config = transformers.LlamaConfig(**LLAMA, eos_token_id=[7, 9], pad_token_id=0)
     assert probe(config, "LlamaForSequenceClassification")["input_ids"][0, -1] == 7

@@ -20,11 +20,12 @@ from torch import Tensor
 from cobasin.checkpoints.checkpoint import Checkpoint, load
 from cobasin.checkpoints.inputs import input_sizes
 from cobasin.checkpoints.limits import positions, segments
+from cobasin.checkpoints.pairs import other_settings
 from cobasin.checkpoints.probes import BESIDE_IDS, all_experts, changed, mixed_vocabulary, probe
 from cobasin.checkpoints.running import build, cast_floats, instantiate, outputs
 from cobasin.checkpoints.sentence_transformers import differing_modules
-from cobasin.checkpoints.typed import check_finite
-from cobasin.errors import InputError, NotProbed, finite, one_line, shown
+from cobasin.checkpoints.typed import Typed, check_finite
+from cobasin.errors import InputError, NotProbed, finite, listed, one_line, shown
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -113,7 +114,7 @@ def verify(a: Any, b: Any, tolerance: float | None = None) -> Verdict:
     del rerun  # one model at a time
     return Verdict(
         same=same,
-        reason=reason + _not_compared(a, b),
+        reason=reason + _not_compared(a, b) + (_not_seen(a, b) if same else ""),
         relative_float64=relative,
         absolute_float64=(left - right).abs().max().item(),
         relative_native=_native_difference(a, b, inputs, relative),
@@ -126,6 +127,15 @@ def _not_compared(a: Checkpoint, b: Checkpoint) -> str:
     """What stands behind the models in folders of Sentence Transformers, where it differs."""
     differing = differing_modules(a.folder, b.folder) if a.folder and b.folder else []
     return f"; not compared, but other files: {', '.join(differing)}" if differing else ""
+
+
+def _not_seen(a: Checkpoint, b: Checkpoint) -> str:
+    """Settings that change a function, and did not on the probes: a window may be longer than these."""
+    try:
+        differing = other_settings(Typed.of(a), Typed.of(b), same_class=a.architecture == b.architecture)
+    except InputError:  # what cannot be typed can run all the same
+        return ""
+    return f"; on inputs that are not probed they may differ: {listed(differing)}" if differing else ""
 
 
 def _saying_nothing(checkpoint: Checkpoint, y: Tensor) -> str:

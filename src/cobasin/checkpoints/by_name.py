@@ -123,6 +123,6 @@ def _stacks(names: Iterable[str], config: PreTrainedConfig) -> dict[str, int]:
 
 
 def _numbered(name: str) -> tuple[str, int | None, str]:
-    """A name before the first number in it, that number, and what follows."""
-    match = re.fullmatch(r"(.*?\.)(\d+)(\..*)", name)
+    """A name before the first number in it, that number, and what follows; one like 00 could not be written again."""
+    match = re.fullmatch(r"(.*?\.)(0|[1-9]\d*)(\..*)", name)
     return (match[1], int(match[2]), match[3]) if match else (name, None, "")

@@ -54,16 +54,7 @@ def check_layers(source: Typed, anchor: Typed, same_class: bool = False) -> None
         InputError: with every difference that makes what the two compute, before their heads at least, incomparable.
     """
     a, b = source.checkpoint, anchor.checkpoint
-    keys, others = source.spec.function_keys, anchor.spec.function_keys
-    keys = (*keys, *others) if same_class else [key for key in keys if key in others]
-    masks = [f"{part}{dot}is_causal" for part, dot, _ in (key.rpartition(".") for key in keys)]  # of every tower
-    encoder = not same_class and a.config.is_encoder_decoder != b.config.is_encoder_decoder  # is all that they share
-    settings = {key: [_setting(one, key, encoder) for one in (source, anchor)] for key in (*keys, *masks)}
-    problems = [
-        f"{key} is {one!r} in {a.label} and {other!r} in {b.label}"
-        for key, (one, other) in settings.items()
-        if one != other
-    ]
+    problems = other_settings(source, anchor, same_class)
     for name, space in source.spec.spaces.items():
         other = anchor.spec.spaces.get(name)
         own = name == "label" or (other is None and not same_class)  # of a head, such as books of pre-training
@@ -82,6 +73,21 @@ def check_layers(source: Typed, anchor: Typed, same_class: bool = False) -> None
         )
         way_out = to_one if vocabulary else ""
         raise InputError(f"{a.label} and {b.label} do not compute comparable functions: {listed(problems)}{way_out}")
+
+
+def other_settings(source: Typed, anchor: Typed, same_class: bool) -> list[str]:
+    """In which of the settings that change their functions two models differ; of two classes those that they share."""
+    a, b = source.checkpoint, anchor.checkpoint
+    keys, others = source.spec.function_keys, anchor.spec.function_keys
+    keys = (*keys, *others) if same_class else [key for key in keys if key in others]
+    masks = [f"{part}{dot}is_causal" for part, dot, _ in (key.rpartition(".") for key in keys)]  # of every tower
+    encoder = not same_class and a.config.is_encoder_decoder != b.config.is_encoder_decoder  # is all that they share
+    settings = {key: [_setting(one, key, encoder) for one in (source, anchor)] for key in (*keys, *masks)}
+    return [
+        f"{key} is {one!r} in {a.label} and {other!r} in {b.label}"
+        for key, (one, other) in settings.items()
+        if one != other
+    ]
 
 
 def _only_in_one(source: Typed, anchor: Typed) -> list[str]:
