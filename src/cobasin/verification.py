@@ -238,13 +238,15 @@ def judge(relative: float, noise: float | None) -> tuple[bool | None, float, str
 
 
 def _steps(a: Checkpoint, b: Checkpoint) -> dict[str, float]:
-    """The relative steps in which the tensors of `a` are stored, or those of `b`, if they are coarser."""
-    steps = {}
-    for name in a:
-        stored = [c.headers[name].dtype for c in (a, b) if name in c.headers]
-        if stored[0].is_floating_point:
-            steps[name] = max(torch.finfo(dtype).eps for dtype in stored if dtype.is_floating_point)
-    return steps
+    """The relative steps in which the tensors of `a` are stored, or those of `b`, if they are coarser.
+
+    Files may have other names for one tensor: what `b` has not under that of `a` counts as its coarsest.
+    """
+    own, others = (
+        {name: torch.finfo(one.dtype).eps for name, one in c.headers.items() if one.dtype.is_floating_point}
+        for c in (a, b)
+    )
+    return {name: max(step, others.get(name, b.rounding)) for name, step in own.items()}
 
 
 def rounding_noise(rerun: Rerun, model: Checkpoint, steps: Mapping[str, float], reference: Tensor) -> float | None:
