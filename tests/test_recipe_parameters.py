@@ -239,7 +239,6 @@ TIES = "{merge_method: ties, base_model: base, models: [{model: ./a, parameters:
         ("normalize: true", "", "ties has one normalize for all models; write it under the recipe's parameters"),
         ("", "normalize: maybe", "normalize: 'maybe': expected true or false"),
         ("weight: -1e999", "", "weight of ./a: '-1e999': expected a finite number"),
-        ("weight: [1, yes]", "", "weight of ./a: True: expected a number"),
     ],
 )
 def test_bad_parameters_are_refused(own, shared, message):

@@ -66,12 +66,9 @@ class Parameter:
             ValueError: with what is wrong with it.
         """
         try:
-            found = self.adapter.validate_python(value)
+            return self.adapter.validate_python(value)
         except ValidationError as error:
             raise ValueError(expected(error.errors()[:1])) from None
-        if isinstance(value, bool) and not isinstance(found, bool):  # YAML's yes, and pydantic takes it for 1
-            raise ValueError("expected a number")
-        return found
 
 
 @dataclass(frozen=True)
