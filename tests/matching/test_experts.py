@@ -152,7 +152,7 @@ def test_parts_of_a_table_are_the_table(group, monkeypatch):
 
 
 @NEURONS
-@settings(deadline=None, max_examples=12, derandomize=True)
+@settings(deadline=None, max_examples=25, derandomize=True)
 @given(
     seed=st.integers(0, 10**6),
     noise=st.floats(0, 2),

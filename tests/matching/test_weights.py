@@ -82,7 +82,7 @@ def test_the_last_round_that_there_may_be_finds_scales(rounds, monkeypatch):
 
 
 @pytest.mark.parametrize("family", ["bert", "vit", "gpt2", "llama", "llama mqa"])
-@settings(deadline=None, max_examples=6, derandomize=True)
+@settings(deadline=None, max_examples=12, derandomize=True)
 @given(mode=st.sampled_from(MODES), folded=st.booleans(), seed=st.integers(0, 10**6), likeness=st.sampled_from([0, 1]))
 def test_the_objective_never_rises(family, mode, folded, seed, likeness):
     form = form_of(family, folded)
